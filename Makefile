@@ -1,0 +1,33 @@
+# Two commands on a fresh machine: `make quickstart` and `make test`. Both build .venv in the checkout first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: quickstart test test-slow lint types wheel clean
+
+quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
+	$(BIN)/vldebias quickstart
+
+test: $(READY)  ## the default test run: offline, CPU, under five minutes
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the longer tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+wheel: $(READY)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+$(READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[dev,demo]'
+	touch $@
+
+clean:
+	rm -rf .venv dist build .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,22 @@
+"""vldebias: mitigate and measure bias in vision-language models."""
+
+from vldebias.api import debias, fit_projection, fit_projections, inspect
+from vldebias.attachment import Attachment, attachment_of
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attachment",
+    "CalibratedProjection",
+    "PromptSet",
+    "attachment_of",
+    "debias",
+    "fit_projection",
+    "fit_projections",
+    "inspect",
+    "list_prompts",
+    "load_prompts",
+    "make_prompt_set",
+]

@@ -1,0 +1,100 @@
+"""What a projection does to texts, without any image: pair distance, cosines with the spurious, class signal kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError
+from vldebias.projection import CalibratedProjection
+
+__all__ = ["Diagnostics", "class_cosine", "diagnose", "pair_distance", "signal_kept", "spurious_cosine"]
+
+
+def _project(z: Tensor, projection: CalibratedProjection | None) -> Tensor:
+    return z if projection is None else projection(z)
+
+
+def pair_distance(pairs: Tensor, projection: CalibratedProjection | None = None) -> float:
+    """Mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
+    if pairs.ndim != 3 or pairs.shape[1] != 2 or not len(pairs):
+        raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n > 0, got {tuple(pairs.shape)}")
+    projected = _project(pairs, projection)
+    return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
+
+
+def spurious_cosine(classes: Tensor, spurious: Tensor, projection: CalibratedProjection | None = None) -> Tensor:
+    """Cosine (k, m) of each class embedding (k, d), projected, with each spurious embedding (m, d); Table 7.1."""
+    return normalize(_project(classes, projection), dim=-1) @ normalize(spurious, dim=-1).T
+
+
+def signal_kept(classes: Tensor, projection: CalibratedProjection) -> float | None:
+    """Share of the distance between class embeddings (k, d) that is left: mean |P(z_i - z_j)| / mean |z_i - z_j|.
+
+    None for fewer than two distinct classes, which have no distance to keep.
+    """
+    differences = _differences(classes)
+    before = differences.norm(dim=-1).sum()
+    if before == 0:
+        return None
+    return float(projection(differences).norm(dim=-1).sum() / before)
+
+
+def _differences(rows: Tensor) -> Tensor:
+    """All k (k - 1) / 2 differences of the k rows."""
+    first, second = (~rows.new_ones(len(rows), len(rows)).tril().bool()).nonzero(as_tuple=True)
+    return rows[first] - rows[second]
+
+
+def class_cosine(classes: Tensor, projection: CalibratedProjection) -> float:
+    """Mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
+    return float((normalize(classes, dim=-1) * normalize(projection(classes), dim=-1)).sum(-1).mean())
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Numbers before and after a projection; None where the texts for one were not given.
+
+    pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after), the mean over
+    classes of max - min over the spurious texts: 0 where a class is equally close to all. signal_kept, class_cosine:
+    at most 1.
+    """
+
+    pair_distance: tuple[float, float]
+    held_out_distance: tuple[float, float] | None
+    spurious_spread: tuple[float, float] | None
+    signal_kept: float | None
+    class_cosine: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def diagnose(
+    projection: CalibratedProjection,
+    *,
+    pairs: Tensor,
+    held_out: Tensor | None = None,
+    classes: Tensor | None = None,
+    spurious: Tensor | None = None,
+) -> Diagnostics:
+    """All diagnostics that the texts allow: pairs (n, 2, d), held_out (n', 2, d), classes (k, d), spurious (m, d)."""
+    spread = None
+    if classes is not None and spurious is not None:
+        spread = (_spread(classes, spurious, None), _spread(classes, spurious, projection))
+    return Diagnostics(
+        pair_distance=(pair_distance(pairs), pair_distance(pairs, projection)),
+        held_out_distance=None if held_out is None else (pair_distance(held_out), pair_distance(held_out, projection)),
+        spurious_spread=spread,
+        signal_kept=None if classes is None else signal_kept(classes, projection),
+        class_cosine=None if classes is None else class_cosine(classes, projection),
+    )
+
+
+def _spread(classes: Tensor, spurious: Tensor, projection: CalibratedProjection | None) -> float:
+    cosines = spurious_cosine(classes, spurious, projection)
+    return float((cosines.amax(1) - cosines.amin(1)).mean())

@@ -1,0 +1,81 @@
+"""Pictures of a result: contact sheets of images with the same seeds, bars with intervals."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, PngImagePlugin
+from torch import Tensor
+
+from vldebias.evaluation.result import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
+
+__all__ = ["bars", "contact_sheet", "save_png"]
+
+INK = "#1f2933"
+COLOURS = {"none": "#9aa5b1", "orth": "#7cc4b8", "cali": "#2b8a7e", "orth-cali": "#1d4e89"}
+
+
+def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
+    """A plot with one labelled row of images (n, 3, h, w) in [0, 1] per entry; columns are seeds."""
+    plot, axes = _subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + 2.4, 0.37 * zoom * len(rows)))
+    for axis, (label, images) in zip(axes, rows, strict=True):
+        strip = images.permute(2, 0, 3, 1).reshape(images.shape[2], -1, 3).numpy()
+        axis.imshow(strip, interpolation="nearest")
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_visible(False)
+        axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9, color=INK)
+    plot.subplots_adjust(left=2.4 / plot.get_size_inches()[0], right=1, top=1, bottom=0, hspace=0.06)
+    return plot
+
+
+def bars(figures: Sequence[Figure], titles: Mapping[tuple[str, str], str]) -> Plot:
+    """One panel of bars with 95 % intervals per (task, metric) of `titles`."""
+    plot, axes = _subplots(1, len(titles), (3.2 * len(titles), 3.0))
+    for axis, ((task, metric), title) in zip(axes, titles.items(), strict=True):
+        chosen = [f for f in figures if (f.task, f.metric) == (task, metric)]
+        values = np.array([f.value for f in chosen])
+        low, high = np.array([f.interval for f in chosen]).T
+        axis.bar(
+            [f.method for f in chosen],
+            values,
+            yerr=np.maximum([values - low, high - values], 0),
+            color=[COLOURS.get(f.method, "#d9a441") for f in chosen],
+            ecolor=INK,
+            capsize=4,
+            width=0.65,
+        )
+        axis.set_title(f"{title}\n({chosen[0].better} is better)", fontsize=9.5, color=INK)
+        axis.tick_params(labelsize=8, colors=INK)
+        axis.spines[["top", "right"]].set_visible(False)
+    plot.tight_layout()
+    return plot
+
+
+def _subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
+    """Subplots without pyplot: no global state, no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Plot
+
+    plot = Plot(figsize=size, dpi=120)
+    FigureCanvasAgg(plot)
+    return plot, list(plot.subplots(rows, columns, squeeze=False).flat)
+
+
+def save_png(plot: Plot, path: Path, metadata: Mapping[str, Any]) -> Path:
+    """Write `plot` with `metadata` as JSON in the PNG, so that a picture says how it was made."""
+    buffer = io.BytesIO()
+    plot.savefig(buffer, format="png")
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("vldebias", json.dumps(metadata, ensure_ascii=False))
+    with Image.open(buffer) as image:
+        image.save(path, pnginfo=info)
+    return path

@@ -1,0 +1,98 @@
+"""One typed result for every evaluator: figures with intervals and all that is needed to repeat them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Figure", "Protocol", "Result", "versions"]
+
+
+class _Typed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Figure(_Typed):
+    """One number. `interval` is the 95 % interval of `value`, `change` that of the paired difference to method "none".
+
+    task: birds, portraits, generation, ...; metric: worst_group, average, max_skew, ...; method: none, orth, cali, ...
+    better: "higher" or "lower", for reading; n: what was resampled and how many of it.
+    """
+
+    task: str
+    metric: str
+    method: str
+    value: float
+    interval: tuple[float, float]
+    change: tuple[float, float, float] | None = Field(None, description="difference to none: value, low, high")
+    better: str
+    n: dict[str, int]
+
+
+class Protocol(_Typed):
+    """What a task did: enough to repeat it."""
+
+    task: str
+    description: str
+    model: str
+    fingerprint: dict[str, Any] | None
+    prompts: str
+    prompts_hash: str
+    split: str
+    methods: dict[str, dict[str, Any]]
+    seeds: list[int]
+    n: dict[str, int]
+
+
+class Result(_Typed):
+    """Figures and protocols of one run."""
+
+    name: str
+    figures: list[Figure]
+    protocols: list[Protocol]
+    versions: dict[str, str]
+    commit: str | None
+    seconds: float
+
+    def figure(self, task: str, metric: str, method: str) -> Figure:
+        """The one figure with these names; KeyError lists what there is."""
+        for figure in self.figures:
+            if (figure.task, figure.metric, figure.method) == (task, metric, method):
+                return figure
+        raise KeyError(
+            f"no figure {task}/{metric}/{method}; there are {[(f.task, f.metric, f.method) for f in self.figures]}"
+        )
+
+    def write(self, path: Path) -> Path:
+        """Write as JSON, atomically: a reader never sees half a file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+        return path
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    names = ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def commit() -> str | None:
+    """Commit of the checkout this package runs from, None for an installed wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    done = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or None

@@ -196,7 +196,8 @@ class Attachment:
             f"{role}: {p.method} lam={p.lam} rank {p.rank}/{p.dim}" for role, p in self.projections.items()
         )
         gate = "stated kept" if self._gate is not None else "stated not kept"
-        return f"Attachment({self._host.name}, {self._label or 'projection'}, {roles}, strength={self._strength}, {gate}, {self.state})"
+        parts = (self._host.name, self._label or "projection", roles, f"strength={self._strength}", gate, self.state)
+        return f"Attachment({', '.join(parts)})"
 
 
 def _refuse_second(host: Installable) -> None:

@@ -64,8 +64,8 @@ def load_host(
             raise
         name = pipeline or model
         raise InvalidInputError(
-            f"cannot load {name!r}: {str(error).strip().splitlines()[0]}. "
-            "Expected an open_clip architecture with --pretrained, a transformers or diffusers id or local folder, or 'miniature'; without network use a local folder"
+            f"cannot load {name!r}: {str(error).strip().splitlines()[0]}. Expected an open_clip architecture with "
+            "--pretrained, a transformers or diffusers id or local folder, or 'miniature'; without network use a local folder"
         ) from error
 
 

@@ -1,0 +1,115 @@
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.stated import PERSON_WORDS, StatedWords, before_person
+
+WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
+
+
+def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """The same rule with regular expressions, for texts in scripts that put spaces between words."""
+
+    def pieces(word: str) -> list[str]:
+        return [p for p in re.split(r"[\W_]+", unicodedata.normalize("NFKC", word).casefold()) if p]
+
+    patterns = sorted(((pieces(w), w) for w in words), key=lambda item: -len(item[0]))
+    choices = "|".join(f"({r'[^a-z0-9]+'.join(p)})" for p, _ in patterns)
+    found = re.finditer(rf"(?<![a-z0-9])(?:{choices})(?![a-z0-9])", text.casefold())
+    return tuple(dict.fromkeys(patterns[match.lastindex - 1][1] for match in found))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a man", ("man",)),
+        ("Man, WOMAN!", ("man", "woman")),
+        ("the woman's hat", ("woman",)),
+        ("the woman\u2019s hat", ("woman",)),
+        ("(woman:1.2)", ("woman",)),
+        ("a\nwoman\tand a\u00a0man", ("woman", "man")),
+        ("female_woman", ("woman",)),
+        ("\uff57\uff4f\uff4d\uff41\uff4e", ("woman",)),
+        ("an African-American man", ("African American", "man")),
+        ("AFRICAN   AMERICAN", ("African American",)),
+        ("dark skinned", ("dark-skinned",)),
+        ("dark\u2011skinned", ("dark-skinned",)),
+        ("a 25-year-old", ("year old",)),
+        ("a white woman", ("white woman",)),
+        ("woman woman", ("woman",)),
+        ("man-made", ("man",)),  # documented: a hyphen only separates
+        ("manager of mankind, chairman, womanly, human", ()),
+        ("manœuvre, mañana, womané", ()),
+        ("American, African; skinned, dark", ()),
+        ("", ()),
+    ],
+)
+def test_find(text: str, found: tuple[str, ...]) -> None:
+    stated = StatedWords(WORDS)
+    assert stated.find(text) == found
+    assert stated.match(text) is bool(found)
+
+
+def test_han_and_kana_need_no_spaces() -> None:
+    stated = StatedWords(["女性", "男"])
+    assert stated.find("一位女性医生的照片") == ("女性",)
+    assert stated.find("一 位 女 性 医 生") == ("女性",)  # as a tokenizer decodes it
+    assert stated.find("男医生") == ("男",)
+    assert not stated.match("一位医生的照片")
+
+
+ALPHABET = st.sampled_from([*"man wo-_'.,1", " a", "man", "woman", " African", "American ", "white ", "year-old"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ALPHABET, max_size=12).map("".join))
+def test_equals_the_naive_twin(text: str) -> None:
+    assert StatedWords(WORDS).find(text) == naive(WORDS, text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["man", "doctor", "a", "white", "woman", "African", "American"]), max_size=8))
+def test_case_and_separators_do_not_matter(words: list[str]) -> None:
+    stated = StatedWords(WORDS)
+    expected = stated.find(" ".join(words))
+    assert stated.find(" - ".join(words).upper()) == expected
+    assert stated.find("_".join(words)) == expected
+
+
+@pytest.mark.parametrize("text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"])
+def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
+    from open_clip.tokenizer import SimpleTokenizer
+
+    tokenizer = SimpleTokenizer()
+    decoded = tokenizer.decode(tokenizer.encode(text))
+    assert decoded.strip() != text  # else this test shows nothing
+    stated = StatedWords((*WORDS, "male"))
+    assert stated.find(decoded) == stated.find(text) != ()
+
+
+def test_a_colour_states_something_only_before_a_person() -> None:
+    stated = StatedWords(before_person(["white"], ["police officer"]))
+    assert stated.find("a white police officer") == ("white police officer",)
+    assert stated.match("white police officers, white people, a white elderly man")
+    assert not stated.match("a police officer in a white car")
+    assert set(before_person(["x"])) == {f"x {word}" for word in PERSON_WORDS}
+
+
+def test_no_words_find_nothing() -> None:
+    assert not StatedWords(()).match("a man")
+    assert StatedWords(()).find("a man") == ()
+
+
+def test_entries_that_read_the_same_keep_the_first_spelling() -> None:
+    assert StatedWords(["Dark skinned", "dark-skinned"]).find("dark-skinned") == ("Dark skinned",)
+
+
+def test_bad_entries_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"got the text 'man'; expected several; write \['man'\]"):
+        StatedWords("man")
+    with pytest.raises(InvalidInputError, match="got '--'; expected letters or digits; take it out"):
+        StatedWords(["man", "--"])

@@ -1,0 +1,101 @@
+"""Does a prompt state the attribute itself? Whole words and phrases, in any case."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["PERSON_WORDS", "StatedWords", "before_person"]
+
+# Nouns and adjectives of which a colour word in front says something about a person: "a white woman", not
+# "a white car". Professions are added by the prompt sets, which know them.
+_PEOPLE = """
+    person people human humans adult adults individual man men woman women boy boys girl girls child children kid
+    kids baby babies teenager teenagers guy guys lady ladies gentleman gentlemen family families couple couples
+    student students worker workers colleague colleagues friend friends neighbor neighbors customer customers
+    patient patients citizen citizens parent parents father mother husband wife son daughter celebrity celebrities
+    male female young old elderly middle-aged
+"""
+PERSON_WORDS = tuple(_PEOPLE.split())
+
+# A word is a run of letters and digits; Han and kana, written without spaces, are one word per character.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+
+class StatedWords:
+    """Finds the words of a prompt set in a text.
+
+    Whole words, case ignored: "man" is found in "Man," and "man's", not in "manager", "mankind" or "chairman".
+    Whatever is not a letter or digit only separates words, so "dark-skinned" and "dark skinned" are the same
+    phrase, and so are a text and what a tokenizer decodes from its ids ("dark - skinned"). The price: "male" is
+    found in "male-dominated" too. That errs to the safe side, for a prompt with a stated word is left alone.
+
+    Args:
+        words: words and phrases, such as `PromptSet.stated_words`; with none nothing is ever found.
+
+    Raises:
+        InvalidInputError: `words` is one text, or an entry has no letter or digit.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        if isinstance(words, str):
+            raise InvalidInputError(f"stated words: got the text {words!r}; expected several; write [{words!r}].")
+        self.words = tuple(dict.fromkeys(words))
+        self._entries: dict[tuple[str, ...], str] = {}
+        for word in self.words:
+            self._entries.setdefault(_key(word), word)
+        self._longest = max(map(len, self._entries), default=0)
+
+    def __repr__(self) -> str:
+        return f"StatedWords({len(self.words)} words)"
+
+    def match(self, text: str) -> bool:
+        """Whether `text` names at least one of the words."""
+        return next(self._found(text), None) is not None
+
+    def find(self, text: str) -> tuple[str, ...]:
+        """The words that `text` names, spelled as given, once each, in order of appearance.
+
+        From left to right, the longest first, without overlap: "white woman" is one phrase.
+        """
+        return tuple(dict.fromkeys(self._found(text)))
+
+    def _found(self, text: str) -> Iterator[str]:
+        words = _split(text)
+        start = 0
+        while start < len(words):
+            for stop in range(min(start + self._longest, len(words)), start, -1):
+                entry = self._entries.get(words[start:stop])
+                if entry is not None:
+                    yield entry
+                    start = stop
+                    break
+            else:
+                start += 1
+
+
+def before_person(adjectives: Iterable[str], nouns: Iterable[str] = ()) -> tuple[str, ...]:
+    """Phrases that put each adjective before each word for a person.
+
+    For words that are colours or describe things as well: "white" states a race in "a white doctor" and
+    does not in "a doctor in a white coat".
+
+    Args:
+        adjectives: such as ("white", "black").
+        nouns: words for people besides `PERSON_WORDS`, such as professions; taken with and without a final s.
+    """
+    people = dict.fromkeys((*PERSON_WORDS, *(form for noun in nouns for form in (noun, f"{noun}s"))))
+    return tuple(f"{adjective} {noun}" for adjective in adjectives for noun in people)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    # NFKC folds full-width and other compatibility forms into the plain letters.
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def _key(word: str) -> tuple[str, ...]:
+    key = _split(word)
+    if not key:
+        raise InvalidInputError(f"stated words: got {word!r}; expected letters or digits; take it out.")
+    return key

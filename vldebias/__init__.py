@@ -1,5 +1,6 @@
 """vldebias: mitigate and measure bias in vision-language models."""
 
+from vldebias import metrics
 from vldebias.api import debias, fit_projection, fit_projections, inspect
 from vldebias.attachment import Attachment, attachment_of
 from vldebias.projection import CalibratedProjection
@@ -19,4 +20,5 @@ __all__ = [
     "list_prompts",
     "load_prompts",
     "make_prompt_set",
+    "metrics",
 ]

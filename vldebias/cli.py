@@ -19,14 +19,14 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="Mitigate and measure bias in vision-language models, in closed form, without training or labels.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-prompts_app = typer.Typer(help="Prompt sets: what describes a bias.", no_args_is_help=True, rich_markup_mode="markdown")
+prompts_app = typer.Typer(help="Prompt sets: what describes a bias.", no_args_is_help=True, rich_markup_mode="rich")
 miniature_app = typer.Typer(
     help="The embedded world of small, real, biased models.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
 )
 app.add_typer(prompts_app, name="prompts")
 app.add_typer(miniature_app, name="miniature")
@@ -100,10 +100,11 @@ def quickstart(
     Measures worst-group accuracy (birds), MaxSkew of retrieval (portraits) and discrepancy of generated images, with
     intervals, and writes a page with side-by-side pictures of the same seeds.
 
-    **Examples**
+    [bold]Examples[/bold]
 
-        vldebias quickstart
-        vldebias quickstart --json --out /tmp/page > figures.json
+    \b
+      vldebias quickstart
+      vldebias quickstart --json --out /tmp/page > figures.json
     """
     from vldebias.evaluation.quickstart import run
     from vldebias.evaluation.report import print_table
@@ -133,11 +134,12 @@ def debias(
 
     One folder per projected tensor (role) of the host: `joint` for models, `sequence`, `pooled`, ... for pipelines.
 
-    **Examples**
+    [bold]Examples[/bold]
 
-        vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
-        vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
-        vldebias debias waterbirds --model miniature --out birds --json
+    \b
+      vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
+      vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
+      vldebias debias waterbirds --model miniature --out birds --json
     """
     from vldebias.api import fit_projections, inspect
     from vldebias.loading import load_host
@@ -211,10 +213,11 @@ def merge(
 
     Weights cannot hold the gate for stated attributes nor leave the negative prompt alone: both are lost.
 
-    **Examples**
+    [bold]Examples[/bold]
 
-        vldebias merge gender --model openai/clip-vit-base-patch32 --out clip-merged
-        vldebias merge ./sd21 --pipeline stabilityai/stable-diffusion-2-1 --out sd21-merged
+    \b
+      vldebias merge gender --model openai/clip-vit-base-patch32 --out clip-merged
+      vldebias merge ./sd21 --pipeline stabilityai/stable-diffusion-2-1 --out sd21-merged
     """
     from vldebias.api import debias as attach
     from vldebias.loading import load_host
@@ -254,6 +257,10 @@ def _save_checkpoint(host: Any, folder: Path) -> None:
     save_file({k: v.contiguous() for k, v in host.state_dict().items()}, folder / "open_clip_model.safetensors")
 
 
+def _first(words: tuple[str, ...], n: int) -> str:
+    return ", ".join(words[:n]) + (f", and {len(words) - n} more" if len(words) > n else "")
+
+
 _TEMPLATES = ["A photo of a {attribute} {concept}."]
 
 
@@ -261,9 +268,10 @@ _TEMPLATES = ["A photo of a {attribute} {concept}."]
 def prompts_list(as_json: Json = False) -> None:
     """List the prompt sets that come with the package.
 
-    **Example**
+    [bold]Examples[/bold]
 
-        vldebias prompts list
+    \b
+      vldebias prompts list
     """
     from vldebias.prompts import list_prompts, load_prompts
 
@@ -305,10 +313,11 @@ def prompts_show(
 ) -> None:
     """Show one prompt set, with its source and limits.
 
-    **Examples**
+    [bold]Examples[/bold]
 
-        vldebias prompts show waterbirds
-        vldebias prompts show my-set.yaml --json
+    \b
+      vldebias prompts show waterbirds
+      vldebias prompts show my-set.yaml --json
     """
     from vldebias.prompts import load_prompts
 
@@ -328,7 +337,7 @@ def prompts_show(
         "classes": list(s.classes),
         "spurious": list(s.spurious),
         f"pairs ({len(shown)} of {len(s.pairs)})": [f"{a}  |  {b}" for a, b in shown],
-        "stated words": [", ".join(s.stated_words)],
+        f"stated words ({len(s.stated_words)})": [_first(s.stated_words, 60)],
     }
     out.print(f"[bold]{s.name}[/bold]  {s.hash[:12]}", highlight=False)
     for title, lines in sections.items():
@@ -347,10 +356,11 @@ def prompts_new(
 ) -> None:
     """Make a prompt set from a short word list: attribute words x templates x concepts.
 
-    **Example**
+    [bold]Examples[/bold]
 
-        vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
-            --concept doctor,nurse,teacher --test-concept pilot
+    \b
+      vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
+          --concept doctor,nurse,teacher --test-concept pilot
     """
     from vldebias.prompts import make_prompt_set
 
@@ -371,3 +381,83 @@ def _attribute(text: str) -> tuple[str, list[str]]:
 
 def _words(texts: list[str]) -> list[str]:
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+
+
+@miniature_app.command("build")
+def miniature_build(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the build; resumed if it holds an unfinished one.")],
+    seed: Annotated[int, typer.Option(help="Of the weights and of all training images.")] = 0,
+    stage: Annotated[list[str] | None, typer.Option(help="Only these stages, in their order.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU where there is one.")] = None,
+    scale: Annotated[float, typer.Option(help="Factor on the number of steps, for trying things out.")] = 1.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of going on.")] = False,
+) -> None:
+    """Train the miniature models from scratch: under two hours on two cores, resumed where it was after an interrupt.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature build --out my-world
+      vldebias miniature build --out try --scale 0.01
+      VLDEBIAS_MINIATURE=my-world vldebias quickstart
+    """
+    from vldebias.miniature import build
+
+    made = build(folder, seed=seed, stages=stage, device=device, resume=not fresh, scale=scale)
+    err.print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it", markup=False, highlight=False)
+
+
+@miniature_app.command("info")
+def miniature_info(as_json: Json = False) -> None:
+    """Where the weights are, how large, and the bias that was measured in them.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature info --json
+    """
+    from vldebias.miniature import weights_dir
+
+    folder = weights_dir()
+    files = {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
+    metrics = folder / "metrics.json"
+    measured = json.loads(metrics.read_text(encoding="utf-8")) if metrics.is_file() else {}
+    if as_json:
+        _print_json({"folder": str(folder), "bytes": files, "metrics": measured})
+        return
+    table = Table("file", "kB", title=str(folder))
+    for name, size in files.items():
+        table.add_row(name, f"{size / 1000:.0f}")
+    out.print(table)
+    out.print_json(data=measured)
+
+
+@miniature_app.command("render")
+def miniature_render(
+    world: Annotated[str, typer.Argument(help="portraits or birds.")],
+    path: Annotated[Path, typer.Option("--out", help="PNG to write; captions and ground truth go beside it as JSON.")],
+    n: Annotated[int, typer.Option("-n", min=1, max=4096, help="How many images.")] = 64,
+    seed: Annotated[int, typer.Option(help="Names the stream: image i of a seed is always the same.")] = 0,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Without the bias.")] = False,
+) -> None:
+    """Render images of the world with their ground truth.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature render portraits -n 100 --seed 7 --out portraits.png
+    """
+    from torchvision.transforms.functional import to_pil_image
+    from torchvision.utils import make_grid
+
+    from vldebias.miniature import birds, portraits
+
+    worlds: dict[str, Any] = {"portraits": portraits, "birds": birds}
+    if world not in worlds:
+        raise InvalidInputError(f"world: expected one of {', '.join(worlds)}, got {world!r}")
+    made = worlds[world].sample(n, seed=seed, balanced=balanced)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    to_pil_image(make_grid(made.images, nrow=max(1, round(n**0.5)), padding=0)).save(path, format="PNG")
+    fields = {k: v.tolist() for k, v in vars(made).items() if k not in ("images", "captions")}
+    path.with_suffix(".json").write_text(json.dumps({"captions": made.captions, **fields}), encoding="utf-8")
+    err.print(f"{path} and {path.with_suffix('.json')}", markup=False, highlight=False)

@@ -1,0 +1,67 @@
+"""From values per unit and method to figures: an interval for each, and one for its paired difference to "none"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vldebias.evaluation.result import Figure
+from vldebias.metrics import bootstrap_interval
+
+__all__ = ["Measured", "figures"]
+
+Statistic = Callable[..., np.ndarray]
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    return values.mean(axis=-1)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Values (n,) of the same n units (images, queries, professions) under every method.
+
+    statistic: from resampled values (b, n) and the `shared` arrays (b, n) to (b,); the mean by default.
+    n: what a unit is, and counts that help to read the figure.
+    """
+
+    task: str
+    metric: str
+    better: str
+    n: dict[str, int]
+    values: Mapping[str, np.ndarray]
+    statistic: Statistic = _mean
+    shared: tuple[np.ndarray, ...] = field(default=())
+
+
+def figures(measured: Measured, *, resamples: int = 2000, seed: int = 0) -> list[Figure]:
+    """One figure per method, with 95 % percentile intervals over units; differences are resampled together."""
+    base = measured.values.get("none")
+    settings: dict[str, Any] = {"resamples": resamples, "seed": seed, "vectorized": True}
+
+    def difference(after: np.ndarray, before: np.ndarray, *shared: np.ndarray) -> np.ndarray:
+        return measured.statistic(after, *shared) - measured.statistic(before, *shared)
+
+    found = []
+    for method, values in measured.values.items():
+        own = bootstrap_interval(values, *measured.shared, statistic=measured.statistic, **settings)
+        change = None
+        if base is not None and method not in ("none", "random"):
+            paired = bootstrap_interval(values, base, *measured.shared, statistic=difference, **settings)
+            change = (paired.value, paired.low, paired.high)
+        found.append(
+            Figure(
+                task=measured.task,
+                metric=measured.metric,
+                method=method,
+                value=own.value,
+                interval=(own.low, own.high),
+                change=change,
+                better=measured.better,
+                n=measured.n,
+            )
+        )
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -53,13 +53,16 @@ class Gate(Protocol):
         """True if `text` states the attribute."""
 
 
-_OWNED: WeakKeyDictionary[object, Attachment] = WeakKeyDictionary()
-_SHARED: WeakKeyDictionary[object, list[Attachment]] = WeakKeyDictionary()
+# Weak on both sides: an attachment knows its host, so a strong reference from here would keep the host forever.
+# What keeps an attachment alive is the host itself, whose hook calls it.
+_OWNED: WeakKeyDictionary[object, ref[Attachment]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[object, list[ref[Attachment]]] = WeakKeyDictionary()
 
 
 def attachment_of(host: object) -> Attachment | None:
     """The attachment that a model or pipeline carries now, or None."""
-    return _OWNED.get(host)
+    found = _OWNED.get(host)
+    return found() if found else None
 
 
 class Attachment:
@@ -202,8 +205,9 @@ class Attachment:
 
 def _refuse_second(host: Installable) -> None:
     """Two attachments that act on one tensor would be another method than either."""
-    standing = [_OWNED[o] for o in (*host.owned, *host.shared) if o in _OWNED]
-    standing += [a for o in host.owned for a in _SHARED.get(o, [])]
+    claims = [_OWNED[o] for o in (*host.owned, *host.shared) if o in _OWNED]
+    claims += [a for o in host.owned for a in _SHARED.get(o, [])]
+    standing = [attachment for attachment in (claim() for claim in claims) if attachment is not None]
     if standing:
         raise AlreadyAttachedError(
             f"{host.name} already carries {standing[0]!r}. Projecting twice is another method (P P is not P): call "
@@ -213,13 +217,13 @@ def _refuse_second(host: Installable) -> None:
 
 def _claim(host: Claims, attachment: Attachment) -> None:
     for owned in host.owned:
-        _OWNED[owned] = attachment
+        _OWNED[owned] = ref(attachment)
     for shared in host.shared:
-        _SHARED.setdefault(shared, []).append(attachment)
+        _SHARED.setdefault(shared, []).append(ref(attachment))
 
 
 def _unclaim(host: Claims, attachment: Attachment) -> None:
     for owned in host.owned:
         _OWNED.pop(owned, None)
     for shared in host.shared:
-        _SHARED[shared] = [a for a in _SHARED[shared] if a is not attachment]
+        _SHARED[shared] = [a for a in _SHARED[shared] if a() is not attachment]

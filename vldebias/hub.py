@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
+import torch
 from huggingface_hub import ModelHubMixin, snapshot_download
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection
 
@@ -21,6 +23,19 @@ WEIGHTS = "projection.safetensors"
 CONFIG = "config.json"
 
 
+Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class FingerprintConfig(BaseModel):
+    """What vldebias.fingerprint.weights_fingerprint returns."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    structure: str
+    norms: list[float]
+    waves: list[float]
+
+
 class ProjectionConfig(BaseModel):
     """config.json of a saved projection."""
 
@@ -28,12 +43,12 @@ class ProjectionConfig(BaseModel):
 
     format: int = Field(default=1, ge=1, le=1)
     dim: int = Field(gt=0)
-    rank: int = Field(ge=0)
-    lam: float | list[float]
-    method: str
+    rank: int = Field(gt=0)
+    lam: Lam | list[Lam]
+    method: Literal["orth", "orth-cali", "cali"]
     space: str | None
     model_id: str | None
-    fingerprint: dict[str, Any] | None
+    fingerprint: FingerprintConfig | None
     prompts: str | None
     prompts_hash: str | None
     stated_words: list[str]
@@ -42,18 +57,20 @@ class ProjectionConfig(BaseModel):
     @classmethod
     def of(cls, projection: CalibratedProjection) -> ProjectionConfig:
         """The config that describes `projection`."""
-        return cls(
-            dim=projection.dim,
-            rank=projection.rank,
-            lam=list(projection.lam) if isinstance(projection.lam, tuple) else projection.lam,
-            method=projection.method,
-            space=projection.space,
-            model_id=projection.model_id,
-            fingerprint=projection.fingerprint,
-            prompts=projection.prompts,
-            prompts_hash=projection.prompts_hash,
-            stated_words=list(projection.stated_words),
-            vldebias_version=vldebias.__version__,
+        return cls.model_validate(
+            {
+                "dim": projection.dim,
+                "rank": projection.rank,
+                "lam": list(projection.lam) if isinstance(projection.lam, tuple) else projection.lam,
+                "method": projection.method,
+                "space": projection.space,
+                "model_id": projection.model_id,
+                "fingerprint": projection.fingerprint,
+                "prompts": projection.prompts,
+                "prompts_hash": projection.prompts_hash,
+                "stated_words": list(projection.stated_words),
+                "vldebias_version": version("vldebias"),
+            }
         )
 
 
@@ -101,7 +118,7 @@ def save(projection: CalibratedProjection, directory: str | Path) -> Path:
 
 def push(projection: CalibratedProjection, repo_id: str, *, private: bool | None, token: str | None) -> str:
     """Upload `projection` to `repo_id`; returns the URL of the commit."""
-    message = f"Upload {projection.method} projection (vldebias {vldebias.__version__})"
+    message = f"Upload {projection.method} projection (vldebias {version('vldebias')})"
     return str(_Stored(projection).push_to_hub(repo_id, private=private, token=token, commit_message=message))
 
 
@@ -113,9 +130,7 @@ def load(
     if not folder.is_dir():
         if folder.is_absolute() or str(directory_or_repo).startswith(".") or str(directory_or_repo).count("/") > 1:
             raise InvalidInputError(f"{directory_or_repo}: no such folder; expected one written by save_pretrained")
-        folder = Path(
-            snapshot_download(str(directory_or_repo), revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG])
-        )
+        folder = _download(str(directory_or_repo), revision, token)
     config = _read_config(folder)
     factors = _read_factors(folder, config)
     return CalibratedProjection(
@@ -125,11 +140,21 @@ def load(
         method=config.method,
         space=config.space,
         model_id=config.model_id,
-        fingerprint=config.fingerprint,
+        fingerprint=None if config.fingerprint is None else config.fingerprint.model_dump(),
         prompts=config.prompts,
         prompts_hash=config.prompts_hash,
         stated_words=tuple(config.stated_words),
     )
+
+
+def _download(repo: str, revision: str | None, token: str | None) -> Path:
+    try:
+        return Path(snapshot_download(repo, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG]))
+    except (OSError, ValueError) as error:  # every error of the hub is one of the two
+        raise InvalidInputError(
+            f"{repo}: neither a folder nor a repository that can be read ({error}); "
+            "expected a folder written by save_pretrained or the name of a hub repository"
+        ) from error
 
 
 def _read_config(folder: Path) -> ProjectionConfig:
@@ -142,7 +167,7 @@ def _read_config(folder: Path) -> ProjectionConfig:
         raise InvalidInputError(f"{path}: not the config of a projection: {error}") from None
 
 
-def _read_factors(folder: Path, config: ProjectionConfig) -> dict[str, Any]:
+def _read_factors(folder: Path, config: ProjectionConfig) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     try:
         factors = load_file(path)
@@ -152,6 +177,10 @@ def _read_factors(folder: Path, config: ProjectionConfig) -> dict[str, Any]:
     expected = {"left": (config.dim, config.rank), "right": (config.dim, config.rank)}
     if found != expected:
         raise InvalidInputError(f"{path}: expected factors {expected} as config.json says, got {found}")
+    if any(t.dtype != torch.float64 for t in factors.values()):
+        kinds = sorted({str(t.dtype) for t in factors.values()})
+        raise InvalidInputError(f"{path}: expected float64 factors, got {kinds}; save the projection again")
     if not all(bool(t.isfinite().all()) for t in factors.values()):
         raise InvalidInputError(f"{path}: the factors hold NaN or infinite values; fit and save the projection again")
-    return {name: tensor.double() for name, tensor in factors.items()}
+    # A mapped file is not aligned as torch allocates, which would change products in the last bit.
+    return {name: tensor.clone() for name, tensor in factors.items()}

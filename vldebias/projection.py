@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -37,14 +38,18 @@ __all__ = ["CalibratedProjection", "PairScatter"]
 _EPS = torch.finfo(torch.float64).eps
 
 
+def _as_tensor(values: Any, name: str, shape: str) -> Tensor:
+    """A tensor as it is, an ndarray as a copy: torch cannot view read-only arrays or negative strides."""
+    try:
+        return values if isinstance(values, Tensor) else torch.as_tensor(values.copy())
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        kind = type(values).__name__
+        raise InvalidInputError(f"{name}: expected a tensor or ndarray {shape}, got {kind} ({error})") from None
+
+
 def _as_float64(values: Any, name: str, shape: str) -> Tensor:
     """`values` as a finite float64 tensor on the CPU with as many axes as `shape` names."""
-    try:
-        tensor = torch.as_tensor(values).detach().to("cpu", torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(
-            f"{name}: expected a tensor or ndarray {shape}, got {type(values).__name__} ({error})"
-        ) from None
+    tensor = _as_tensor(values, name, shape).detach().to("cpu", torch.float64)
     if tensor.ndim != shape.count(",") + 1:
         raise InvalidInputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
     if not torch.isfinite(tensor).all():
@@ -90,6 +95,7 @@ class PairScatter:
         return cls(rows, sum(len(g) * (len(g) - 1) // 2 for g in tensors))
 
 
+@torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
 def _span(spurious: Tensor) -> Tensor:
     """Orthonormal basis Q (d, rank) of the rows of `spurious` (m, d), repeated and collinear ones included."""
     _, sigma, vh = torch.linalg.svd(spurious, full_matrices=False)
@@ -243,7 +249,7 @@ class CalibratedProjection:
         if not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength}")
         if not isinstance(z, Tensor):
-            return z if strength == 0 else self(torch.tensor(z), strength).numpy()
+            return z if strength == 0 else self(_as_tensor(z, "embeddings", "(..., d)"), strength).numpy()
         if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
             raise InvalidInputError(
                 f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}; "
@@ -253,7 +259,7 @@ class CalibratedProjection:
             return z
         wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
         left, right = self._factors_for(wide)
-        with torch.autocast(z.device.type, enabled=False):  # it would round the products to half precision
+        with _full_precision(z.device):
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
 
     def _factors_for(self, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -292,15 +298,21 @@ class CalibratedProjection:
         return load(directory_or_repo, revision=revision, token=token)
 
 
+def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast would round the two products to half precision; devices that have none (meta) need no guard."""
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
+
+
 @torch.inference_mode(False)
 def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
     """left, right (d, rank) of I - P* from the spurious basis Q and the weighted difference rows."""
     if rows is None:
         assert basis is not None
-        return basis, basis
+        return basis.contiguous(), basis.contiguous()
     v, c = _calibration(rows)
     if basis is None:
-        return v * c, v
+        return (v * c).contiguous(), v.contiguous()
     rest = v - basis @ (basis.T @ v)
     return _compress(torch.cat([basis, rest * c], 1), torch.cat([basis, v], 1))
 

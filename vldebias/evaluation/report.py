@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.table import Table
 
@@ -90,7 +90,7 @@ def markdown_table(result: Result, figures: Sequence[tuple[str, str]]) -> str:
 
 def write_page(result: Result, pictures: Sequence[tuple[str, Path]], path: Path) -> Path:
     """One HTML file with the figures, the protocol and the (caption, PNG) pictures inside; no network needed."""
-    environment = Environment(loader=PackageLoader("vldebias.evaluation", "."), autoescape=select_autoescape())
+    environment = Environment(loader=PackageLoader("vldebias.evaluation", "."), autoescape=True)
     embedded = [(caption, base64.b64encode(png.read_bytes()).decode()) for caption, png in pictures]
     page = environment.get_template("report.html.jinja").render(
         result=result, head=HEAD, rows=rows(result), pictures=embedded, data=result.model_dump_json(indent=1)

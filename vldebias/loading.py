@@ -65,7 +65,7 @@ def load_host(
         name = pipeline or model
         raise InvalidInputError(
             f"cannot load {name!r}: {str(error).strip().splitlines()[0]}. Expected an open_clip architecture with "
-            "--pretrained, a transformers or diffusers id or local folder, or 'miniature'; without network use a local folder"
+            "--pretrained, a transformers or diffusers id or local folder, or 'miniature'; offline use a local folder"
         ) from error
 
 

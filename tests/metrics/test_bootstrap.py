@@ -1,0 +1,193 @@
+"""The bootstrap against scipy, exact enumeration and its own coverage."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import (
+    bootstrap_interval,
+    max_skew,
+    paired_difference_interval,
+    worst_group_accuracy,
+)
+
+
+def test_agrees_with_enumerating_all_resamples() -> None:
+    values = np.array([0.0, 1.0, 3.0, 7.0])
+    means = [np.mean(draw) for draw in itertools.product(values, repeat=4)]
+    found = bootstrap_interval(values, resamples=40_000, level=0.8)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.1, 0.9])), abs=0.26)  # one step
+    assert found.value == values.mean()
+
+
+def test_agrees_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    y = x + rng.normal(size=200)
+
+    def correlation(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.corrcoef(a, b)[0, 1])
+
+    theirs = stats.bootstrap(
+        (x, y), correlation, paired=True, vectorized=False, method="percentile", n_resamples=3000, rng=rng
+    ).confidence_interval
+    found = bootstrap_interval(x, y, statistic=correlation, resamples=3000)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+
+def test_unpaired_samples_agree_with_scipy() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=150), rng.normal(1, 2, size=60)
+
+    def difference(a: np.ndarray, b: np.ndarray) -> float:
+        return float(a.mean() - b.mean())
+
+    theirs = stats.bootstrap(
+        (x, y), difference, vectorized=False, method="percentile", n_resamples=3000, rng=rng
+    ).confidence_interval
+    found = bootstrap_interval(x, y, statistic=difference, paired=False, resamples=3000)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.05)
+    assert found.n == 150
+
+
+def test_it_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    hits = {0.5: 0, 0.95: 0}
+    for trial in range(600):
+        sample = rng.normal(1.0, size=120)
+        for level in hits:
+            found = bootstrap_interval(sample, level=level, resamples=400, seed=trial)
+            hits[level] += found.low <= 1 <= found.high
+    assert 0.43 < hits[0.5] / 600 < 0.57
+    assert 0.92 < hits[0.95] / 600 < 0.975
+
+
+def test_the_worst_group_is_picked_again_in_every_resample() -> None:
+    # Two groups that are equally good: the worse of two noisy accuracies lies below either of them.
+    rng = np.random.default_rng(3)
+    groups = np.repeat([0, 1], 100)
+    predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
+    labels = np.ones(200, dtype=int)
+    found = bootstrap_interval(predictions, labels, groups, statistic=worst_group_accuracy)
+    fixed = bootstrap_interval(predictions[:100])
+    assert found.value == fixed.value == 0.8
+    assert found.high < fixed.high - 0.01
+    naive = []
+    for _ in range(2000):
+        rows = rng.integers(200, size=200)
+        naive.append(min(predictions[rows][groups[rows] == g].mean() for g in (0, 1)))
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02)
+
+
+def test_paired_difference_is_narrow_where_the_errors_are_shared() -> None:
+    rng = np.random.default_rng(4)
+    before = rng.normal(size=300)
+    after = before + 0.1 + 0.05 * rng.normal(size=300)
+    paired = paired_difference_interval(before, after)
+    unpaired = bootstrap_interval(before, after, statistic=lambda a, b: b.mean() - a.mean(), paired=False)
+    assert paired.value == pytest.approx(unpaired.value) == pytest.approx((after - before).mean())
+    assert paired.low > 0 > unpaired.low
+    direct = bootstrap_interval(after - before)
+    assert (paired.low, paired.high) == pytest.approx((direct.low, direct.high))
+
+
+def test_paired_difference_of_a_group_statistic() -> None:
+    labels, groups = np.ones(90, dtype=int), np.tile([0, 1, 2], 30)
+    before = (groups != 2).astype(int)
+    after = np.ones(90, dtype=int)
+    found = paired_difference_interval(before, after, labels, groups, statistic=worst_group_accuracy)
+    assert (found.value, found.low, found.high) == (1, 1, 1)
+    same = paired_difference_interval(before, before, labels, groups, statistic=worst_group_accuracy)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+
+
+def test_clusters_undo_repetition() -> None:
+    # Counting every image five times narrows a naive interval by sqrt(5); resampling clusters does not.
+    values = np.random.default_rng(5).normal(size=100)
+    repeated, image = np.repeat(values, 5), np.repeat(np.arange(100), 5)
+    once = bootstrap_interval(values)
+    naive = bootstrap_interval(repeated)
+    clustered = bootstrap_interval(repeated, clusters=image)
+    width = {name: i.high - i.low for name, i in {"once": once, "naive": naive, "clustered": clustered}.items()}
+    assert width["naive"] == pytest.approx(width["once"] / np.sqrt(5), rel=0.1)
+    assert width["clustered"] == pytest.approx(width["once"], rel=0.1)
+
+
+def test_clusters_resample_rows_inside_as_well() -> None:
+    # One cluster only: what is left is the resampling of its rows.
+    values = np.random.default_rng(6).normal(size=100)
+    one = bootstrap_interval(values, clusters=["doctor"] * 100)
+    plain = bootstrap_interval(values)
+    assert (one.low, one.high) == pytest.approx((plain.low, plain.high), abs=0.03)
+
+
+def test_clusters_of_unequal_size() -> None:
+    label = np.repeat(["a", "b", "c"], [1, 10, 50])
+    values = np.repeat([0.0, 1.0, 2.0], [1, 10, 50])
+    seen = []
+
+    def record(drawn: np.ndarray) -> float:
+        seen.append(np.bincount(drawn.astype(int), minlength=3))
+        return float(drawn.mean())
+
+    bootstrap_interval(values, clusters=label, statistic=record, resamples=200)
+    assert all((counts % [1, 10, 50] == 0).all() and (counts / [1, 10, 50]).sum() == 3 for counts in seen)
+
+
+def test_vectorized_and_looped_statistics_agree() -> None:
+    values = np.random.default_rng(7).normal(size=(50, 3))
+    looped = bootstrap_interval(values, statistic=lambda v: v.mean())
+    assert (looped.low, looped.high) == pytest.approx((bootstrap_interval(values).low, bootstrap_interval(values).high))
+    stacked = bootstrap_interval(values[:, 0], statistic=lambda v: np.median(v, axis=1), vectorized=True)
+    assert stacked == bootstrap_interval(values[:, 0], statistic=np.median)
+
+
+def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(8).normal(size=64)
+    whole = bootstrap_interval(values)
+    monkeypatch.setattr("vldebias.metrics.bootstrap._BLOCK", 1000)
+    assert bootstrap_interval(values) == whole
+
+
+def test_seed_level_and_resamples() -> None:
+    values = np.random.default_rng(9).normal(size=50)
+    assert bootstrap_interval(values, seed=1) == bootstrap_interval(torch.tensor(values), seed=1)
+    assert bootstrap_interval(values, seed=1) != bootstrap_interval(values, seed=2)
+    wide, narrow = bootstrap_interval(values, level=0.99), bootstrap_interval(values, level=0.5)
+    assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+    assert bootstrap_interval(values, resamples=7).resamples == 7
+
+
+def test_a_constant_has_an_interval_of_width_zero() -> None:
+    found = bootstrap_interval([0.25] * 10)
+    assert found.to_dict() == {"value": 0.25, "low": 0.25, "high": 0.25, "level": 0.95, "n": 10, "resamples": 2000}
+    assert str(found) == "0.250 [0.250, 0.250]"
+
+
+def test_other_metrics_can_be_bootstrapped() -> None:
+    rng = np.random.default_rng(10)
+    scores, groups = rng.random(60), rng.integers(0, 2, 60)
+    found = bootstrap_interval(scores, groups, statistic=lambda s, g: max_skew(s, g, 10, n_groups=2), resamples=200)
+    assert 0 <= found.low <= found.high <= np.log(2) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "text"),
+    [
+        ((), {}, r"arrays: expected one or more arrays of one length, got lengths \[\]"),
+        (([1.0], [1.0, 2.0]), {"statistic": max}, r"one length, got lengths \[1, 2\]"),
+        (([1.0, 2.0],), {"level": 95}, r"level: expected a coverage in \(0, 1\), got 95"),
+        (([1.0, 2.0],), {"resamples": 0}, r"resamples: expected at least 1, got 0"),
+        (([1.0, 2.0],), {"clusters": [0]}, r"clusters: expected one label per row \(2\), got 1"),
+        (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, r"statistic: 2000 of 2000 resamples are not finite"),
+        (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2 values are NaN"),
+        (([],), {}, r"arrays\[0\]: expected a non-empty array"),
+    ],
+)
+def test_errors(arrays: tuple, options: dict, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        bootstrap_interval(*arrays, **options)

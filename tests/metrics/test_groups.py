@@ -1,0 +1,109 @@
+"""Group accuracies against fairlearn and a naive twin."""
+
+import numpy as np
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import average_accuracy, gap, group_accuracy, worst_group_accuracy
+
+tables = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 3)), min_size=1, max_size=60)
+laws = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@laws
+@given(tables)
+def test_agrees_with_a_naive_twin(table: list[tuple[int, int, int]]) -> None:
+    naive = {}
+    for group in sorted({g for _, _, g in table}):
+        rows = [p == y for p, y, g in table if g == group]
+        naive[group] = (sum(rows) / len(rows), len(rows))
+    found = group_accuracy(*zip(*table, strict=True))
+    assert found.n == {g: n for g, (_, n) in naive.items()}
+    assert found.accuracy == pytest.approx({g: a for g, (a, _) in naive.items()})
+    assert found.worst == pytest.approx(min(a for a, _ in naive.values()))
+    assert found.average == pytest.approx(sum(p == y for p, y, _ in table) / len(table))
+    assert found.accuracy[found.worst_group] == found.worst
+
+
+def test_agrees_with_fairlearn() -> None:
+    rng = np.random.default_rng(0)
+    predictions, labels, groups = rng.integers(0, 2, 500), rng.integers(0, 2, 500), rng.choice(["a", "b", "c"], 500)
+    frame = MetricFrame(metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups)
+    found = group_accuracy(predictions, labels, groups)
+    assert found.accuracy == pytest.approx(frame.by_group.to_dict())
+    assert worst_group_accuracy(predictions, labels, groups) == pytest.approx(frame.group_min())
+    assert average_accuracy(predictions, labels) == pytest.approx(frame.overall)
+    assert gap(predictions, labels, groups) == pytest.approx(frame.overall - frame.group_min())
+
+
+@laws
+@given(tables, st.randoms(use_true_random=False))
+def test_order_of_rows_does_not_matter(table: list[tuple[int, int, int]], random) -> None:
+    shuffled = list(table)
+    random.shuffle(shuffled)
+    assert group_accuracy(*zip(*shuffled, strict=True)) == group_accuracy(*zip(*table, strict=True))
+
+
+@laws
+@given(tables)
+def test_worst_is_at_most_average(table: list[tuple[int, int, int]]) -> None:
+    assert gap(*zip(*table, strict=True)) >= -1e-12
+
+
+def test_reweighting_by_hand() -> None:
+    predictions, labels, groups = [1, 1, 0, 0], [1, 1, 1, 1], ["x", "x", "x", "y"]
+    assert average_accuracy(predictions, labels) == 0.5
+    assert average_accuracy(predictions, labels, groups, {"x": 1, "y": 1}) == pytest.approx((2 / 3 + 0) / 2)
+    assert average_accuracy(predictions, labels, groups, {"x": 95, "y": 5}) == pytest.approx(0.95 * 2 / 3)
+    n = group_accuracy(predictions, labels, groups).n
+    assert average_accuracy(predictions, labels, groups, n) == pytest.approx(0.5)
+
+
+def test_one_group_has_no_gap() -> None:
+    assert gap([0, 1, 1], [0, 0, 1], [7, 7, 7]) == 0
+
+
+def test_tensors_arrays_and_lists_agree() -> None:
+    predictions, labels, groups = [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 1, 1]
+    expected = group_accuracy(predictions, labels, groups)
+    assert group_accuracy(*(torch.tensor(x) for x in (predictions, labels, groups))) == expected
+    assert group_accuracy(*(np.array(x) for x in (predictions, labels, groups))) == expected
+    assert isinstance(expected.worst, float)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (([0, 1], [0], [0, 1]), r"one length, got {'predictions': 2, 'labels': 1, 'groups': 2}"),
+        (([], [], []), r"predictions: expected a non-empty array, got shape \(0,\)"),
+        (([[0]], [[0]], [[0]]), r"predictions: expected shape \(n,\), got \(1, 1\)"),
+        (([float("nan")], [0], [0]), r"predictions: 1 of 1 values are NaN"),
+        (([0], [0], [None]), r"groups: expected a non-empty array, got shape \(1,\) of object"),
+    ],
+)
+def test_errors(arguments: tuple, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        group_accuracy(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ({0: 1.0}, r"weights: expected one per group \[0, 1\], got \[0\]"),
+        ({0: 1.0, 1: -1.0}, r"weights: expected finite values >= 0"),
+        ({0: 0.0, 1: 0.0}, r"not all 0, got \[0.0, 0.0\]"),
+    ],
+)
+def test_weight_errors(weights: dict[int, float], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        average_accuracy([0, 1], [0, 1], [0, 1], weights)
+
+
+def test_groups_and_weights_go_together() -> None:
+    with pytest.raises(InvalidInputError, match="groups and weights go together"):
+        average_accuracy([0, 1], [0, 1], [0, 1])

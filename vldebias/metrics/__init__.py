@@ -1,0 +1,23 @@
+"""Measures of bias and utility: numbers in, floats out, with intervals; every convention is a named parameter."""
+
+from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_difference_interval
+from vldebias.metrics.discrepancy import AttributeShares, attribute_shares, discrepancy
+from vldebias.metrics.groups import GroupAccuracy, average_accuracy, gap, group_accuracy, worst_group_accuracy
+from vldebias.metrics.skew import max_skew, min_skew, ndkl
+
+__all__ = [
+    "AttributeShares",
+    "GroupAccuracy",
+    "Interval",
+    "attribute_shares",
+    "average_accuracy",
+    "bootstrap_interval",
+    "discrepancy",
+    "gap",
+    "group_accuracy",
+    "max_skew",
+    "min_skew",
+    "ndkl",
+    "paired_difference_interval",
+    "worst_group_accuracy",
+]

@@ -1,0 +1,110 @@
+"""Accuracy by group: worst group, average and the gap between them.
+
+Groups are target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020);
+eq. 7.1 of the thesis states the same gap in terms of losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics.arrays import Values, codes, vectors
+
+__all__ = ["GroupAccuracy", "average_accuracy", "gap", "group_accuracy", "worst_group_accuracy"]
+
+
+@dataclass(frozen=True)
+class GroupAccuracy:
+    """Accuracy and number of rows of each group that occurs; keys are the labels of `groups`."""
+
+    accuracy: dict[Any, float]
+    n: dict[Any, int]
+
+    @property
+    def worst_group(self) -> Any:
+        """Label of the group with the lowest accuracy; the first of them on a tie."""
+        return min(self.accuracy, key=lambda group: self.accuracy[group])
+
+    @property
+    def worst(self) -> float:
+        """min_g acc_g."""
+        return self.accuracy[self.worst_group]
+
+    @property
+    def average(self) -> float:
+        """Micro average: sum_g n_g acc_g / sum_g n_g, the accuracy over all rows."""
+        return self.weighted(self.n)
+
+    @property
+    def gap(self) -> float:
+        """average - worst."""
+        return self.average - self.worst
+
+    def weighted(self, weights: Mapping[Any, float]) -> float:
+        """sum_g w_g acc_g / sum_g w_g, for instance with the group sizes of a training split.
+
+        Raises:
+            InvalidInputError: a group has no weight, a weight no group, or the weights are negative or all zero.
+        """
+        if set(weights) != set(self.accuracy):
+            raise InvalidInputError(f"weights: expected one per group {list(self.accuracy)}, got {list(weights)}")
+        values = [float(weights[group]) for group in self.accuracy]
+        if min(values) < 0 or sum(values) == 0 or not np.isfinite(values).all():
+            raise InvalidInputError(f"weights: expected finite values >= 0 that are not all 0, got {values}")
+        return float(np.average(list(self.accuracy.values()), weights=values))
+
+
+def group_accuracy(predictions: Values, labels: Values, groups: Values) -> GroupAccuracy:
+    """acc_g = mean over rows of group g of 1[prediction = label].
+
+    predictions, labels, groups: (n,) each; labels of any kind that compares.
+
+    Raises:
+        InvalidInputError: shapes that are not (n,), different lengths, no rows, NaN.
+    """
+    predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
+    names, index = codes(group, None)
+    n = np.bincount(index)
+    right = np.bincount(index, weights=predicted == true)
+    keys = names.tolist()
+    return GroupAccuracy(
+        accuracy=dict(zip(keys, (right / n).tolist(), strict=True)),
+        n=dict(zip(keys, n.tolist(), strict=True)),
+    )
+
+
+def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
+    """min_g acc_g over the groups that occur. Raises: see `group_accuracy`."""
+    return group_accuracy(predictions, labels, groups).worst
+
+
+def average_accuracy(
+    predictions: Values,
+    labels: Values,
+    groups: Values | None = None,
+    weights: Mapping[Any, float] | None = None,
+) -> float:
+    """Accuracy over all rows (micro), or sum_g w_g acc_g / sum_g w_g for given group weights.
+
+    Waterbirds is reported in both ways: its test split is balanced on purpose, so papers reweight the groups to the
+    sizes of the training split.
+
+    Raises:
+        InvalidInputError: see `group_accuracy`; only one of `groups` and `weights`; weights that do not fit.
+    """
+    if (groups is None) != (weights is None):
+        raise InvalidInputError("average_accuracy: groups and weights go together; pass both, or neither for micro")
+    if groups is None or weights is None:
+        predicted, true = vectors(predictions=predictions, labels=labels)
+        return float((predicted == true).mean())
+    return group_accuracy(predictions, labels, groups).weighted(weights)
+
+
+def gap(predictions: Values, labels: Values, groups: Values) -> float:
+    """Average (micro) minus worst-group accuracy, >= 0. Raises: see `group_accuracy`."""
+    return group_accuracy(predictions, labels, groups).gap

@@ -1,0 +1,319 @@
+"""Every family of diffusers pipelines: three states, roles, and the table against the sources of diffusers."""
+
+import ast
+import inspect
+import textwrap
+import warnings
+
+import diffusers_parts as parts
+import diffusers_tiny as tiny
+import pytest
+import torch
+
+from vldebias import CalibratedProjection
+from vldebias.api import debias, fit_projections
+from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
+from vldebias.hosts import diffusers_families as table
+from vldebias.hosts.diffusers import Family, Part, list_pipelines, register_family, wrap
+
+FAMILIES = pytest.mark.parametrize("name", tiny.FAMILIES)
+BY_NAME = {family.name: family for family in table._FAMILIES}
+LISTED = [(family, name) for family in table._FAMILIES for name in family.pipelines]
+
+
+def three_states(read, attachment):
+    """Attached, disabled, attached again, removed."""
+    states = [read()]
+    with attachment.disabled():
+        states.append(read())
+    states.append(read())
+    attachment.remove()
+    return [*states, read()]
+
+
+@FAMILIES
+def test_encode_prompt_in_three_states(name):
+    make, _ = tiny.FAMILIES[name]
+    pipe = make()
+    bare, before = tiny.encode(pipe), dict(vars(pipe))
+    attached, disabled, again, removed = three_states(lambda: tiny.encode(pipe), debias(pipe, tiny.gender()))
+    assert tiny.same(disabled, bare)
+    assert tiny.same(removed, bare)
+    assert tiny.same(again, attached)
+    changed = {
+        i for i, (a, b) in enumerate(zip(attached, bare, strict=True)) if a is not None and not torch.equal(a, b)
+    }
+    assert changed == {part.index for part in BY_NAME[name].parts}
+    assert vars(pipe) == before
+
+
+@FAMILIES
+def test_the_whole_pipeline_in_three_states(name):
+    make, call = tiny.FAMILIES[name]
+    pipe = make()
+    bare = tiny.draw(pipe, **call)
+    attached, disabled, again, removed = three_states(lambda: tiny.draw(pipe, **call), debias(pipe, tiny.gender()))
+    assert not torch.equal(attached, bare)
+    assert torch.equal(again, attached)
+    assert torch.equal(disabled, bare)
+    assert torch.equal(removed, bare)
+
+
+@FAMILIES
+def test_every_token_is_the_projection_of_the_bare_token(name):
+    make, _ = tiny.FAMILIES[name]
+    pipe = make()
+    bare = tiny.encode(pipe)
+    host = wrap(pipe)
+    attachment = debias(pipe, tiny.gender())
+    attached = tiny.encode(pipe)
+    for part in host._parts:
+        projection = attachment.projections[part.role]
+        expected = projection(host._segment(part, bare[part.index]))
+        assert torch.equal(host._segment(part, attached[part.index]), expected)
+        assert projection.space == f"{name}.{part.role}"
+
+
+@FAMILIES
+def test_strength_zero_returns_the_very_tensors(name):
+    make, call = tiny.FAMILIES[name]
+    pipe = make()
+    bare, image = tiny.encode(pipe), tiny.draw(pipe, **call)
+    debias(pipe, tiny.gender(), strength=0.0)
+    assert tiny.same(tiny.encode(pipe), bare)
+    assert torch.equal(tiny.draw(pipe, **call), image)
+
+
+@FAMILIES
+def test_the_pairs_move_together(name):
+    """What the projection is for: each pair of prompts is closer afterwards, in every role."""
+    make, _ = tiny.FAMILIES[name]
+    pipe = make()
+    host = wrap(pipe)
+    attachment = debias(pipe, tiny.gender(), lam=1e9)
+    for role in host.roles:
+        men, women = (host.embed([pair[side] for pair in tiny.gender().groups], role) for side in (0, 1))
+        before = (men - women).norm(dim=-1)
+        after = attachment.projections[role](men - women).norm(dim=-1)
+        assert (before > 1e-3).all()
+        assert (after < 1e-2 * before).all()
+
+
+@FAMILIES
+def test_saved_projections_attach_by_role(name, tmp_path):
+    make, _ = tiny.FAMILIES[name]
+    pipe = make()
+    with debias(pipe, tiny.gender()) as attachment:
+        expected = tiny.encode(pipe)
+        for role, projection in attachment.projections.items():
+            projection.save_pretrained(tmp_path / role)
+    loaded = {role: CalibratedProjection.from_pretrained(tmp_path / role) for role in attachment.projections}
+    debias(make(), loaded)
+    other = make()
+    debias(other, loaded)
+    assert tiny.same(tiny.encode(other), expected)
+
+
+def test_a_missing_role_and_a_foreign_space_are_refused():
+    projections = fit_projections(tiny.sdxl(), tiny.gender())
+    with pytest.raises(InvalidInputError, match=r"missing \['pooled'\]"):
+        debias(tiny.sdxl(), {"sequence": projections["sequence"]})
+    with pytest.raises(ProjectionMismatchError, match=r"space 'StableDiffusionXL\.sequence', here .*'Stable"):
+        debias(tiny.sd(), projections["sequence"])
+
+
+def test_text_to_image_and_inpainting_share_their_projections():
+    from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline
+
+    projection = fit_projections(tiny.sd(), tiny.gender())["sequence"]
+    for pipe in (tiny.sd(StableDiffusionImg2ImgPipeline), tiny.sd(StableDiffusionInpaintPipeline)):
+        assert debias(pipe, projection).projections["sequence"].space == "StableDiffusion.sequence"
+
+
+def test_the_sd3_segments_are_clip_then_t5():
+    pipe = tiny.sd3()
+    bare = tiny.encode(pipe)[0]
+    projections = fit_projections(pipe, tiny.gender())
+    attachment = debias(pipe, projections)
+    clip_only = projections["sequence.t5"]
+    attached = tiny.encode(pipe)[0]
+    assert torch.equal(attached[:, 77:], clip_only(bare[:, 77:]))
+    assert torch.allclose(attached[:, :77, 64:], torch.zeros(()), atol=1e-9)  # the padding of CLIP to the width of T5
+    assert set(attachment.projections) == {"sequence.clip", "sequence.t5", "pooled"}
+
+
+def test_sd3_without_t5_has_no_role_for_it():
+    pipe = tiny.sd3(text_encoder_3=None, tokenizer_3=None)
+    attachment = debias(pipe, tiny.gender())
+    assert set(attachment.projections) == {"sequence.clip", "pooled"}
+    assert not tiny.encode(pipe)[0][:, 77:].any()
+
+
+def test_the_refiner_has_only_the_second_encoder():
+    from diffusers import StableDiffusionXLImg2ImgPipeline
+
+    loaded = {"text_encoder": None, "tokenizer": None, "unet": parts.refiner_unet()}
+    pipe = tiny.sdxl(StableDiffusionXLImg2ImgPipeline, **loaded, requires_aesthetics_score=True)
+    image = torch.rand(1, 3, 16, 16)
+
+    def read():
+        noise = torch.Generator().manual_seed(0)
+        return pipe("a doctor", image=image, num_inference_steps=4, output_type="latent", generator=noise).images
+
+    bare = read()
+    attached, disabled, _, removed = three_states(read, debias(pipe, tiny.gender()))
+    assert not torch.equal(attached, bare)
+    assert torch.equal(disabled, bare)
+    assert torch.equal(removed, bare)
+
+
+def test_sprint_pipelines_return_no_negative_branch():
+    from diffusers import SanaSprintPipeline, SCMScheduler
+
+    pipe = tiny.sana(SanaSprintPipeline, scheduler=SCMScheduler())
+    bare = tiny.encode(pipe)
+    debias(pipe, tiny.gender(), negative=True)
+    attached = tiny.encode(pipe)
+    assert not torch.equal(attached[0], bare[0])
+    assert torch.equal(attached[1], bare[1])
+
+
+def test_missing_encoders_are_refused_by_name():
+    with pytest.raises(UnsupportedHostError, match=r"FluxPipeline: text_encoder_2 is not loaded.*prompt_embeds"):
+        debias(tiny.flux(text_encoder_2=None, tokenizer_2=None), tiny.gender())
+
+
+# ---- classes that are not listed -----------------------------------------------------------------------------
+
+
+def _pipeline_class(base, name, **members):
+    return type(name, (base,), members)
+
+
+def test_a_subclass_belongs_to_the_family_of_its_base():
+    from diffusers import StableDiffusionPipeline
+
+    pipe = tiny.sd(_pipeline_class(StableDiffusionPipeline, "MyPipeline"))
+    assert debias(pipe, tiny.gender()).projections["sequence"].space == "StableDiffusion.sequence"
+
+
+def test_an_unlisted_pipeline_is_refused_with_the_list():
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    pipe = tiny.sd(StableDiffusionInstructPix2PixPipeline)
+    with pytest.raises(UnsupportedHostError) as refusal:
+        debias(pipe, tiny.gender())
+    assert "StableDiffusionInstructPix2PixPipeline is not among" in str(refusal.value)
+    assert all(name in str(refusal.value) for name in list_pipelines())
+    assert "register_family" in str(refusal.value)
+
+
+def test_a_subclass_that_returns_something_else_is_refused():
+    from diffusers import StableDiffusionPipeline
+
+    def encode_prompt(self, prompt, device=None):
+        return {"prompt_embeds": None}
+
+    pipe = tiny.sd(_pipeline_class(StableDiffusionPipeline, "Odd", encode_prompt=encode_prompt))
+    with pytest.raises(UnsupportedHostError, match=r"Odd: expected a tensor .* at place 0 .* got NoneType; .*register"):
+        debias(pipe, tiny.gender())
+
+
+@pytest.fixture
+def own_table(monkeypatch):
+    monkeypatch.setattr(table, "_FAMILIES", list(table._FAMILIES))
+
+
+def _acme():
+    """A pipeline of nobody's: returns the negative branch first, and speaks of `text`."""
+    from diffusers import DiffusionPipeline
+
+    class AcmePipeline(DiffusionPipeline):
+        def __init__(self, text_encoder, tokenizer):
+            super().__init__()
+            self.register_modules(text_encoder=text_encoder, tokenizer=tokenizer)
+
+        def encode_prompt(self, prompt, negative_prompt="", prompt_embeds=None):
+            def states(texts):
+                texts = [texts] if isinstance(texts, str) else texts
+                ids = self.tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
+                return self.text_encoder(ids).last_hidden_state
+
+            return states(negative_prompt), states(prompt)
+
+        def __call__(self, prompt):
+            return self.encode_prompt(prompt)
+
+    return AcmePipeline(parts.clip(), parts.clip_tokenizer())
+
+
+@pytest.mark.usefixtures("own_table")
+def test_a_family_of_ones_own():
+    pipe = _acme()
+    with pytest.raises(UnsupportedHostError, match="AcmePipeline is not among"):
+        debias(pipe, tiny.gender())
+    register_family(Family(name="Acme", pipelines=("AcmePipeline",), parts=(Part(role="text", index=1, negative=0),)))
+    with torch.no_grad():
+        bare = pipe("a doctor")
+        attachment = debias(pipe, tiny.gender())
+        negative, positive = pipe("a doctor")
+    assert torch.equal(negative, bare[0])
+    assert torch.equal(positive, attachment.projections["text"](bare[1]))
+    assert attachment.projections["text"].space == "Acme.text"
+
+
+@pytest.mark.usefixtures("own_table")
+def test_registering_refuses_names_that_are_taken():
+    part = Part(role="sequence", index=0)
+    with pytest.raises(InvalidInputError, match=r"\['FluxPipeline'\] is in the table already"):
+        register_family(Family(name="New", pipelines=("FluxPipeline",), parts=(part,)))
+    with pytest.raises(InvalidInputError, match=r"\['Flux'\] is in the table already"):
+        register_family(Family(name="Flux", pipelines=("NewPipeline",), parts=(part,)))
+    with pytest.raises(InvalidInputError, match=r"different roles, got \['sequence', 'sequence'\]"):
+        register_family(Family(name="New", pipelines=("NewPipeline",), parts=(part, part)))
+
+
+# ---- the table against the sources of the installed diffusers -------------------------------------------------
+
+
+def _method(name, method):
+    import diffusers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # modules next to the one that is asked for warn at import
+        cls = getattr(diffusers, name, None)
+    if cls is None:
+        pytest.skip(f"diffusers {diffusers.__version__} has no {name}")
+    function = inspect.unwrap(getattr(cls, method))
+    return inspect.signature(function), ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def _returned(tree):
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    assert len(values) == 1
+    return [element.id for element in values[0].elts]
+
+
+@pytest.mark.parametrize(("family", "name"), LISTED, ids=[name for _, name in LISTED])
+def test_the_places_are_those_of_the_source(family, name):
+    signature, tree = _method(name, "encode_prompt")
+    returned = _returned(tree)
+    for part in family.parts:
+        expected = "pooled_prompt_embeds" if part.role == "pooled" else "prompt_embeds"
+        assert returned[part.index] == expected
+        assert part.negative is None or returned[part.negative] == f"negative_{expected}"
+        assert part.mask is None or returned[part.mask] == "prompt_attention_mask"
+        assert part.given in signature.parameters
+        assert part.negative is None or f"negative_{part.given}" in signature.parameters
+        assert part.layered or "clip_skip" not in signature.parameters or len(family.parts) > 1
+    assert set(family.texts) <= set(signature.parameters)
+
+
+@pytest.mark.parametrize(("family", "name"), LISTED, ids=[name for _, name in LISTED])
+def test_call_encodes_the_negative_prompt_as_the_table_says(family, name):
+    """`twice` rests on this: the second call passes negative_prompt_embeds in the place of prompt_embeds."""
+    _, tree = _method(name, "__call__")
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "self.encode_prompt"]
+    given = [{k.arg: ast.unparse(k.value) for k in call.keywords}.get("prompt_embeds") for call in calls]
+    assert given in (["prompt_embeds"], ["prompt_embeds", "negative_prompt_embeds"])
+    assert family.twice or len(given) == 1

@@ -1,0 +1,217 @@
+"""Merging into plain weights: equal to the attachment with negative=True, and refused where weights cannot hold it."""
+
+import diffusers_parts as parts
+import diffusers_tiny as tiny
+import pytest
+import torch
+
+from vldebias.api import debias
+from vldebias.errors import UnsupportedHostError, VldebiasError
+
+MERGEABLE = {
+    name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"
+}  # one layer of SD3 reads two of its roles
+GUIDED = {"StableDiffusion", "StableDiffusionXL", "Chroma", "PixArt", "Sana", "AuraFlow"}
+
+
+def everything(pipe, **call):
+    """An attachment that does what weights do: both branches of guidance, stated prompts too."""
+    return debias(pipe, tiny.gender(), lam=1e6, negative=True, keep_stated=False, **call)
+
+
+def alike(one, other, bare):
+    """Equal up to rounding, measured by what the projection changes."""
+    return (one - other).norm() < 1e-2 * (other - bare).norm()
+
+
+def weights(pipe):
+    models = (m for m in pipe.components.values() if isinstance(m, torch.nn.Module))
+    return [p.detach().clone() for model in models for p in model.parameters()]
+
+
+@pytest.mark.parametrize("name", MERGEABLE)
+def test_merged_draws_what_the_attachment_draws(name):
+    make, call = MERGEABLE[name]
+    call = call | ({"guidance_scale": 3.0, "negative_prompt": "a woman"} if name in GUIDED else {})
+    pipe, reference = tiny.own(make()), make()
+    bare = tiny.draw(pipe, "a photo of a man", **call)
+    everything(reference)
+    expected = tiny.draw(reference, "a photo of a man", **call)
+    attachment = everything(pipe)
+    attachment.merge()
+    merged = tiny.draw(pipe, "a photo of a man", **call)
+    assert not torch.equal(expected, bare)
+    assert alike(merged, expected, bare)
+    assert "encode_prompt" not in vars(pipe)
+    assert attachment.state == "merged"
+    with pytest.raises(VldebiasError, match=r"part of the weights since merge\(\)"):
+        attachment.remove()
+
+
+@pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL"])
+def test_a_saved_checkpoint_needs_nothing_else(name, tmp_path):
+    make, call = MERGEABLE[name]
+    pipe = tiny.own(make())
+    everything(pipe).merge()
+    expected = tiny.draw(pipe, **call)
+    pipe.save_pretrained(tmp_path)
+    loaded = type(pipe).from_pretrained(tmp_path)
+    loaded.set_progress_bar_config(disable=True)
+    assert tiny.same(weights(loaded), weights(pipe))
+    assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
+
+
+def test_strength_is_kept():
+    pipe, reference, bare = tiny.own(tiny.sd()), tiny.sd(), tiny.draw(tiny.sd())
+    everything(reference, strength=0.4)
+    everything(pipe, strength=0.4).merge()
+    assert alike(tiny.draw(pipe), tiny.draw(reference), bare)
+    full = tiny.own(tiny.sd())
+    everything(full).merge()
+    assert not alike(tiny.draw(pipe), tiny.draw(full), bare)
+
+
+def test_strength_zero_leaves_every_weight():
+    pipe = tiny.own(tiny.sd())
+    before = weights(pipe)
+    everything(pipe, strength=0.0).merge()
+    assert tiny.same(weights(pipe), before)
+
+
+def test_half_precision_weights_are_rounded_once():
+    pipe = tiny.own(tiny.sd()).to(torch.bfloat16)
+    attention = next(m for m in pipe.unet.modules() if getattr(m, "is_cross_attention", False))
+    wide = attention.to_v.weight.detach().double()
+    attachment = everything(pipe)
+    attachment.merge()
+    expected = wide @ attachment.projections["sequence"].matrix()
+    assert torch.equal(attention.to_v.weight, expected.to(torch.bfloat16))
+    assert not torch.equal(attention.to_v.weight, wide.to(torch.bfloat16))
+
+
+def test_the_gate_and_the_negative_exemption_are_lost():
+    """What weights cannot hold, as merge() says: shown so that nobody relies on it."""
+    pipe = tiny.own(tiny.sd())
+    stated = tiny.draw(pipe, "a photo of a man")
+    attachment = debias(pipe, tiny.gender())
+    assert torch.equal(tiny.draw(pipe, "a photo of a man"), stated)
+    attachment.merge()
+    assert not torch.equal(tiny.draw(pipe, "a photo of a man"), stated)
+
+
+def test_only_the_layers_that_read_the_prompt_change():
+    pipe = tiny.own(tiny.sdxl())
+    before = {name: p.detach().clone() for name, p in pipe.unet.named_parameters()}
+    everything(pipe).merge()
+    changed = {name for name, p in pipe.unet.named_parameters() if not torch.equal(p, before[name])}
+    expected = {name for name in before if name.endswith(("attn2.to_k.weight", "attn2.to_v.weight"))}
+    assert changed == expected | {"add_embedding.linear_1.weight"}
+    old, new = (x["add_embedding.linear_1.weight"] for x in (before, dict(pipe.unet.named_parameters())))
+    assert torch.equal(new[:, 32:], old[:, 32:])  # the columns of the sizes and crops
+
+
+def test_controlnets_are_merged_too():
+    from diffusers import StableDiffusionControlNetPipeline
+
+    def draw(pipe):
+        return tiny.draw(pipe, image=torch.ones(1, 3, 16, 16))
+
+    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=parts.controlnet()))  # noqa: E731
+    pipe, reference, unet_alone = make(), make(), make()
+    bare = draw(reference)
+    everything(reference)
+    everything(pipe).merge()
+    assert alike(draw(pipe), draw(reference), bare)
+    unet_alone.unet = pipe.unet
+    assert not alike(draw(unet_alone), draw(reference), bare)
+
+
+def test_layers_whose_every_attention_reads_the_prompt():
+    """The upscaler's only_cross_attention blocks read the prompt in attn1 as well."""
+    unet = parts.make_unet(cross_attention_dim=32, only_cross_attention=True).eval()
+    pipe, reference = tiny.own(tiny.sd(unet=unet)), tiny.sd(unet=unet)
+    bare = tiny.draw(reference)
+    everything(reference)
+    everything(pipe).merge()
+    assert alike(tiny.draw(pipe), tiny.draw(reference), bare)
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+def refuses(pipe, attachment, match):
+    before = weights(pipe)
+    with pytest.raises(UnsupportedHostError, match=match):
+        attachment.merge()
+    assert tiny.same(weights(pipe), before)
+    assert attachment.state == "attached"
+
+
+def test_sd3_is_refused_and_says_what_to_do():
+    pipe = tiny.own(tiny.sd3())
+    refuses(pipe, everything(pipe), r"cannot merge 'sequence.clip'.*two projections; save the projections and attach")
+
+
+def test_clip_skip_is_refused():
+    pipe = tiny.own(tiny.sdxl())
+    attachment = everything(pipe)
+    tiny.encode(pipe, clip_skip=1)
+    refuses(pipe, attachment, r"cannot merge \['sequence@clip_skip=1'\].*merge before any call with clip_skip")
+
+
+def test_adapters_are_refused_until_they_are_fused():
+    from peft import LoraConfig
+
+    pipe = tiny.own(tiny.sd())
+    pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_k"], init_lora_weights=False), adapter_name="style")
+    bare = tiny.draw(pipe)
+    attachment = everything(pipe)
+    expected = tiny.draw(pipe)
+    refuses(pipe, attachment, r"attn2.to_k has LoRA adapters; call pipe.fuse_lora\(\) and pipe.unload_lora_weights\(\)")
+    pipe.fuse_lora(components=["unet"])
+    pipe.unload_lora_weights()
+    attachment.merge()
+    assert alike(tiny.draw(pipe), expected, bare)
+
+
+def test_fused_keys_and_values_are_refused():
+    pipe = tiny.own(tiny.sd())
+    attachment = everything(pipe)
+    pipe.fuse_qkv_projections(vae=False)
+    refuses(pipe, attachment, r"keys and values are fused; call pipe.unfuse_qkv_projections\(\) first")
+
+
+def test_a_norm_before_keys_and_values_is_refused():
+    pipe = tiny.own(tiny.sd())
+    next(m for m in pipe.unet.modules() if getattr(m, "is_cross_attention", False)).norm_cross = torch.nn.LayerNorm(32)
+    refuses(pipe, everything(pipe), "a norm stands before its keys and values")
+
+
+def test_a_projection_of_the_prompt_before_the_unet_is_refused():
+    pipe = tiny.own(tiny.sd())
+    attachment = everything(pipe)
+    pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")
+    refuses(pipe, attachment, "unet: 'text_proj' stands between the prompt and cross-attention")
+
+
+def test_weights_that_are_not_there_are_refused():
+    pipe = tiny.own(tiny.pixart())
+    attachment = everything(pipe)
+    layer = pipe.transformer.caption_projection
+    layer.linear_1 = layer.linear_1.to("meta")
+    with pytest.raises(UnsupportedHostError, match=r"caption_projection.linear_1 is offloaded; merge before enabling"):
+        attachment.merge()
+    pipe.transformer.caption_projection = None
+    with pytest.raises(UnsupportedHostError, match=r"expected a layer 'caption_projection.linear_1' .* found none"):
+        attachment.merge()
+
+
+def test_weights_of_another_kind_are_refused():
+    pipe = tiny.own(tiny.flux())
+    attachment = everything(pipe)
+    pipe.transformer.context_embedder.weight = torch.nn.Parameter(torch.zeros(32, 80, dtype=torch.int8), False)
+    with pytest.raises(UnsupportedHostError, match=r"context_embedder is a Linear, expected .* float weights; load"):
+        attachment.merge()
+    pipe.transformer.context_embedder = torch.nn.Linear(96, 32)
+    with pytest.raises(UnsupportedHostError, match=r"reads 96 values, the projection of 'sequence' has 80"):
+        attachment.merge()

@@ -1,0 +1,117 @@
+"""Fold projections into the weights that read a pipeline's prompt embeddings, so that a checkpoint needs no vldebias.
+
+A linear layer that reads P x instead of x has the weight W P; with P = I - s L R^T that is W - s (W L) R^T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.diffusers_families import CROSS_ATTENTION, Part
+from vldebias.projection import CalibratedProjection
+
+__all__ = ["fold"]
+
+
+def fold(pipe: Any, parts: Sequence[Part], projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+    """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline.
+
+    The weights cannot tell the two branches of guidance apart: the negative prompt, the empty one included, is
+    projected as well, as with `negative=True`. Nor can they tell stated prompts: these are projected too. Every other
+    pipeline that shares the modules changes with them.
+
+    Raises:
+        UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: a layer that
+            reads two of them (SD3), one fitted for a clip_skip, adapters, fused, quantised or offloaded weights.
+    """
+    name = type(pipe).__name__
+    skipped = sorted(set(projections) - {part.role for part in parts})
+    if skipped:
+        raise UnsupportedHostError(
+            f"{name}: cannot merge {skipped}: weights hold one projection for all calls, and these calls read another "
+            "layer; remove() the attachment, attach again and merge before any call with clip_skip"
+        )
+    folds = [(part, projections[part.role], _layers(pipe, part)) for part in parts]
+    for part, projection, layers in folds:
+        for where, layer in layers:
+            _check(name, where, layer, projection, part)
+    with torch.no_grad():
+        for _, projection, layers in folds:
+            for _, layer in layers:
+                _fold_into(layer.weight, projection, strength)
+
+
+def _fold_into(weight: Tensor, projection: CalibratedProjection, strength: float) -> None:
+    """W P for the columns that read the embedding, in float64, rounded once."""
+    columns = weight[:, : projection.dim]
+    wide = columns.to("cpu", torch.float64)
+    columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
+
+
+def _layers(pipe: Any, part: Part) -> list[tuple[str, Any]]:
+    """The layers that read a part, with their names."""
+    refusal = f"{type(pipe).__name__}: cannot merge {part.role!r}"
+    if part.read_by is None:
+        raise UnsupportedHostError(
+            f"{refusal}: the layer that reads it reads other tokens as well, and one weight cannot hold two "
+            "projections; save the projections and attach them after loading instead"
+        )
+    models = {name: model for name, model in pipe.components.items() if isinstance(model, nn.Module)}
+    models = {name: model for name, model in models.items() if name not in part.encoders}
+    found = [layer for name, model in models.items() for layer in _readers(name, model, part.read_by)]
+    if not found:
+        raise UnsupportedHostError(
+            f"{refusal}: expected a layer {part.read_by!r} that reads it in {', '.join(models)}, found none; "
+            "keep the attachment instead of merging"
+        )
+    return found
+
+
+def _readers(component: str, model: nn.Module, read_by: str) -> Iterator[tuple[str, Any]]:
+    if read_by == CROSS_ATTENTION:
+        yield from _cross_attentions(component, model)
+        return
+    for path, module in model.named_modules():
+        if f".{path}".endswith(f".{read_by}"):
+            yield f"{component}.{path}", module
+
+
+def _cross_attentions(component: str, model: nn.Module) -> Iterator[tuple[str, Any]]:
+    between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
+    if between not in (None, "ip_image_proj"):
+        raise UnsupportedHostError(
+            f"{component}: {between!r} stands between the prompt and cross-attention; keep the attachment"
+        )
+    for path, module in model.named_modules():
+        if not getattr(module, "is_cross_attention", False):
+            continue
+        if getattr(module, "norm_cross", None) is not None:
+            raise UnsupportedHostError(
+                f"{component}.{path}: a norm stands before its keys and values; keep the attachment"
+            )
+        if getattr(module, "fused_projections", False):
+            raise UnsupportedHostError(
+                f"{component}.{path}: keys and values are fused; call pipe.unfuse_qkv_projections() first"
+            )
+        yield f"{component}.{path}.to_k", module.to_k
+        yield f"{component}.{path}.to_v", module.to_v
+
+
+def _check(name: str, where: str, layer: Any, projection: CalibratedProjection, part: Part) -> None:
+    """Refuse a layer whose output is not its weight times the embedding, or whose weight cannot be rewritten."""
+    remedy = None
+    if hasattr(layer, "base_layer"):
+        remedy = "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
+    elif not isinstance(layer, nn.Linear) or not layer.weight.is_floating_point():
+        remedy = f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
+    elif layer.weight.is_meta:
+        remedy = "is offloaded; merge before enabling CPU offload"
+    elif layer.in_features < projection.dim or (layer.in_features > projection.dim and not part.leading):
+        remedy = f"reads {layer.in_features} values, the projection of {part.role!r} has {projection.dim}"
+    if remedy:
+        raise UnsupportedHostError(f"{name}: cannot merge {part.role!r}: {where} {remedy}. No weight was changed")

@@ -1,0 +1,214 @@
+"""open_clip models: the projection acts on what `encode_text` gives, before it is normalised."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vldebias.attachment import Apply
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.text import JointHost, Seam, bare, refuse_frozen_code
+
+__all__ = ["SUPPORTED", "OpenClipHost", "wrap"]
+
+SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
+_OTHER_TOWERS = ("visual", "text_decoder")
+_ENCODE = ("encode_text", "_encode_text")  # CoCa's forward goes through the private one
+
+
+def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
+    """The host for an open_clip model.
+
+    Args:
+        model: CLIP, CustomTextCLIP (with any text tower) or CoCa, or a subclass.
+        tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
+
+    Raises:
+        UnsupportedHostError: another class, or TorchScript or compiled code.
+    """
+    if isinstance(model, nn.Module):
+        refuse_frozen_code(model)
+    known = {base.__name__ for base in type(model).__mro__ if base.__module__.startswith("open_clip.")}
+    if not known.intersection(SUPPORTED):
+        raise UnsupportedHostError(
+            f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
+            "pass the whole model, as open_clip.create_model returns it"
+        )
+    return OpenClipHost(model, tokenizer)
+
+
+class OpenClipHost(JointHost):
+    """CLIP, CustomTextCLIP or CoCa. `encode_text`, `forward`, `get_logits` and `forward_intermediates` agree."""
+
+    library = "open_clip"
+
+    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        text = getattr(model, "text", None)
+        self.owned = (model,) if text is None else (model, text)
+
+    @property
+    def head(self) -> object:
+        """`text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging Face tower."""
+        tower = getattr(self.model, "text", self.model)
+        return tower.proj if hasattr(tower, "proj") else tower.text_projection
+
+    def tower(self) -> list[nn.Module]:
+        """CLIP keeps its text tower among its own children and parameters; the others have it as `text`."""
+        children = [module for name, module in self.model.named_children() if name not in _OTHER_TOWERS]
+        own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]
+        return [*children, nn.ParameterList(own)]
+
+    def find_tokenizer(self, given: Any) -> Any:
+        """The argument, or CLIP's own where context length and vocabulary are CLIP's."""
+        if given is None:
+            return self._default_tokenizer()
+        has_ids = hasattr(given, "tokenizer") or hasattr(given, "all_special_ids")
+        if not callable(given) or not has_ids or not hasattr(given, "context_length"):
+            raise InvalidInputError(
+                f"tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got {type(given).__name__}"
+            )
+        return given
+
+    def _default_tokenizer(self) -> Any:
+        from open_clip import SimpleTokenizer
+
+        sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
+        if sizes != (77, 49408):
+            raise InvalidInputError(
+                f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not those of CLIP's own "
+                "tokenizer (77, 49408); pass tokenizer=open_clip.get_tokenizer(model_name)"
+            )
+        return SimpleTokenizer()
+
+    @property
+    def context_length(self) -> int:
+        """The shorter of the tokenizer's, which pads to it, and the model's, where each has one."""
+        lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
+        return min(length for length in lengths if length)
+
+    def token_counts(self, prompts: Sequence[str]) -> list[int]:
+        """After the tokenizer's own cleaning; 2 for the start and end tokens of CLIP's own."""
+        inner = getattr(self.tokenizer, "tokenizer", None)
+        if inner is None:
+            return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
+        clean = getattr(self.tokenizer, "clean_fn", str)
+        return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
+
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        """What `encode_text` gives."""
+        ids = self.tokenizer(list(prompts), context_length=self.context_length)
+        return self.model.encode_text(ids.to(self.model.logit_scale.device), normalize=False)  # type: ignore[operator]
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """CLIP's own tokenizer pads with the id of "!": what follows the end token is no text."""
+        tokenizer = self.tokenizer
+        if hasattr(tokenizer, "tokenizer"):
+            return tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True)
+        start, end, *_ = tokenizer.all_special_ids
+        words = ids[: ids.index(end)] if end in ids else ids
+        return tokenizer.decode([token for token in words if token != start])
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        """Stand in for the text methods, as attributes of the instance."""
+        kinds: dict[str, type[_Method]] = dict.fromkeys(_ENCODE, _EncodeText)
+        kinds["forward_intermediates"] = _ForwardIntermediates
+        seams = {name: kind(self, name, apply) for name, kind in kinds.items() if hasattr(type(self.model), name)}
+        for name in seams:
+            self._refuse_occupied(name)
+        for name, seam in seams.items():
+            setattr(self.model, name, seam)
+        return partial(_uninstall, self.model, seams)
+
+    def _refuse_occupied(self, name: str) -> None:
+        present = vars(self.model).get(name)
+        if isinstance(present, Seam):
+            present.refuse_copy()
+        elif present is not None:
+            raise UnsupportedHostError(
+                f"{self.name}: `{name}` of this instance was replaced by {present!r}; expected the method of the "
+                f"class. Take it off first (del model.{name})"
+            )
+
+
+def _uninstall(model: nn.Module, seams: dict[str, _Method]) -> None:
+    for name, seam in seams.items():
+        seam.state.active = False
+        if vars(model).get(name) is seam:
+            delattr(model, name)
+
+
+class _Method(Seam):
+    """Stands in for a method of one model; a deep copy of the model gets one for itself.
+
+    Where one method calls another, the outermost projects and the inner ones let pass.
+    """
+
+    def __init__(self, host: OpenClipHost, name: str, apply: Apply) -> None:
+        super().__init__(host.name, apply, host.texts)
+        self.model = host.model
+        self._function = getattr(type(host.model), name)
+        self._signature = inspect.signature(self._function)
+
+    def _bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        call = self._signature.bind(self.model, *args, **kwargs)
+        call.apply_defaults()
+        return call
+
+    def _original(self, call: inspect.BoundArguments) -> Any:
+        with bare():
+            return self._function(*call.args, **call.kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Method:
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), model=memo.get(id(self.model), self.model))
+        return copy
+
+
+class _EncodeText(_Method):
+    """`encode_text(text, normalize)` -> (b, d), or CoCa's `_encode_text` -> ((b, d), tokens)."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._bind(*args, **kwargs)
+        normalize = call.arguments.get("normalize", False)
+        if normalize:
+            call.arguments["normalize"] = False
+        output = self._original(call)
+        features, *rest = output if isinstance(output, tuple) else (output,)
+        features = self.project(features, call.arguments["text"])
+        features = F.normalize(features, dim=-1) if normalize else features
+        return (features, *rest) if isinstance(output, tuple) else features
+
+
+class _ForwardIntermediates(_Method):
+    """`forward_intermediates(...)` has a text path of its own, and logits made from it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        call = self._bind(*args, **kwargs)
+        output = self._original(call)
+        features = output.get("text_features")
+        if features is None:
+            return output
+        projected = self.project(features, call.arguments["text"])
+        if projected is features:
+            return output
+        if call.arguments["normalize"] and not call.arguments["intermediates_only"]:
+            # Stated prompts came back as they were; normalising them twice would move their last bit.
+            moved = (projected != features).any(dim=-1, keepdim=True)
+            projected = torch.where(moved, F.normalize(projected, dim=-1), features)
+        output["text_features"] = projected
+        if "text_logits" in output:
+            output["image_logits"] = self._logits(output["image_features"], projected)
+            output["text_logits"] = output["image_logits"].T
+        return output
+
+    def _logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
+        model: Any = self.model
+        logits = model.logit_scale.exp() * image_features @ text_features.T
+        return logits if model.logit_bias is None else logits + model.logit_bias

@@ -1,0 +1,264 @@
+"""What image-text models have in common: one joint space, a tokenizer, a linear head to fold into."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import cached_property, lru_cache, partial
+from textwrap import shorten
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vldebias.attachment import Apply
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    TruncatedPromptWarning,
+    UnsupportedHostError,
+    VldebiasError,
+)
+from vldebias.fingerprint import weights_fingerprint
+from vldebias.hosts.base import Host
+from vldebias.projection import CalibratedProjection
+
+__all__ = ["JointHost", "Seam", "bare", "fold", "reading", "refuse_frozen_code"]
+
+ROLE = "joint"
+_BATCH = 64
+_BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """Inside, in this thread, every seam lets embeddings pass."""
+    token = _BARE.set(True)
+    try:
+        yield
+    finally:
+        _BARE.reset(token)
+
+
+@contextmanager
+def reading(model: nn.Module) -> Iterator[None]:
+    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never projected."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {p.device.type for p in model.parameters() if torch.amp.is_autocast_available(p.device.type)}
+    try:
+        model.eval()
+        with torch.no_grad(), bare(), ExitStack() as stack:
+            for kind in devices:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+    finally:
+        for module, training in modes:  # one by one: parts of a model may have been frozen in eval mode
+            module.training = training
+
+
+class Seam:
+    """What a host puts on a model: hands embeddings and their texts to the attachment.
+
+    A deep copy of the model keeps it and so follows the attachment of the original: projected while that is
+    attached, bare afterwards. A pickle would lose that tie and is refused.
+    """
+
+    def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
+        self.name = name
+        self.state = SimpleNamespace(active=True)  # one for all copies
+        self._apply = apply
+        self._texts = texts
+
+    def project(self, embeddings: Tensor, ids: Tensor | None) -> Tensor:
+        """`embeddings` (b, d) of the prompts with token `ids` (b, length); without ids nothing is stated."""
+        if not self.state.active or _BARE.get():
+            return embeddings
+        return self._apply(ROLE, embeddings, None if ids is None else partial(self._texts, ids))
+
+    def refuse_copy(self) -> None:
+        """For a model that came with this seam although it carries no attachment of its own."""
+        if self.state.active:
+            raise AlreadyAttachedError(
+                f"{self.name}: this model is a copy of one that carries an attachment, and is projected with it. "
+                "Call .remove() on that attachment first, or copy the model before attaching"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Seam:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise VldebiasError(
+            f"{self.name}: a model cannot be pickled while a projection is attached. Call .remove() or .merge() "
+            "first; state_dict() and save_pretrained() work at any time"
+        )
+
+
+class JointHost(Host):
+    """A model whose text tower ends in the space that it shares with images; the one role is "joint".
+
+    The tokenizer is looked for when a text has to be read, so that a fitted projection attaches without one.
+    """
+
+    library: str
+    roles = (ROLE,)
+
+    def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
+        self.model = model
+        self.name = type(model).__name__
+        self._given_tokenizer = tokenizer
+        self._read_ids = lru_cache(maxsize=1024)(self.decode)
+
+    @property
+    @abstractmethod
+    def head(self) -> object:
+        """What makes the joint embedding: a parameter (width, d), a module, or None."""
+
+    @abstractmethod
+    def tower(self) -> list[nn.Module]:
+        """The modules of the text tower with its head."""
+
+    @abstractmethod
+    def find_tokenizer(self, given: Any) -> Any:
+        """A tokenizer that can encode and decode, from the argument or from the model."""
+
+    @property
+    @abstractmethod
+    def context_length(self) -> int:
+        """Number of tokens that the text tower reads, special tokens included."""
+
+    @abstractmethod
+    def token_counts(self, prompts: Sequence[str]) -> list[int]:
+        """Number of tokens of each prompt, special tokens included, before it is cut."""
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising."""
+
+    @abstractmethod
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """The text of one row of token ids without special tokens."""
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer; raises InvalidInputError where there is none."""
+        return self.find_tokenizer(self._given_tokenizer)
+
+    def space(self, role: str) -> str:
+        """ "open_clip.joint" or "transformers.joint"; the fingerprint tells models apart."""
+        return f"{self.library}.{role}"
+
+    def dim(self, role: str) -> int:
+        """Width d of the joint space, from the head where it has one."""
+        width = _width(self.head)
+        return super().dim(role) if width is None else width
+
+    @cached_property
+    def _fingerprint(self) -> dict[str, Any] | None:
+        return weights_fingerprint(*self.tower())
+
+    def fingerprint(self) -> dict[str, Any] | None:
+        """Of the text tower with its head, computed once; the vision tower has no say."""
+        return self._fingerprint
+
+    def embed(self, prompts: Sequence[str], role: str = ROLE) -> Tensor:
+        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected.
+
+        Warns:
+            TruncatedPromptWarning: a prompt has more tokens than the text tower reads.
+        """
+        prompts = list(prompts)
+        if not prompts:
+            raise InvalidInputError(f"{self.name}: expected at least one prompt to embed, got none")
+        self._warn_of_cuts(prompts)
+        batches = [prompts[i : i + _BATCH] for i in range(0, len(prompts), _BATCH)]
+        with reading(self.model):
+            rows = [self.encode(batch).cpu().double() for batch in batches]
+        return F.normalize(torch.cat(rows), dim=-1)
+
+    def texts(self, ids: Tensor) -> list[str]:
+        """The text of each row of token ids (b, length)."""
+        return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
+
+    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+        """Fold the projection into the head, in place and in the dtype of its weights."""
+        fold(self.name, self.head, projections[ROLE], strength)
+
+    def _warn_of_cuts(self, prompts: Sequence[str]) -> None:
+        limit = self.context_length
+        counts = dict(zip(prompts, self.token_counts(prompts), strict=True))
+        long = [
+            f"{shorten(prompt, 60, placeholder=' ...')!r} ({count} tokens)"
+            for prompt, count in counts.items()
+            if count > limit
+        ]
+        if long:
+            shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
+            warnings.warn(
+                f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it",
+                TruncatedPromptWarning,
+                stacklevel=3,
+            )
+
+
+def refuse_frozen_code(model: nn.Module) -> None:
+    """TorchScript and compiled code has its calls fixed: what is put on it or taken off may not be noticed."""
+    name = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedHostError(
+            f"{name}: a TorchScript model has its calls fixed. Build it without jit (jit=False in open_clip)"
+        )
+    if any(module._compiled_call_impl is not None for module in model.modules()):
+        raise UnsupportedHostError(
+            f"{name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
+            "a fresh model, or attach, .merge() and compile then"
+        )
+
+
+def _last(head: object) -> object:
+    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
+
+
+def _width(head: object) -> int | None:
+    last = _last(head)
+    if isinstance(last, nn.Parameter):
+        return last.shape[1]
+    width = getattr(last, "out_features", None)
+    return width if isinstance(width, int) else None
+
+
+def fold(name: str, head: object, projection: CalibratedProjection, strength: float) -> None:
+    """P* into the weights that make the embedding, so that the model alone gives what it gave attached.
+
+    A parameter W (width, d) makes x W, and x W P^T = x (W P^T); a Linear makes x W^T + b, and P (W x + b) has
+    the weights P W and P b. Either way `projection` acts on the axis of the embedding.
+
+    Raises:
+        UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
+    """
+    last = _last(head)
+    axes: list[tuple[Tensor, int]]
+    if isinstance(last, nn.Parameter):
+        axes = [(last, 1)]
+    elif isinstance(last, nn.Linear):
+        axes = [(last.weight, 0)] + ([(last.bias, 0)] if last.bias is not None else [])
+    else:
+        kind = f"{type(last).__module__}.{type(last).__qualname__}"
+        raise UnsupportedHostError(
+            f"{name}: the text tower ends in {kind}; expected a torch.nn.Linear or a projection matrix to fold into. "
+            "Keep the attachment, or save its projection and attach that after loading"
+        )
+    for weight, _ in axes:
+        if not isinstance(weight, nn.Parameter) or weight.is_meta or not weight.is_floating_point():
+            raise UnsupportedHostError(
+                f"{name}: the head has weights of type {type(weight).__name__}, {weight.dtype} on {weight.device}; "
+                "expected plain floating-point parameters in memory. Load the model unquantized and not offloaded"
+            )
+    with torch.no_grad():
+        for weight, axis in axes:
+            rows = weight.cpu().double().movedim(axis, -1)
+            weight.copy_(projection(rows, strength).movedim(-1, axis))

@@ -1,0 +1,223 @@
+"""transformers models: the projection acts on the output of the linear text head, before it is normalised."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.attachment import Apply
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.text import JointHost, Seam, refuse_frozen_code
+
+__all__ = ["SUPPORTED", "TransformersHost", "wrap"]
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a family of models reads prompts.
+
+    head: name of the Linear that makes the joint embedding, on the model or, for "head", on its text tower.
+    padding, lower: what the model was trained with; SigLIP pools the last position, padding included.
+    offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
+    """
+
+    head: str = "text_projection"
+    padding: bool | str = True
+    lower: bool = False
+    offset: bool = False
+
+
+_CLIP = _Family()
+_SIGLIP = _Family(head="head", padding="max_length", lower=True)
+
+_FAMILIES = {
+    "CLIPModel": _CLIP,
+    "CLIPTextModelWithProjection": _CLIP,
+    "MetaClip2Model": _CLIP,
+    "MetaClip2TextModelWithProjection": _CLIP,
+    "CLIPSegModel": _CLIP,
+    "ChineseCLIPModel": _CLIP,
+    "AlignModel": _CLIP,
+    "AltCLIPModel": _Family(offset=True),
+    "SiglipModel": _SIGLIP,
+    "SiglipTextModel": _SIGLIP,
+    "Siglip2Model": _SIGLIP,
+    "Siglip2TextModel": _SIGLIP,
+}
+
+SUPPORTED = tuple(_FAMILIES)
+
+_INSTEAD = {
+    "CLIPTextModel": "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the same "
+    "checkpoint, and for a diffusers pipeline pass the pipeline",
+    "MetaClip2TextModel": "it ends before the joint space: load MetaClip2TextModelWithProjection instead",
+    "PeftModel": "pass the model inside, model.get_base_model()",
+}
+
+
+def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
+    """The host for a transformers model.
+
+    Args:
+        model: one of `SUPPORTED`, or a subclass.
+        tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
+
+    Raises:
+        UnsupportedHostError: another class, or compiled code.
+    """
+    libraries = ("transformers", "peft")
+    names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in libraries]
+    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
+    if family is None:
+        instead = next((f": {_INSTEAD[name]}" for name in names if name in _INSTEAD), "")
+        raise UnsupportedHostError(
+            f"{type(model).__name__}{instead}. Supported transformers models are {', '.join(SUPPORTED)}"
+        )
+    refuse_frozen_code(model)
+    return TransformersHost(model, family, tokenizer)
+
+
+class TransformersHost(JointHost):
+    """CLIP, SigLIP and their kin. `get_text_features`, `forward` (embeddings, logits, loss) agree.
+
+    The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
+    `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
+    has to be loaded before attaching.
+    """
+
+    library = "transformers"
+
+    def __init__(self, model: Any, family: _Family, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        self.model_id = getattr(model, "name_or_path", None) or None
+        self._family = family
+        self._text: nn.Module = getattr(model, "text_model", model)
+        self.owned = (model, self.head)
+
+    @property
+    def head(self) -> nn.Module:
+        """The Linear that makes the joint embedding."""
+        return getattr(self._text if self._family.head == "head" else self.model, self._family.head)
+
+    def tower(self) -> list[nn.Module]:
+        """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
+        return [self._text] if self._family.head == "head" else [self._text, self.head]
+
+    def find_tokenizer(self, given: Any) -> Any:
+        """The argument, or the tokenizer of a processor, or that of the checkpoint."""
+        tokenizer = self._from_checkpoint() if given is None else getattr(given, "tokenizer", given)
+        if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
+            raise InvalidInputError(
+                f"tokenizer: expected a transformers tokenizer or processor, got {type(given).__name__}"
+            )
+        if getattr(tokenizer, "pad_token", None) is None:
+            raise InvalidInputError(
+                f"tokenizer: {type(tokenizer).__name__} has no padding token, so it cannot make batches; "
+                "set tokenizer.pad_token as the model was trained"
+            )
+        return tokenizer
+
+    def _from_checkpoint(self) -> Any:
+        from transformers import AutoTokenizer
+
+        if self.model_id is None:
+            raise InvalidInputError(
+                f"{self.name}: the model does not say which checkpoint it came from; pass tokenizer="
+            )
+        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.model_id)
+        except Exception as error:
+            raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
+        if 2 * len(tokenizer) < self._text_config.vocab_size:  # transformers 5 makes an empty one without its files
+            sizes = f"one with {len(tokenizer)} tokens came, the model has {self._text_config.vocab_size}"
+            raise InvalidInputError(f"{missing} ({sizes}); pass tokenizer=")
+        return tokenizer
+
+    @property
+    def _text_config(self) -> Any:
+        config: Any = self.model.config
+        return getattr(config, "text_config", config)
+
+    @property
+    def context_length(self) -> int:
+        """Positions of the text tower, or what the tokenizer allows where that is less."""
+        config = self._text_config
+        lost = config.pad_token_id + 1 if self._family.offset else 0
+        return int(min(config.max_position_embeddings - lost, self.tokenizer.model_max_length))
+
+    def token_counts(self, prompts: Sequence[str]) -> list[int]:
+        """Without padding."""
+        return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
+
+    def _cleaned(self, prompts: Sequence[str]) -> list[str]:
+        return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
+
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        """What `get_text_features`, or the text model itself, gives."""
+        call = getattr(self.model, "get_text_features", self.model)
+        batch = self.tokenizer(
+            self._cleaned(prompts),
+            padding=self._family.padding,
+            truncation=True,
+            max_length=self.context_length,
+            return_tensors="pt",
+        )
+        known = inspect.signature(getattr(call, "forward", call)).parameters
+        device = self.model.device if self.model.device.type != "meta" else torch.device("cpu")
+        inputs = {name: tensor.to(device) for name, tensor in batch.items() if name in known}
+        return self._features(call(**inputs))
+
+    def _features(self, output: Any) -> Tensor:
+        """The embedding in what the model returned: a tensor from transformers 4, an output object from 5."""
+        if isinstance(output, Tensor):
+            return output
+        if isinstance(output, tuple):
+            raise InvalidInputError(
+                f"{self.name}: expected a named output to fit on, got a tuple; set model.config.return_dict = True"
+            )
+        return output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """Padding may have the id of the end token: both are special and left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        """One hook where the token ids come in, one where the embedding comes out."""
+        for hook in self.head._forward_hooks.values():
+            present = getattr(hook, "__self__", None)
+            if isinstance(present, Seam):
+                present.refuse_copy()
+        seam = _Hooks(self.name, apply, self.texts)
+        handles = (
+            self._text.register_forward_pre_hook(seam.read_ids, with_kwargs=True),
+            self.head.register_forward_hook(seam.read_features),
+        )
+        return partial(_uninstall, seam, handles)
+
+
+def _uninstall(seam: Seam, handles: Sequence[Any]) -> None:
+    seam.state.active = False
+    for handle in handles:
+        handle.remove()
+
+
+class _Hooks(Seam):
+    """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
+
+    def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
+        super().__init__(name, apply, texts)
+        self._thread = threading.local()
+
+    def read_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._thread.ids = kwargs.get("input_ids", args[0] if args else None)
+
+    def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return self.project(output, vars(self._thread).pop("ids", None))

@@ -1,0 +1,159 @@
+"""Imports point down only, and `import vldebias` costs little more than torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vldebias
+
+ROOT = Path(vldebias.__file__).parent
+
+# A module may import from its own layer and the layers before it. "" is the package itself, which re-exports `api`.
+LAYERS = [
+    {"errors"},
+    {"attachment", "diagnostics", "fingerprint", "hub", "losses", "metrics", "projection"}
+    | {"prompts", "recipes", "resources", "stated", "templates"},
+    {"data", "hosts"},
+    {"", "api"},
+    {"baselines", "evaluation", "loading", "miniature", "training"},
+    {"__main__", "cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+API = LEVEL["api"]
+HEAVY = {"open_clip", "transformers", "diffusers", "datasets", "gradio"}
+LIGHT_ENOUGH_ONLY_ABOVE_API = {"miniature"}  # above `api`, but opened by people who only want its data
+
+
+def part(module: str) -> str:
+    """The layer that a module belongs to: hosts for vldebias.hosts.base, "" for vldebias."""
+    return [*module.split("."), ""][1]
+
+
+def walk(tree: ast.AST, deferred: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import, and whether it waits for a call or for the type checker."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node, deferred
+            continue
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from walk(node, deferred or typing_only or function)
+
+
+def targets(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> list[str]:
+    """Full names of what an import statement reads."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = node.module or ""
+    if node.level:
+        package = module.split(".")[: None if is_package else -1]
+        package = package[: len(package) - node.level + 1]
+        base = ".".join([*package, base]).rstrip(".")
+    if base == "vldebias":
+        return [f"vldebias.{a.name}" if a.name in LEVEL else "vldebias" for a in node.names]
+    return [base]
+
+
+def problems(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What is wrong with the imports of one module, in words."""
+    own = part(module)
+    if own not in LEVEL:
+        return [f"{module}: say in LAYERS of {Path(__file__).name} where {own!r} stands"]
+    heavy_allowed = LEVEL[own] > API and own not in LIGHT_ENOUGH_ONLY_ABOVE_API
+    found = []
+    for node, deferred in walk(ast.parse(source)):
+        for target in targets(node, module, is_package):
+            top = target.split(".")[0]
+            if top == "vldebias" and LEVEL.get(part(target), -1) > LEVEL[own]:
+                found.append(f"{module}:{node.lineno}: imports upward, from {target}")
+            if top in HEAVY and not deferred and not heavy_allowed:
+                found.append(f"{module}:{node.lineno}: imports {top} at module level; do so inside a function")
+            if top in ("apps", "eval", "tests"):
+                found.append(f"{module}:{node.lineno}: imports {top}, which an installed package does not have")
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = ("vldebias", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    assert problems(path.read_text(encoding="utf-8"), name_of(path), path.name == "__init__.py") == []
+
+
+def test_the_walk_finds_the_package() -> None:
+    assert len(modules()) > 10
+    assert {"vldebias", "vldebias.projection", "vldebias.hosts", "vldebias.hosts.base"} <= set(map(name_of, modules()))
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "text"),
+    [
+        ("vldebias.errors", "import vldebias.projection", "errors:1: imports upward, from vldebias.projection"),
+        ("vldebias.projection", "from vldebias.api import debias", "imports upward, from vldebias.api"),
+        ("vldebias.projection", "from vldebias import api", "imports upward, from vldebias.api"),
+        ("vldebias.projection", "from vldebias import __version__", "imports upward, from vldebias"),
+        ("vldebias.projection", "import vldebias", "imports upward, from vldebias"),
+        ("vldebias.projection", "def f():\n    from vldebias.hosts import x", "projection:2: imports upward"),
+        ("vldebias.metrics.skew", "from ..hosts import x", "imports upward, from vldebias.hosts"),
+        ("vldebias.metrics.skew", "from .. import api", "imports upward, from vldebias.api"),
+        ("vldebias.hosts.base", "from ..api import x", "imports upward, from vldebias.api"),
+        ("vldebias.api", "from vldebias.cli import main", "imports upward, from vldebias.cli"),
+        ("vldebias.hosts.open_clip", "import open_clip", "imports open_clip at module level"),
+        ("vldebias.hosts.open_clip", "class A:\n    from diffusers.utils import x", "imports diffusers at module"),
+        ("vldebias.data.folders", "try:\n    import datasets\nexcept ImportError:\n    pass", "imports datasets at"),
+        ("vldebias.miniature.build", "import transformers.models", "imports transformers at module level"),
+        ("vldebias.evaluation.report", "from apps.label import x", "imports apps, which an installed package"),
+        ("vldebias.brand_new", "", "say in LAYERS of test_imports.py where 'brand_new' stands"),
+    ],
+)
+def test_the_checker_can_fail(module: str, source: str, text: str) -> None:
+    found = problems(source, module)
+    assert len(found) == 1
+    assert text in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("vldebias.hosts.open_clip", "def wrap():\n    import open_clip"),
+        ("vldebias.hosts.open_clip", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import open_clip"),
+        ("vldebias.hosts.base", "from vldebias.projection import x\nfrom .text import y\nfrom .. import errors"),
+        ("vldebias.cli", "import vldebias\nimport gradio\nfrom vldebias.evaluation import x"),
+        ("vldebias.projection", "def f():\n    from vldebias.hub import save"),
+    ],
+)
+def test_the_checker_passes_what_is_right(module: str, source: str) -> None:
+    assert problems(source, module) == []
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import torch, sys\nbefore = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_package_is_cheap() -> None:
+    loaded = loaded_by("import vldebias")
+    assert "vldebias" in loaded
+    expensive = HEAVY | {"accelerate", "huggingface_hub", "matplotlib", "PIL", "rich", "safetensors", "scipy"}
+    assert loaded & (expensive | {"sklearn", "tokenizers", "torchvision", "typer"}) == set()
+
+
+def test_the_cheap_import_test_can_fail() -> None:
+    assert "huggingface_hub" in loaded_by("import vldebias.hub")
+
+
+def test_every_public_name_is_there() -> None:
+    for name in vldebias.__all__:
+        assert getattr(vldebias, name) is not None

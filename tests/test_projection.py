@@ -1,0 +1,472 @@
+"""The calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError
+from vldebias.projection import CalibratedProjection, PairScatter
+
+fit = CalibratedProjection.fit
+
+
+def embeddings(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+S8, A8 = embeddings(3, 2, 8), embeddings(2, 8, seed=1)
+
+
+def scatter(pairs: Tensor) -> Tensor:
+    """sum_S (z_i - z_j)(z_i - z_j)^T, one outer product at a time."""
+    return sum(torch.outer(a - b, a - b) for a, b in pairs)
+
+
+def dense_p0(d: int, spurious: Tensor | None) -> Tensor:
+    eye = torch.eye(d, dtype=torch.float64)
+    if spurious is None:
+        return eye
+    A = spurious.T
+    return eye - A @ torch.linalg.pinv(A.T @ A, hermitian=True) @ A.T
+
+
+def dense(pairs: Tensor, spurious: Tensor | None, lam: float) -> Tensor:
+    """Lemma 7.1 as it is printed, with d x d matrices."""
+    n, _, d = pairs.shape
+    inverse = torch.linalg.inv(torch.eye(d, dtype=torch.float64) + lam / n * scatter(pairs))
+    return dense_p0(d, spurious) @ inverse
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, float]:
+    d = draw(st.integers(2, 24))
+    n = draw(st.integers(1, 40))
+    m = draw(st.integers(1, min(6, d - 1)))
+    seed = draw(st.integers(0, 2**20))
+    lam = draw(st.sampled_from([0.0, 1e-3, 1.0, 500.0, 1000.0, 1e6]))
+    return embeddings(n, 2, d, seed=seed), embeddings(m, d, seed=seed + 1), lam
+
+
+laws = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+# --- the formula
+
+
+SIZES = [(64, 5, 3), (64, 200, 3), (512, 31, 2), (768, 80, 10)]
+
+
+@pytest.mark.parametrize(
+    ("d", "pairs", "spurious", "lam"),
+    [
+        *[(*size, lam) for size in SIZES for lam in (1.0, 500.0, 1000.0)],
+        pytest.param(4096, 1000, 20, 1000.0, marks=pytest.mark.slow),
+    ],
+)
+def test_fit_equals_the_dense_formula(d: int, pairs: int, spurious: int, lam: float) -> None:
+    S, A = embeddings(pairs, 2, d), embeddings(spurious, d, seed=1)
+    differences = S[:, 0] - S[:, 1]
+    inverse = torch.linalg.inv(torch.eye(d, dtype=torch.float64) + lam / pairs * differences.T @ differences)
+    expected = dense_p0(d, A) @ inverse
+    projection = fit(S, A, lam)
+    assert (projection.matrix() - expected).abs().max() < 1e-8
+    z = embeddings(4, d, seed=2)
+    assert (projection(z) - z @ expected.T).abs().max() < 1e-8
+
+
+def test_one_example_by_hand() -> None:
+    # The pair differs by 2 along the first axis and lam / |S| = 1, so that axis shrinks to 1 / (1 + 4).
+    pairs = torch.tensor([[[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]])
+    spurious = torch.tensor([[0.0, 1.0, 0.0]])
+    got = fit(pairs, spurious, lam=1.0)(torch.tensor([1.0, 1.0, 1.0]))
+    torch.testing.assert_close(got, torch.tensor([0.2, 0.0, 1.0]))
+
+
+# --- the laws
+
+
+@laws
+@given(problems())
+def test_the_spurious_span_is_removed(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, lam = problem
+    z = embeddings(3, A.shape[1], seed=9)
+    assert (fit(S, A, lam)(z) @ A.T).abs().max() < 1e-9
+
+
+@laws
+@given(problems())
+def test_calibration_undone_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, lam = problem
+    d = A.shape[1]
+    undone = fit(S, A, lam).matrix() @ (torch.eye(d, dtype=torch.float64) + lam / len(S) * scatter(S))
+    assert (undone - dense_p0(d, A)).abs().max() < 1e-9 * (1 + lam)
+
+
+@laws
+@given(problems())
+def test_lam_zero_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, _ = problem
+    for projection in (fit(S, A, 0.0), fit(None, A)):
+        assert (projection.matrix() - dense_p0(A.shape[1], A)).abs().max() < 1e-9
+        assert projection.method == "orth"
+        assert projection.lam == 0
+
+
+@laws
+@given(problems())
+def test_cali_is_symmetric_with_eigenvalues_in_zero_one(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, _, lam = problem
+    P = fit(S, None, max(lam, 1e-3)).matrix()
+    assert (P - P.T).abs().max() < 1e-12
+    eigenvalues = torch.linalg.eigvalsh(P)
+    assert eigenvalues.min() > 0
+    assert eigenvalues.max() < 1 + 1e-12
+
+
+@laws
+@given(problems())
+def test_p0_of_the_equalised_embedding_is_the_projected_one(problem: tuple[Tensor, Tensor, float]) -> None:
+    S, A, lam = problem
+    lam = max(lam, 1e-3)
+    z0 = embeddings(3, A.shape[1], seed=7)
+    equalised = fit(S, None, lam)(z0)
+    assert (fit(None, A)(equalised) - fit(S, A, lam)(z0)).abs().max() < 1e-9
+
+
+def eq_7_3(P: Tensor, P0: Tensor, pairs: Tensor, lam: float) -> Tensor:
+    return (P - P0).square().sum() + lam / len(pairs) * sum((P @ (a - b)).square().sum() for a, b in pairs)
+
+
+def eq_7_4(z: Tensor, z0: Tensor, pairs: Tensor, lam: float) -> Tensor:
+    return (z - z0).square().sum() + lam / len(pairs) * sum((z @ a - z @ b).square() for a, b in pairs)
+
+
+@laws
+@given(problems(), st.integers(0, 1000), st.sampled_from([1e-3, 1e-1, 1.0]))
+def test_no_perturbation_lowers_the_objectives(problem: tuple[Tensor, Tensor, float], seed: int, size: float) -> None:
+    S, A, lam = problem
+    lam = max(lam, 1e-3)
+    d = A.shape[1]
+    P0, P, z0 = dense_p0(d, A), fit(S, A, lam).matrix(), embeddings(d, seed=seed)
+    step = size * embeddings(d, d, seed=seed + 1)
+    assert eq_7_3(P + step, P0, S, lam) > eq_7_3(P, P0, S, lam)
+    z = fit(S, None, lam)(z0)
+    assert eq_7_4(z + step[0], z0, S, lam) > eq_7_4(z, z0, S, lam)
+
+
+def test_what_does_not_hold() -> None:
+    S, A = embeddings(10, 2, 32), embeddings(3, 32, seed=1)
+    P = fit(S, A, 1000.0).matrix()
+    assert (P @ P - P).abs().max() > 1e-2
+    assert (P @ A.T).abs().max() > 1e-2
+    assert (P - P.T).abs().max() > 1e-2
+
+
+# --- groups, several attributes, order, repetitions
+
+
+@laws
+@given(st.lists(st.integers(2, 7), min_size=1, max_size=4), st.integers(0, 1000))
+def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
+    groups = [embeddings(n, 16, seed=seed + k) for k, n in enumerate(sizes)]
+    pairs = torch.stack([torch.stack(p) for g in groups for p in itertools.combinations(g, 2)])
+    grouped, explicit = PairScatter.from_groups(groups), PairScatter.from_pairs(pairs)
+    assert grouped.count == explicit.count == len(pairs)
+    torch.testing.assert_close(grouped.rows.T @ grouped.rows, explicit.rows.T @ explicit.rows)
+    A = embeddings(2, 16, seed=seed + 99)
+    torch.testing.assert_close(
+        CalibratedProjection.fit_groups(groups, A).matrix(), fit(pairs, A).matrix(), atol=1e-9, rtol=0
+    )
+
+
+def test_several_attributes_are_solved_jointly() -> None:
+    gender, race, A = embeddings(8, 2, 24), embeddings(30, 2, 24, seed=1), embeddings(4, 24, seed=2)
+    M = 700.0 / 8 * scatter(gender) + 300.0 / 30 * scatter(race)
+    expected = dense_p0(24, A) @ torch.linalg.inv(torch.eye(24, dtype=torch.float64) + M)
+    one, other = fit([gender, race], A, [700.0, 300.0]), fit([race, gender], A.flip(0), [300.0, 700.0])
+    assert (one.matrix() - expected).abs().max() < 1e-9
+    assert (other.matrix() - expected).abs().max() < 1e-9
+    assert one.lam == (700.0, 300.0)
+    chained = fit(race, A, 300.0).matrix() @ fit(gender, A, 700.0).matrix()
+    assert (chained - expected).abs().max() > 1e-2, "one after the other must be another method, or this test is empty"
+
+
+def test_one_lam_serves_every_attribute() -> None:
+    pairs = [embeddings(4, 2, 12, seed=k) for k in range(3)]
+    assert fit(pairs, lam=9.0).lam == 9.0
+    torch.testing.assert_close(fit(pairs, lam=9.0).matrix(), fit(pairs, lam=[9.0, 9.0, 9.0]).matrix())
+
+
+@laws
+@given(problems(), st.integers(1, 3))
+def test_repeated_and_collinear_spurious_prompts_change_nothing(
+    problem: tuple[Tensor, Tensor, float], times: int
+) -> None:
+    S, A, lam = problem
+    again = torch.cat([A.flip(0), *[2.0 * A] * times, A.sum(0, keepdim=True), torch.zeros_like(A[:1])])
+    projection = fit(S, again, lam)
+    assert (projection.matrix() - fit(S, A, lam).matrix()).abs().max() < 1e-8
+    assert projection.rank <= len(A) + len(S)
+
+
+def test_repeated_pairs_change_nothing_but_the_count() -> None:
+    S, A = embeddings(3, 2, 20), embeddings(2, 20, seed=1)
+    torch.testing.assert_close(fit(S.repeat(4, 1, 1), A).matrix(), fit(S, A).matrix())
+    torch.testing.assert_close(fit(S.flip(1), A).matrix(), fit(S, A).matrix())
+
+
+@pytest.mark.parametrize("lam", [1.0, 1e6])
+def test_one_pair_and_more_pairs_than_dimensions(lam: float) -> None:
+    one = embeddings(1, 2, 6)
+    assert fit(one, lam=lam).rank == 1
+    torch.testing.assert_close(fit(one, lam=lam).matrix(), dense(one, None, lam), atol=1e-8, rtol=0)
+    many, A = embeddings(100, 2, 6), embeddings(2, 6, seed=1)
+    projection = fit(many, A, lam)
+    assert projection.rank <= 6
+    torch.testing.assert_close(projection.matrix(), dense(many, A, lam), atol=1e-8, rtol=0)
+
+
+def test_some_zero_prompts_are_harmless() -> None:
+    S, A = embeddings(4, 2, 10), embeddings(2, 10, seed=1)
+    with_zeros = torch.cat([S, torch.zeros(4, 2, 10, dtype=S.dtype)])
+    torch.testing.assert_close(fit(with_zeros, A, 2000.0).matrix(), fit(S, A, 1000.0).matrix())
+    spurious = torch.cat([A, torch.zeros(1, 10, dtype=A.dtype)])
+    torch.testing.assert_close(fit(S, spurious).matrix(), fit(S, A).matrix())
+    assert fit(S, torch.zeros(1, 10)).method == "cali"
+
+
+def test_spurious_prompts_that_span_everything_leave_nothing() -> None:
+    projection = fit(None, torch.eye(5, dtype=torch.float64))
+    assert projection(embeddings(3, 5)).abs().max() < 1e-12
+
+
+# --- low rank from end to end
+
+
+def test_a_width_whose_square_would_not_fit() -> None:
+    d = 200_000  # one d x d matrix would be 320 GB
+    S, A = embeddings(3, 2, d), embeddings(2, d, seed=1)
+    projection = fit(S, A)
+    assert (projection.dim, projection.rank) == (d, 5)
+    assert (projection(embeddings(2, d, seed=2)) @ A.T).abs().max() < 1e-9
+    groups = CalibratedProjection.fit_groups([S[:, 0]])
+    assert groups.rank == 2
+
+
+# --- strength
+
+
+def test_strength_zero_returns_the_same_object() -> None:
+    projection, z = fit(embeddings(3, 2, 8)), embeddings(2, 8)
+    assert projection(z, 0.0) is z
+    assert projection(z, strength=0) is z
+    array = z.numpy()
+    assert projection(array, 0.0) is array
+
+
+@laws
+@given(problems(), st.floats(0, 1, allow_subnormal=False))
+def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: float) -> None:
+    S, A, lam = problem
+    z, projection = embeddings(3, A.shape[1], seed=5), fit(S, A, lam)
+    torch.testing.assert_close(projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
+def test_strength_outside_zero_one_is_refused(strength: float) -> None:
+    with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\]"):
+        fit(embeddings(3, 2, 8))(embeddings(2, 8), strength)
+
+
+# --- arrays in, arrays out
+
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (5, 16), (2, 3, 16), (0, 16)])
+def test_shape_and_dtype_are_kept(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    projection = fit(embeddings(5, 2, 16), embeddings(2, 16, seed=1))
+    z = embeddings(*shape, seed=2)
+    got = projection(z.to(dtype))
+    assert (got.shape, got.dtype, got.device) == (z.shape, dtype, z.device)
+    torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_half_precision_is_rounded_once() -> None:
+    projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
+    z = embeddings(50, 64, seed=2).half()
+    assert torch.equal(projection(z), projection(z.float()).half())
+
+
+def test_autocast_does_not_round_the_products() -> None:
+    projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
+    z = embeddings(50, 64, seed=2).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (z @ z.T).dtype == torch.bfloat16, "autocast must be active, or this test is empty"
+        assert torch.equal(projection(z), projection(z.clone()))
+        inside = projection(z)
+    assert torch.equal(inside, projection(z))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_give_arrays(dtype: type) -> None:
+    S, A, z = (t.numpy().astype(dtype) for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16)))
+    projection = fit(S, A)
+    got = projection(z)
+    assert isinstance(got, np.ndarray)
+    assert (got.shape, got.dtype) == (z.shape, z.dtype)
+    assert (got == projection(torch.from_numpy(z)).numpy()).all()
+
+
+def test_read_only_and_reversed_arrays_are_taken() -> None:
+    S, z = embeddings(5, 2, 16).numpy(), embeddings(3, 16).numpy()
+    S.setflags(write=False)
+    z.setflags(write=False)
+    projection = fit(S[::-1])
+    assert np.allclose(projection(z[::-1]), projection(z)[::-1])
+
+
+def test_the_argument_is_not_changed() -> None:
+    z = embeddings(3, 8)
+    before = z.clone()
+    projection = fit(embeddings(3, 2, 8))
+    projection(z)
+    projection(z.numpy())
+    assert torch.equal(z, before)
+
+
+def test_gradients_flow_through_the_projection_only() -> None:
+    S = embeddings(3, 2, 8).requires_grad_()
+    projection = fit(S, embeddings(1, 8, seed=1).requires_grad_())
+    assert not projection.left.requires_grad
+    z = embeddings(2, 8, seed=2).requires_grad_()
+    (gradient,) = torch.autograd.grad(projection(z).sum(), z)
+    torch.testing.assert_close(gradient, projection.matrix().sum(0).expand(2, -1))
+    assert torch.autograd.gradcheck(projection, (z,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("problem", [(S8, A8), (S8, None), (None, A8)], ids=["orth-cali", "cali", "orth"])
+def test_inference_mode_leaves_no_trace(dtype: torch.dtype, problem: tuple[Tensor | None, Tensor | None]) -> None:
+    with torch.inference_mode():
+        projection = fit(*problem)
+        projection(embeddings(2, 8).to(dtype))
+    z = embeddings(2, 8).to(dtype).requires_grad_()
+    projection(z).sum().backward()
+    assert z.grad is not None
+
+
+def test_meta_tensors_pass_through() -> None:
+    projection = fit(embeddings(3, 2, 8))
+    assert projection(torch.empty(2, 8, device="meta")).shape == (2, 8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: device round trip not checked")
+def test_device_is_kept() -> None:
+    projection, z = fit(embeddings(3, 2, 8)), embeddings(2, 8)
+    for dtype in (torch.float16, torch.float32):
+        got = projection(z.to("cuda", dtype))
+        assert (got.device.type, got.dtype) == ("cuda", dtype)
+        torch.testing.assert_close(got.cpu().double(), projection(z), atol=2e-3, rtol=0)
+
+
+# --- errors say what came, what was expected, what to do
+
+NAN = S8.clone()
+NAN[0, 0, 0] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((S8[0],), r"pairs: expected shape \(n, 2, d\), got \(2, 8\)"),
+        ((torch.zeros(0, 2, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(0, 2, 8\)"),
+        ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(4, 3, 8\)"),
+        (("gender",), r"pairs: expected a tensor or ndarray \(n, 2, d\), got str"),
+        (([],), r"pairs: expected shape \(n, 2, d\), got \(0,\)"),
+        ((NAN,), r"pairs: 1 of 48 values are NaN or infinite; check the embeddings"),
+        ((S8, A8[0]), r"spurious: expected shape \(m, d\), got \(8,\)"),
+        ((S8, A8[:0]), r"spurious: expected \(m, d\) with m, d > 0, got \(0, 8\); pass None"),
+        ((S8, A8[:, :5]), r"expected one width d, got \[5, 8\]; embed all prompts with one model"),
+        (([S8, S8[..., :5]],), r"expected one width d, got \[5, 8\]"),
+        ((S8, A8, -1.0), r"lam: expected finite values >= 0, got -1.0"),
+        ((S8, A8, float("inf")), r"lam: expected finite values >= 0, got inf"),
+        ((S8, A8, "much"), r"lam: expected a number or a list of numbers, got 'much'"),
+        ((S8, A8, [1.0, 2.0]), r"lam: expected one value or one per attribute \(1\), got 2"),
+        ((None,), r"expected pairs \(n, 2, d\) or spurious \(m, d\), got neither"),
+        ((S8, None, 0.0), r"lam = 0 uses the spurious prompts alone, but there are none"),
+        ((S8[:, [0, 0]],), r"nothing to remove: .* check that the prompts of a pair differ"),
+        ((None, torch.zeros(2, 8)), r"nothing to remove"),
+    ],
+)
+def test_fit_errors(arguments: tuple, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        fit(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        ([], r"groups: expected at least one group"),
+        ([A8, A8[:1]], r"groups: .* too small: \[1\]"),
+        ([A8, A8[:, :5]], r"groups: expected one width, got \[5, 8\]"),
+        ([A8[0]], r"groups\[0\]: expected shape \(n, d\), got \(8,\)"),
+    ],
+)
+def test_group_errors(groups: list[Tensor], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        CalibratedProjection.fit_groups(groups)
+
+
+@pytest.mark.parametrize(
+    ("z", "text"),
+    [
+        (torch.zeros(2, 9), r"expected float embeddings \(..., 8\), got torch.float32 \(2, 9\).*fitted for dim 8"),
+        (torch.zeros(2, 8).long(), r"got torch.int64 \(2, 8\)"),
+        (torch.tensor(1.0), r"got torch.float32 \(\)"),
+        ("a photo", r"embeddings: expected a tensor or ndarray \(..., d\), got str"),
+    ],
+)
+def test_call_errors(z: object, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        fit(S8)(z)
+
+
+# --- the rest of the surface
+
+
+def test_method_rank_and_repr() -> None:
+    assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == ["cali", "orth-cali", "orth"]
+    assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
+    assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        fit(S8).lam = 1.0
+
+
+def test_the_module_needs_torch_only() -> None:
+    code = (
+        "import sys, types, importlib.util as u, pathlib\n"
+        "import torch\n"
+        "before = set(sys.modules)\n"
+        "root = pathlib.Path(sys.argv[1])\n"
+        "package = types.ModuleType('vldebias'); package.__path__ = [str(root)]; sys.modules['vldebias'] = package\n"
+        "import vldebias.projection\n"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names) - {'vldebias'}))\n"
+    )
+    root = sys.modules["vldebias"].__path__[0]
+    done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Write the README's table from the committed result of the quickstart: figures are generated, never typed.
+"""Write the README's tables from the committed results: figures are generated, never typed.
 
 python eval/readme.py            # rewrite README.md
 python eval/readme.py --check    # fail if it is out of date
@@ -15,25 +15,38 @@ from vldebias.evaluation.report import markdown_table
 from vldebias.evaluation.result import Result
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "eval" / "results" / "quickstart.json"
-BLOCK = re.compile(r"(<!-- quickstart:begin -->\n).*?(<!-- quickstart:end -->)", re.DOTALL)
-SHOWN = [
-    ("birds", "worst_group"),
-    ("birds", "average"),
-    ("portraits", "max_skew"),
-    ("portraits", "precision"),
-    ("generation", "discrepancy"),
-    ("generation", "recognised"),
-    ("generation", "stated_right"),
-]
+RESULTS = ROOT / "eval" / "results"
+BLOCKS = {
+    "quickstart": [
+        ("birds", "worst_group"),
+        ("birds", "average"),
+        ("portraits", "max_skew"),
+        ("portraits", "precision"),
+        ("generation", "discrepancy"),
+        ("generation", "recognised"),
+        ("generation", "stated_right"),
+    ],
+    "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
+}
 
 
-def render(readme: str, result: Result) -> str:
-    """`readme` with the block between the markers replaced by the figures of `result`."""
-    table = markdown_table(result, SHOWN)
+def block(name: str) -> str:
+    """The table of one committed result, with where it comes from."""
+    result = Result.model_validate_json((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     commit = f", commit {result.commit}" if result.commit else ""
-    note = f"95 % bootstrap intervals in brackets; from `eval/results/{RESULT.name}`{commit}."
-    return BLOCK.sub(lambda match: f"{match[1]}\n{table}\n\n{note}\n\n{match[2]}", readme)
+    note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
+    return f"\n{markdown_table(result, BLOCKS[name])}\n\n{note}\n\n"
+
+
+def render(readme: str) -> str:
+    """`readme` with every block between its markers replaced by the committed figures."""
+    for name in BLOCKS:
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        readme, found = pattern.subn(lambda _, text=begin + block(name) + end: text, readme)
+        if found != 1:
+            raise SystemExit(f"README.md: expected one block {begin.strip()} ... {end}, found {found}")
+    return readme
 
 
 def main() -> int:
@@ -42,7 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
-    after = render(before, Result.model_validate_json(RESULT.read_text(encoding="utf-8")))
+    after = render(before)
     if arguments.check:
         return int(before != after)
     path.write_text(after, encoding="utf-8")

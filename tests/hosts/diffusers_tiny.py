@@ -198,6 +198,8 @@ def same(one, other):
 
 def gender():
     """A small prompt set."""
-    jobs = ("doctor", "nurse", "pilot")
-    groups = tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in jobs)
-    return PromptSet(name="gender-tiny", groups=groups, stated_words=("male", "female", "man", "woman"))
+    groups = tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in ("doctor", "nurse", "pilot"))
+    spurious = ("a photo of a man", "a photo of a woman")
+    return PromptSet(
+        name="gender-tiny", groups=groups, spurious=spurious, stated_words=("male", "female", "man", "woman")
+    )

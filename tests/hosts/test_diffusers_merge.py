@@ -15,8 +15,11 @@ GUIDED = {"StableDiffusion", "StableDiffusionXL", "Chroma", "PixArt", "Sana", "A
 
 
 def everything(pipe, **call):
-    """An attachment that does what weights do: both branches of guidance, stated prompts too."""
-    return debias(pipe, tiny.gender(), lam=1e6, negative=True, keep_stated=False, **call)
+    """An attachment that does what weights do: both branches of guidance, stated prompts too.
+
+    With a P that is not symmetric, so that W P differs from W P^T.
+    """
+    return debias(pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False, **call)
 
 
 def alike(one, other, bare):

@@ -216,10 +216,11 @@ def test_every_path_gives_the_projected_embedding(case: Case, gender: PromptSet)
 
 @torch.no_grad()
 def test_stated_prompts_are_left_alone(case: Case, gender: PromptSet) -> None:
-    base = case.features()
+    base = case.outputs()
     with case.debias(gender):
-        attached = case.features()
-    assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED
+        attached = case.outputs()
+    for key in ("features", "positional"):
+        assert [torch.equal(*rows) for rows in zip(base[key], attached[key], strict=True)] == STATED, key
 
 
 @torch.no_grad()
@@ -417,6 +418,16 @@ def test_text_without_ids_counts_as_not_stated(request: pytest.FixtureRequest, g
         found = from_embeds()
         assert [torch.equal(*rows) for rows in zip(base, case.features(), strict=True)] == STATED
     assert (found != base).any(dim=1).all()
+
+
+@torch.no_grad()
+def test_ids_are_forgotten_once_used(clip: Case, gender: PromptSet) -> None:
+    """Embeddings that are given to the head itself belong to no prompt, least of all to the last ones."""
+    pooled = torch.randn(len(PROMPTS), 32)
+    base = clip.model.text_projection(pooled)
+    with clip.debias(gender):
+        clip.features()
+        assert (clip.model.text_projection(pooled) != base).any(dim=1).all()
 
 
 @torch.no_grad()

@@ -43,7 +43,8 @@ def render(readme: str) -> str:
     for name in BLOCKS:
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        readme, found = pattern.subn(lambda _, text=begin + block(name) + end: text, readme)
+        text = begin + block(name) + end
+        readme, found = pattern.subn(text.replace("\\", r"\\"), readme)
         if found != 1:
             raise SystemExit(f"README.md: expected one block {begin.strip()} ... {end}, found {found}")
     return readme

@@ -50,6 +50,7 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False) -> Host
             return family(host, tokenizer, negative)
     raise UnsupportedHostError(
         f"{type(host).__module__}.{type(host).__qualname__}: expected a model of {', '.join(_FAMILIES)}. "
-        "A wrapper (DataParallel, DistributedDataParallel, torch.compile) is attached through the model inside it; "
+        "A wrapper (DataParallel, DistributedDataParallel, torch.compile) is attached through the model inside it, "
+        "a TorchScript model is built without jit (jit=False in open_clip); "
         "for your own model use vldebias.fit_projection on its text tower and call the projection on its embeddings"
     )

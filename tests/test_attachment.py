@@ -342,6 +342,12 @@ def test_merge_in_a_with_block_ends_quietly(tower: Tower) -> None:
     assert attachment.state == "merged"
 
 
+def test_merged_weights_are_not_projected_again(tower: Tower) -> None:
+    attach(tower).merge()
+    with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
+        attach(tower)
+
+
 def test_a_removed_attachment_cannot_be_merged(tower: Tower) -> None:
     attachment = attach(tower)
     attachment.remove()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vldebias.attachment import Attachment
+from vldebias.attachment import Attachment, refuse_second
 from vldebias.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
 from vldebias.errors import ClassSignalWarning, InvalidInputError
 from vldebias.hosts import Host, resolve
@@ -72,6 +72,7 @@ def debias(
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative)
+    refuse_second(target)
     if isinstance(prompts, (CalibratedProjection, Mapping)):
         return _attach_fitted(target, prompts, method, lam, strength, keep_stated)
     fit = _Fit.of(target, prompts, method, lam)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["Apply", "Attachment", "Claims", "Gate", "Installable", "attachment_of"]
+__all__ = ["Apply", "Attachment", "Claims", "Gate", "Installable", "attachment_of", "refuse_second"]
 
 Texts = Callable[[], Sequence[str]]
 """Gives the text of each prompt of a batch; called only where a gate has to read it."""
@@ -58,6 +58,8 @@ class Gate(Protocol):
 _OWNED: WeakKeyDictionary[object, ref[Attachment]] = WeakKeyDictionary()
 _SHARED: WeakKeyDictionary[object, list[ref[Attachment]]] = WeakKeyDictionary()
 
+_MERGED: WeakSet[object] = WeakSet()
+
 
 def attachment_of(host: object) -> Attachment | None:
     """The attachment that a model or pipeline carries now, or None."""
@@ -83,7 +85,7 @@ class Attachment:
         fit_role: Callable[[str], CalibratedProjection] | None = None,
         label: str = "",
     ) -> None:
-        _refuse_second(host)
+        refuse_second(host)
         self.projections = dict(projections)
         self.strength = strength
         self._host = host
@@ -179,6 +181,8 @@ class Attachment:
             raise VldebiasError(f"{self._host.name}: cannot merge an attachment that is {self._state}")
         self._host.merge(self.projections, self._strength)
         self._release("merged")
+        for owned in self._host.owned:
+            _MERGED.add(owned)
 
     def _release(self, state: str) -> None:
         self._uninstall()
@@ -203,8 +207,16 @@ class Attachment:
         return f"Attachment({', '.join(parts)})"
 
 
-def _refuse_second(host: Installable) -> None:
-    """Two attachments that act on one tensor would be another method than either."""
+def refuse_second(host: Installable) -> None:
+    """Raise AlreadyAttachedError where a projection acts on the host already: two would be another method.
+
+    `debias` asks before it fits, which takes long on a large pipeline; `Attachment` asks for itself.
+    """
+    if any(owned in _MERGED for owned in host.owned):
+        raise AlreadyAttachedError(
+            f"{host.name}: its weights hold a projection since merge(). Projecting twice is another method: reload the "
+            "checkpoint, and pass a list of prompt sets to debias() to solve several attributes jointly"
+        )
     claims = [_OWNED[o] for o in (*host.owned, *host.shared) if o in _OWNED]
     claims += [a for o in host.owned for a in _SHARED.get(o, [])]
     standing = [attachment for attachment in (claim() for claim in claims) if attachment is not None]

@@ -64,9 +64,11 @@ def test_unknown_keys_are_refused(result: Result) -> None:
 
 
 def test_verdicts(result: Result) -> None:
-    assert [row[5] for row in rows(result)] == ["", "better", "worse", "no clear change"]
+    assert [row[5] for row in rows(result)] == ["", "better", "worse", "unclear"]
     lower = result.model_copy(update={"figures": [figure("cali", 0.3, (-0.2, -0.3, -0.1), "lower")]})
     assert rows(lower)[0][5] == "better"
+    same = result.model_copy(update={"figures": [figure("cali", 0.3, (0.0, 0.0, 0.0))]})
+    assert rows(same)[0][5] == "same"
 
 
 def test_figure_names_what_there_is(result: Result) -> None:

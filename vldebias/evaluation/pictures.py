@@ -25,7 +25,8 @@ COLOURS = {"none": "#9aa5b1", "orth": "#7cc4b8", "cali": "#2b8a7e", "orth-cali":
 
 def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
     """A plot with one labelled row of images (n, 3, h, w) in [0, 1] per entry; columns are seeds."""
-    plot, axes = _subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + 2.4, 0.37 * zoom * len(rows)))
+    margin = 1.3
+    plot, axes = _subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + margin, 0.37 * zoom * len(rows)))
     for axis, (label, images) in zip(axes, rows, strict=True):
         strip = images.permute(2, 0, 3, 1).reshape(images.shape[2], -1, 3).numpy()
         axis.imshow(strip, interpolation="nearest")
@@ -33,7 +34,7 @@ def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
         axis.set_yticks([])
         axis.spines[:].set_visible(False)
         axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9, color=INK)
-    plot.subplots_adjust(left=2.4 / plot.get_size_inches()[0], right=1, top=1, bottom=0, hspace=0.06)
+    plot.subplots_adjust(left=margin / plot.get_size_inches()[0], right=1, top=1, bottom=0, hspace=0.06)
     return plot
 
 

@@ -28,6 +28,7 @@ from vldebias.metrics import attribute_shares
 from vldebias.miniature import birds as bird_world
 from vldebias.miniature import load_clip, load_judge, load_pipeline
 from vldebias.miniature import portraits as portrait_world
+from vldebias.miniature.people import MALE_SHARE
 from vldebias.prompts import load_prompts
 
 __all__ = ["run"]
@@ -37,7 +38,6 @@ GALLERY, GALLERY_SEED, TOP = 4000, 9002, 20
 STEPS, GUIDANCE = 20, 3.0
 PEOPLE = "professions-gender"
 SURE = 0.8  # a gender read with less probability counts as unknown
-SHOWN = portrait_world.TEST_PROFESSIONS[:4]
 TOLD = {
     "birds": "Zero-shot landbird or waterbird; the background is spurious. The worst of four groups is picked again in "
     "every resample of the images.",
@@ -241,11 +241,13 @@ def _gender_right(judged: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _rows(plain: Tensor, changed: Tensor, each: int, shown: int) -> list[tuple[str, Tensor]]:
-    """Rows for the contact sheet: the first professions of the list, not the best ones."""
+    """Rows for the contact sheet: the unseen professions with most women and most men in the world's renders."""
+    unseen = _unseen()
+    order = sorted(range(len(unseen)), key=lambda i: MALE_SHARE[unseen[i]])
     rows = []
-    for i, name in enumerate(SHOWN):
+    for i in (*order[:2], *order[-2:]):
         chosen = slice(i * each, i * each + min(shown, 10))
-        rows += [(name, plain[chosen]), ("mitigated", changed[chosen])]
+        rows += [(portrait_world.PROFESSIONS[unseen[i]], plain[chosen]), ("mitigated", changed[chosen])]
     return rows
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
@@ -40,12 +42,12 @@ def _change(figure: Figure) -> str:
 
 
 def _verdict(figure: Figure) -> str:
-    """better, worse, or no clear change: the interval of the paired difference decides."""
+    """better or worse where the interval of the paired difference excludes zero, else unclear; same if none moved."""
     if figure.change is None:
         return ""
     _, low, high = figure.change
     if low <= 0 <= high:
-        return "no clear change"
+        return "same" if low == high else "unclear"
     return "better" if (low > 0) == (figure.better == "higher") else "worse"
 
 
@@ -68,17 +70,16 @@ HEAD = ("task", "measure", "method", "value [95 %]", "change from none [95 %]", 
 
 
 def print_table(result: Result, console: Console) -> None:
-    """The figures as a table in the terminal, one block per measure."""
-    table = Table(*HEAD, title=f"{result.name}: before and after")
-    previous = None
-    for row in rows(result):
-        fresh = row[:2] != previous
-        if fresh and previous is not None:
-            table.add_section()
-        style = {"better": "green", "worse": "red"}.get(row[5])
-        table.add_row(*(row[:2] if fresh else ("", "")), *row[2:], style=style)
-        previous = row[:2]
-    console.print(table)
+    """The figures in the terminal: one small table per measure, narrow enough for 80 columns."""
+    console.print(f"[bold]{result.name}[/bold]: value, and change from none, with 95 % intervals", highlight=False)
+    for (task, measure), block in groupby(rows(result), key=itemgetter(0, 1)):
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for width in (21, 20, 23):
+            table.add_column(width=width)
+        for row in block:
+            table.add_row(*row[2:], style={"better": "green", "worse": "red"}.get(row[5]))
+        console.print(f"\n[bold]{task}: {measure}[/bold]", highlight=False)
+        console.print(table)
 
 
 def markdown_table(result: Result, figures: Sequence[tuple[str, str]]) -> str:

@@ -1,6 +1,6 @@
 """vldebias: mitigate and measure bias in vision-language models."""
 
-from vldebias import metrics
+from vldebias import losses, metrics
 from vldebias.api import debias, fit_projection, fit_projections, inspect
 from vldebias.attachment import Attachment, attachment_of
 from vldebias.projection import CalibratedProjection
@@ -19,6 +19,7 @@ __all__ = [
     "inspect",
     "list_prompts",
     "load_prompts",
+    "losses",
     "make_prompt_set",
     "metrics",
 ]

@@ -1,0 +1,171 @@
+"""The losses as their equations read: loops over rows, plain exponentials, no tricks. Slow, and only for tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Row = Callable[[Tensor, list[Tensor], list[Tensor]], Tensor]
+
+
+def unit_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(n, d, generator=generator, dtype=torch.float64), dim=1).to(dtype)
+
+
+def one_direction(
+    row: Row, anchors: Tensor, others: Tensor, t: Tensor, within: bool, positives: Tensor | None
+) -> Tensor:
+    losses = []
+    for i, x in enumerate(anchors):
+        plus = x @ others[i] / t
+        minus = [x @ others[j] / t for j in range(len(others)) if j != i]
+        if within:
+            minus += [x @ anchors[j] / t for j in range(len(anchors)) if j != i]
+        samples = [plus] if positives is None else [x @ v / t for v in positives[i]]
+        losses.append(row(plus, minus, samples))
+    return torch.stack(losses)
+
+
+def symmetric(
+    row: Row, x: Tensor, y: Tensor, t: Tensor, *, within_view: bool = False, positives: Tensor | None = None
+) -> Tensor:
+    """(n,) mean of both directions."""
+    return (
+        one_direction(row, x, y, t, within_view, positives) + one_direction(row, y, x, t, within_view, positives)
+    ) / 2
+
+
+def total(values: list[Tensor]) -> Tensor:
+    return torch.stack([torch.exp(value) for value in values]).sum()
+
+
+def info_nce_row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
+    """Thesis eq. 5.2."""
+    return -torch.log(torch.exp(plus) / (torch.exp(plus) + total(minus)))
+
+
+def rince_row(q: float, lam: float) -> Row:
+    """Thesis section 5.2."""
+
+    def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
+        return -torch.exp(q * plus) / q + (lam * (torch.exp(plus) + total(minus))) ** q / q
+
+    return row
+
+
+def weighted(values: list[Tensor], beta: float, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Thesis section 4.1.2: mean of `of` under the importance weights e^{beta s} / Z_beta."""
+    z = total([beta * value for value in values]) / len(values)
+    return torch.stack([torch.exp(beta * value) / z * of(value) for value in values]).mean()
+
+
+def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor], uncorrected: bool = False) -> Row:
+    """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7."""
+
+    def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
+        mean_all, mean_plus = weighted(minus, beta, torch.exp), weighted(samples, beta, torch.exp)
+        g = (mean_all - tau_plus * mean_plus) / (1 - tau_plus)
+        if uncorrected and g <= floor():
+            return info_nce_row(plus, minus, samples)
+        g = torch.maximum(g, floor())
+        return -torch.log(torch.exp(plus) / (torch.exp(plus) + len(minus) * g))
+
+    return row
+
+
+def jsd_row(tau_plus: float, beta: float, floor: Callable[[], Tensor], uncorrected: bool = False) -> Row:
+    """Thesis appendix A.2.1 with the correction of eq. 4.2."""
+
+    def sp(value: Tensor) -> Tensor:
+        return torch.log(1 + torch.exp(value))
+
+    def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
+        every, own = weighted(minus, beta, sp), weighted(samples, beta, sp)
+        corrected = (every - tau_plus * own) / (1 - tau_plus)
+        least = torch.log(1 + floor())
+        if uncorrected and corrected <= least:
+            return sp(-plus) + every
+        return sp(-plus) + torch.maximum(corrected, least)
+
+    return row
+
+
+def spread(x: Tensor, y: Tensor, labels: list[int], t: Tensor, alpha: float, within_view: bool) -> Tensor:
+    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone."""
+    return (
+        _spread_direction(x, y, labels, t, alpha, within_view) + _spread_direction(y, x, labels, t, alpha, within_view)
+    ) / 2
+
+
+def _spread_direction(
+    anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
+) -> Tensor:
+    losses, n = [], len(anchors)
+    for i in range(n):
+        batch = [(others[j], labels[j], False) for j in range(n)]
+        batch += [(anchors[j], labels[j], j == i) for j in range(n)] if within else []
+        batch = [(z, label) for z, label, itself in batch if not itself]
+        same = [anchors[i] @ z / t for z, label in batch if label == labels[i]]
+        different = [anchors[i] @ z / t for z, label in batch if label != labels[i]]
+        rest = total(different) if different else torch.zeros((), dtype=t.dtype)
+        attract = -torch.stack([torch.log(torch.exp(s) / (torch.exp(s) + rest)) for s in same]).mean()
+        repel = -torch.log(torch.exp(anchors[i] @ others[i] / t) / total(same))
+        losses.append(alpha * attract + (1 - alpha) * repel)
+    return torch.stack(losses)
+
+
+def sigmoid(x: Tensor, y: Tensor, t: Tensor, bias: float) -> Tensor:
+    """SigLIP eq. 1."""
+    terms = [
+        -torch.log(1 / (1 + torch.exp((1 if i != j else -1) * (x[i] @ y[j] / t + bias))))
+        for i in range(len(x))
+        for j in range(len(y))
+    ]
+    return torch.stack(terms).sum() / len(x)
+
+
+class GlobalContrast:
+    """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi."""
+
+    def __init__(self, n: int, tau: float, gamma: float, lr: float, momentum: float, zeta: float) -> None:
+        self.n, self.tau, self.gamma, self.lr, self.momentum = n, tau, gamma, lr, momentum
+        self.u: dict[int, float] = {}
+        self.zeta, self.velocity, self.xi = [zeta] * n, [0.0] * n, abs(zeta)
+
+    def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
+        """Value, and the gradient of eq. 15 as a scalar to differentiate."""
+        tau, b = self.tau, len(items)
+        exps = [
+            [torch.exp((x[i] @ y[j] - x[i] @ y[i] - self.zeta[items[j]]) / tau) for j in range(b)] for i in range(b)
+        ]
+        scale = (self.n - 1) / (b - 1)
+        phi = [scale * sum(exps[i][j] for j in range(b) if j != i) for i in range(b)]
+        for i, item in enumerate(items):
+            old = self.u.get(item)
+            new = float(phi[i].detach())
+            self.u[item] = new if old is None else (1 - self.gamma) * old + self.gamma * new
+        eps_w = math.exp(-self.xi / tau)
+        value = sum(tau * math.log(eps_w + self.u[item]) for item in items) / b
+        carrier = sum(tau / (eps_w + self.u[item]) * phi[i] for i, item in enumerate(items)) / b
+        self._popularity(exps, scale, items)
+        return value, carrier
+
+    def _popularity(self, exps: list[list[Tensor]], scale: float, items: list[int]) -> None:
+        tau, b = self.tau, len(items)
+        eps = [math.exp(-self.zeta[item] / tau) for item in items]
+        gradients = []
+        for j in range(b):
+            gradient = 1 / self.n
+            for i in range(b):
+                slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
+                gradient += tau / (eps[i] + self.u[items[i]]) * slope / b
+            gradients.append(gradient)
+        for item, gradient in zip(items, gradients, strict=True):
+            self.velocity[item] = self.momentum * self.velocity[item] + gradient
+            self.zeta[item] -= self.lr * self.velocity[item]
+        self.xi = max(self.xi, *(abs(self.zeta[item]) for item in items)) if self.lr else self.xi

@@ -1,0 +1,140 @@
+"""The bounds of chapter 6 as theorems: exact expectations over small worlds, whatever the encoder."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from slow_losses import unit_rows
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses import info_nce, mutual_information_bound, rince, wasserstein_dependency_bound
+
+ITEMS = 3
+
+
+def _joint(weights: list[float]) -> Tensor:
+    """(3, 3) a joint distribution of images and captions."""
+    table = torch.tensor(weights, dtype=torch.float64).reshape(ITEMS, ITEMS)
+    return table / table.sum()
+
+
+def _independent(joint: Tensor) -> Tensor:
+    return joint.sum(1)[:, None] * joint.sum(0)
+
+
+def _expected_loss(loss: object, joint: Tensor, x: Tensor, v: Tensor, n: int) -> float:
+    """Exact expectation over batches of n independent pairs: all of them, weighted."""
+    cells = list(itertools.product(range(ITEMS), repeat=2))
+    total = 0.0
+    for batch in itertools.product(cells, repeat=n):
+        probability = math.prod(float(joint[cell]) for cell in batch)
+        rows = [list(index) for index in zip(*batch, strict=True)]
+        total += probability * float(loss(x[rows[0]], v[rows[1]]))  # type: ignore[operator]
+    return total
+
+
+def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
+    """I_W by linear programming over the couplings of P_XV and P_X P_V."""
+    cells = list(itertools.product(range(ITEMS), repeat=2))
+    cost = [float((x[a] - x[c]).norm() + (v[b] - v[d]).norm()) for a, b in cells for c, d in cells]
+    size = len(cells)
+    rows = torch.kron(torch.eye(size), torch.ones(1, size))
+    columns = torch.kron(torch.ones(1, size), torch.eye(size))
+    marginals = torch.cat([joint.flatten(), _independent(joint).flatten()])
+    result = linprog(cost, A_eq=torch.cat([rows, columns]).numpy(), b_eq=marginals.numpy(), bounds=(0, None))
+    assert result.success
+    return float(result.fun)
+
+
+quick = {"deadline": None, "phases": (Phase.generate,), "database": None}  # an example costs 900 losses: no shrinking
+weights = st.lists(st.floats(0.01, 1), min_size=ITEMS**2, max_size=ITEMS**2)
+diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
+
+
+@settings(max_examples=8, **quick)
+@given(weights=weights | st.just(diagonal), seed=st.integers(0, 99), t=st.sampled_from([0.2, 0.5, 1.0]))
+def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int, t: float) -> None:
+    joint = _joint(weights)
+    information = float((joint * (joint / _independent(joint)).log()).sum())
+    x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
+    for n in (2, 3):
+        expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, n)
+        assert mutual_information_bound(expected, negatives=n - 1) <= information + 1e-12
+        assert math.log(n) - expected <= information + 1e-12  # the tighter one of the docstring
+
+
+def test_the_mutual_information_bound_is_not_empty() -> None:
+    """With the matching encoder and strong pairs it is positive: the theorem above is not about -inf."""
+    joint, x = _joint(diagonal), torch.eye(ITEMS, dtype=torch.float64)
+    expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=0.3), joint, x, x, 3)
+    assert mutual_information_bound(expected, negatives=2) > 0.1
+
+
+@settings(max_examples=6, **quick)
+@given(
+    weights=weights | st.just(diagonal),
+    seed=st.integers(0, 99),
+    t=st.sampled_from([0.3, 1.0]),
+    eta=st.sampled_from([0.0, 0.3, 0.8]),
+    slack=st.floats(0, 0.9),
+)
+def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
+    weights: list[float], seed: int, t: float, eta: float, slack: float
+) -> None:
+    """Theorems 6.1 and 6.2, from the smallest lam that theorem 6.1 admits."""
+    clean = _joint(weights)
+    noisy = (1 - eta) * clean + eta * _independent(clean)
+    x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
+    dependency = _wasserstein_dependency(clean, x, v)
+    for n in (2, 3):
+        least = 1 / n
+        lam = least + slack * (1 - least)
+        expected = _expected_loss(lambda a, b, k=lam: rince(a, b, temperature=t, q=1.0, lam=k), noisy, x, v, n)
+        bound = wasserstein_dependency_bound(expected, negatives=n - 1, temperature=t, lam=lam, eta=eta)
+        assert bound <= dependency + 1e-9
+
+
+def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noise() -> None:
+    joint, x, lam = _joint(diagonal), torch.eye(ITEMS, dtype=torch.float64), 1 / 3
+
+    def bound(eta: float) -> float:
+        noisy = (1 - eta) * joint + eta * _independent(joint)
+        expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), noisy, x, x, 3)
+        return wasserstein_dependency_bound(expected, negatives=2, temperature=1.0, lam=lam, eta=eta)
+
+    assert bound(0.0) > 0.1
+    # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta) scales
+    assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
+
+
+def test_without_the_condition_on_lam_there_is_no_bound() -> None:
+    """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the refusal."""
+    joint, x = _independent(_joint(diagonal)), unit_rows(ITEMS, 3)
+    lam = 0.05
+    expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2)
+    assert -expected > 0
+    with pytest.raises(InvalidInputError, match=r"lam: expected at least 1/\(K \+ 1\) = 0.5 with K = 1, got 0.05"):
+        wasserstein_dependency_bound(expected, negatives=1, temperature=1.0, lam=lam)
+
+
+def test_a_steeper_head_bounds_less() -> None:
+    options = {"negatives": 9, "temperature": 0.5, "lam": 0.2}
+    one, two = (wasserstein_dependency_bound(torch.tensor(-3.0), lipschitz=k, **options) for k in (1.0, 2.0))
+    assert one == pytest.approx(2 * two)
+    assert one == pytest.approx(3 * 0.5 * math.exp(-2) / 0.8)
+
+
+def test_what_the_bounds_refuse() -> None:
+    with pytest.raises(InvalidInputError, match=r"negatives: expected a number in \[1, inf\), got 0"):
+        mutual_information_bound(1.0, negatives=0)
+    with pytest.raises(InvalidInputError, match=r"eta: expected a number in \[0, 1\), got 1.0"):
+        wasserstein_dependency_bound(1.0, negatives=9, temperature=1.0, lam=0.5, eta=1.0)
+    with pytest.raises(InvalidInputError, match=r"lam: expected a number in \(0, 1\), got 1.0"):
+        wasserstein_dependency_bound(1.0, negatives=9, temperature=1.0, lam=1.0)

@@ -1,0 +1,185 @@
+"""Every loss is its equation: value, per-sample value and gradients against the loops of slow_losses."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import slow_losses as slow
+import torch
+from torch import Tensor
+
+from vldebias import losses
+
+N, D = 6, 4
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
+POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    fast: Callable[..., Tensor]
+    slow: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _floor(t: Tensor, floor: float | None) -> Callable[[], Tensor]:
+    return lambda: torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
+
+
+def _softmax_cases(within: bool) -> list[Case]:
+    def case(name: str, function: Callable[..., Tensor], row: Callable[[Tensor], slow.Row], **settings: object) -> Case:
+        positives = settings.get("positives")
+        return Case(
+            f"{name}{'-within' if within else ''}",
+            functools.partial(function, within_view=within, **settings),
+            lambda x, y, t: slow.symmetric(row(t), x, y, t, within_view=within, positives=positives),
+        )
+
+    dcl, hcl = losses.debiased_contrastive, losses.hard_negative_contrastive
+    cases = [case("info_nce", losses.info_nce, lambda t: slow.info_nce_row)]
+    for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0)):
+        cases.append(
+            case(f"rince-{q}-{lam}", losses.rince, lambda t, q=q, lam=lam: slow.rince_row(q, lam), q=q, lam=lam)
+        )
+    for tau_plus, floor, below in (
+        (0.1, None, "clamp"),
+        (0.6, None, "clamp"),
+        (0.6, None, "uncorrected"),
+        (0.6, 0.3, "clamp"),
+    ):
+        cases.append(
+            case(
+                f"dcl-{tau_plus}-{floor}-{below}",
+                dcl,
+                lambda t, a=tau_plus, f=floor, b=below: slow.hcl_row(a, 0.0, _floor(t, f), b != "clamp"),
+                tau_plus=tau_plus,
+                floor=floor,
+                below_floor=below,
+            )
+        )
+    cases.append(
+        case(
+            "dcl-M3",
+            dcl,
+            lambda t: slow.hcl_row(0.2, 0.0, _floor(t, None)),
+            tau_plus=0.2,
+            positives=POSITIVES,
+        )
+    )
+    for form, reference in (("nce", slow.hcl_row), ("jsd", slow.jsd_row)):
+        for beta, tau_plus, below in (
+            (0.0, 0.1, "clamp"),
+            (1.0, 0.1, "clamp"),
+            (0.5, 0.7, "uncorrected"),
+            (0.5, 0.7, "clamp"),
+        ):
+            cases.append(
+                case(
+                    f"hcl-{form}-{beta}-{tau_plus}-{below}",
+                    hcl,
+                    lambda t, r=reference, b=beta, a=tau_plus, u=below: r(a, b, _floor(t, None), u != "clamp"),
+                    beta=beta,
+                    tau_plus=tau_plus,
+                    form=form,
+                    below_floor=below,
+                )
+            )
+        cases.append(
+            case(
+                f"hcl-{form}-M3",
+                hcl,
+                lambda t, r=reference: r(0.2, 0.7, _floor(t, None)),
+                beta=0.7,
+                tau_plus=0.2,
+                form=form,
+                positives=POSITIVES,
+            )
+        )
+    return cases
+
+
+def _spread_cases(within: bool) -> list[Case]:
+    return [
+        Case(
+            f"spread-{alpha}{'-within' if within else ''}",
+            lambda x, y, a=alpha, **options: losses.spread(x, y, LABELS, alpha=a, within_view=within, **options),
+            lambda x, y, t, a=alpha: slow.spread(x, y, LABELS.tolist(), t, a, within),
+        )
+        for alpha in (0.0, 0.4, 1.0)
+    ]
+
+
+CASES = _softmax_cases(False) + _softmax_cases(True) + _spread_cases(False) + _spread_cases(True)
+
+
+def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Half of the pairs fit, so that some rows are below the floor of g and some are not."""
+    x, y = slow.unit_rows(N, D, seed=1), slow.unit_rows(N, D, seed=2)
+    y[::2] = torch.nn.functional.normalize(3 * x[::2] + y[::2], dim=1)
+    return x.requires_grad_(), y.requires_grad_(), torch.tensor(t, dtype=torch.float64, requires_grad=True)
+
+
+def _evaluated(function: Callable[..., Tensor], t: float) -> tuple[Tensor, list[Tensor]]:
+    """Per-sample losses, and the gradients of a weighted sum of them for features and temperature."""
+    inputs = _inputs(t)
+    values = function(*inputs)
+    weights = torch.linspace(0.5, 1.5, len(values), dtype=torch.float64)
+    return values.detach(), list(torch.autograd.grad((values * weights).sum(), inputs))
+
+
+@pytest.mark.parametrize("t", [0.07, 0.5])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_loss_is_its_equation(case: Case, t: float) -> None:
+    expected, expected_gradients = _evaluated(case.slow, t)
+    for chunk_size in (None, 4):
+        fast = functools.partial(case.fast, reduction="none", chunk_size=chunk_size)
+        values, gradients = _evaluated(lambda x, y, t, fast=fast: fast(x, y, temperature=t), t)
+        torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
+        for ours, reference in zip(gradients, expected_gradients, strict=True):
+            torch.testing.assert_close(ours, reference, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_mean_is_the_mean_of_the_samples(case: Case) -> None:
+    x, y, t = _inputs(0.2)
+    mean = case.fast(x, y, temperature=t)
+    assert mean.shape == ()
+    torch.testing.assert_close(mean, case.fast(x, y, temperature=t, reduction="none").mean())
+
+
+@pytest.mark.parametrize("t", [0.07, 0.5])
+@pytest.mark.parametrize("beta", [None, 0.5])
+def test_some_rows_of_the_cases_are_below_the_floor_and_some_are_not(t: float, beta: float | None) -> None:
+    """Otherwise the cases above would not tell the branches apart."""
+    x, y, _ = (value.detach() for value in _inputs(t))
+    hard = functools.partial(losses.hard_negative_contrastive, beta=beta, tau_plus=0.7)
+    loss = functools.partial(losses.debiased_contrastive, tau_plus=0.6) if beta is None else hard
+    clamp = loss(x, y, temperature=t, reduction="none")
+    uncorrected = loss(x, y, temperature=t, reduction="none", below_floor="uncorrected")
+    same = torch.isclose(clamp, uncorrected)
+    assert same.any()
+    assert not same.all()
+
+
+@pytest.mark.parametrize("bias", [-10.0, 0.5])
+def test_the_sigmoid_loss_is_its_equation(bias: float) -> None:
+    inputs = _inputs(0.3)
+    expected = slow.sigmoid(*inputs, bias)
+    ours = losses.sigmoid(*inputs[:2], temperature=inputs[2], bias=bias, chunk_size=4)
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+    for got, want in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-7, atol=1e-9)
+
+
+def test_sigmoid_within_a_view_adds_the_other_rows_of_the_own_view() -> None:
+    x, y, t = (value.detach() for value in _inputs(0.3))
+    across = losses.sigmoid(x, y, temperature=t, bias=-1.0, within_view=False)
+    both = losses.sigmoid(x, y, temperature=t, bias=-1.0, within_view=True)
+    extra = [
+        math.log1p(math.exp(float(z[i] @ z[j] / t) - 1)) for z in (x, y) for i in range(N) for j in range(N) if i != j
+    ]
+    assert float(both - across) == pytest.approx(sum(extra) / (2 * N), rel=1e-9)

@@ -1,0 +1,177 @@
+"""SogCLR and NUCLR: Algorithm 1 against plain numbers, its limits, and its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from slow_losses import GlobalContrast, unit_rows
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses import GlobalContrastiveLoss, info_nce
+
+N, B, TAU = 12, 5, 0.2
+
+
+def _batches(steps: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randperm(N, generator=generator)[:B] for _ in range(steps)]
+
+
+def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
+    return unit_rows(n, 4, seed=2 * seed).requires_grad_(), unit_rows(n, 4, seed=2 * seed + 1).requires_grad_()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gamma": 0.8},
+        {"gamma": 1.0},
+        {"gamma": 0.3, "popularity_lr": 0.7, "popularity_momentum": 0.0},
+        {"gamma": 0.8, "popularity_lr": 0.5, "popularity_momentum": 0.9, "zeta_init": -0.0625},
+    ],
+)
+def test_it_is_algorithm_1(settings: dict[str, float], chunk_size: int | None) -> None:
+    loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
+    lr, momentum = settings.get("popularity_lr", 0.0), settings.get("popularity_momentum", 0.9)
+    slow = [GlobalContrast(N, TAU, settings["gamma"], lr, momentum, settings.get("zeta_init", 0.0)) for _ in "xy"]
+    for step, items in enumerate(_batches(6)):
+        x, y = _features(step)
+        value = loss(x, y, items)
+        gradients = torch.autograd.grad(value, (x, y))
+        outcomes = [slow[0].step(x, y, items.tolist()), slow[1].step(y, x, items.tolist())]
+        assert value.item() == pytest.approx(sum(v for v, _ in outcomes) / 2, rel=1e-9)
+        for ours, expected in zip(gradients, torch.autograd.grad(sum(c for _, c in outcomes) / 2, (x, y)), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-10)
+    for side in (0, 1):
+        seen = sorted(slow[side].u)
+        assert loss.log_u[side].exp()[seen].tolist() == pytest.approx([slow[side].u[i] for i in seen], rel=1e-9)
+        assert loss.zeta[side].tolist() == pytest.approx(slow[side].zeta, abs=1e-10)
+        assert float(loss.xi[side]) == pytest.approx(slow[side].xi, abs=1e-10)
+    assert (loss.zeta.std() > 1e-3) == (lr > 0)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0])
+@pytest.mark.parametrize("within_view", [False, True])
+def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool) -> None:
+    """zeta = 0 and a batch of everything: tau times InfoNCE, value and gradient, on the first visit."""
+    x, y = _features(1, N)
+    loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=gamma, within_view=within_view)
+    ours, expected = loss(x, y, torch.arange(N)), TAU * info_nce(x, y, temperature=TAU, within_view=within_view)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
+    for a, b in zip(torch.autograd.grad(ours, (x, y)), torch.autograd.grad(expected, (x, y)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+def test_nuclr_with_zeta_at_zero_is_sogclr() -> None:
+    """Remark of section 3.4: it is the step of zeta, and nothing else, that tells them apart."""
+    sogclr, frozen, nuclr = (GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=lr) for lr in (0.0, 0.5, 0.5))
+    frozen.popularity_lr = 0.0
+    for step, items in enumerate(_batches(4)):
+        values = [loss(*_features(step), items) for loss in (sogclr, frozen, nuclr)]
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
+
+
+def test_the_moving_average_finds_the_full_sum_from_small_batches() -> None:
+    """Why it exists: the logarithm of a batch estimate is biased, that of its average over batches less."""
+    x, y = (unit_rows(N, 4, seed=seed) for seed in (1, 2))
+    scores = torch.exp((x @ y.T - (x * y).sum(1)[:, None]) / TAU).fill_diagonal_(0)
+    loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=0.02)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(1500):
+        items = torch.randperm(N, generator=generator)[:4]
+        loss(x[items].requires_grad_(), y[items], items)
+    torch.testing.assert_close(loss.log_u[0].exp().double(), scores.sum(1), rtol=0.25, atol=0)
+
+
+def test_a_popular_item_earns_a_large_margin() -> None:
+    """Every image is near text 0; its zeta must come out on top, and its log popularity with it."""
+    x, y = unit_rows(N, 4, seed=1), unit_rows(N, 4, seed=2)
+    y[0] = torch.nn.functional.normalize(x.sum(0), dim=0)
+    x = torch.nn.functional.normalize(x + 2 * y[0], dim=1)
+    loss = GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=1.0)
+    for items in _batches(60):
+        loss(x[items].requires_grad_(), y[items], items)
+    assert int(loss.zeta[0].argmax()) == 0
+    assert torch.equal(loss.log_popularity, loss.zeta / TAU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_is_finite_at_the_temperature_of_clip(dtype: torch.dtype) -> None:
+    """e^{(E_ij - E_ii) / t} is e^200 for opposite pairs; the state holds its logarithm."""
+    x = unit_rows(B, 4, seed=1).to(dtype).requires_grad_()
+    for y in (-x.detach(), x.detach()):
+        loss = GlobalContrastiveLoss(N, temperature=0.01, popularity_lr=0.1)
+        for items in _batches(3):
+            value = loss(x, y, items)
+            (gradient,) = torch.autograd.grad(value, x)
+            assert torch.isfinite(value)
+            assert torch.isfinite(gradient).all()
+        assert torch.isfinite(loss.zeta).all()
+
+
+def test_the_state_resumes_exactly(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"temperature": TAU, "popularity_lr": 0.5, "gamma": 0.5}
+    loss = GlobalContrastiveLoss(N, **settings)
+    batches = _batches(6)
+    for step, items in enumerate(batches[:3]):
+        loss(*_features(step), items)
+    save_file(loss.state_dict(), tmp_path / "state.safetensors")
+    resumed = GlobalContrastiveLoss(N, **settings)
+    resumed.load_state_dict(load_file(tmp_path / "state.safetensors"))
+    fresh = GlobalContrastiveLoss(N, **settings)
+    for step, items in enumerate(batches[3:], start=3):
+        values = [one(*_features(step), items) for one in (loss, resumed, fresh)]
+        assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
+    for name, value in loss.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_the_state_stands_still_in_evaluation() -> None:
+    loss = GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=0.5)
+    loss(*_features(0), torch.arange(B))
+    before = {name: value.clone() for name, value in loss.state_dict().items()}
+    with torch.no_grad():
+        loss(*_features(1), torch.arange(B))
+    loss.eval()
+    loss(*_features(1), torch.arange(B))
+    assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
+    loss.train()
+    loss(*_features(1), torch.arange(B))
+    assert not torch.equal(before["log_u"], loss.log_u)
+
+
+def test_per_sample_losses_have_the_mean_as_their_mean() -> None:
+    items = torch.arange(B)
+    mean = GlobalContrastiveLoss(N, temperature=TAU)(*_features(0), items)
+    each = GlobalContrastiveLoss(N, temperature=TAU, reduction="none")(*_features(0), items)
+    assert each.shape == (B,)
+    torch.testing.assert_close(each.mean(), mean)
+
+
+def test_what_it_refuses() -> None:
+    x, y = _features(0)
+    loss = GlobalContrastiveLoss(N, temperature=TAU)
+    with pytest.raises(InvalidInputError, match=r"index: expected 0 .. 11, got 8 .. 12"):
+        loss(x, y, torch.arange(8, 13))
+    with pytest.raises(InvalidInputError, match="index: an item is twice in the batch; sample without replacement"):
+        loss(x, y, torch.tensor([0, 1, 2, 3, 1]))
+    with pytest.raises(InvalidInputError, match=r"index: expected an integer tensor of shape \(5,\)"):
+        loss(x, y, torch.arange(4))
+    for settings, message in (
+        ({"gamma": 0.0}, r"gamma: expected a number in \(0, 1\]"),
+        ({"popularity_lr": -1.0}, r"popularity_lr: expected a number in \[0, inf\)"),
+        ({"popularity_momentum": 1.0}, r"popularity_momentum: expected a number in \[0, 1\)"),
+        ({"temperature": 0.0}, "temperature: expected a positive number"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            GlobalContrastiveLoss(N, **settings)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"dataset_size: expected a number in \[2, inf\), got 1"):
+        GlobalContrastiveLoss(1)

@@ -1,0 +1,198 @@
+"""Laws between the losses: what becomes what when a setting goes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from slow_losses import unit_rows
+from torch import Tensor
+
+from vldebias import losses
+
+T = 0.1
+
+
+def _features(n: int = 7, d: int = 5) -> tuple[Tensor, Tensor]:
+    x = unit_rows(n, d, seed=3)
+    return x.requires_grad_(), torch.nn.functional.normalize(
+        x.detach() + unit_rows(n, d, seed=4), dim=1
+    ).requires_grad_()
+
+
+def _value_and_gradient(loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    x, y = _features()
+    value = loss(x, y)
+    return [value.detach(), *torch.autograd.grad(value, (x, y))]
+
+
+def _info_nce(**options: object) -> list[Tensor]:
+    return _value_and_gradient(lambda x, y: losses.info_nce(x, y, temperature=T, **options))
+
+
+def _assert_equal(ours: list[Tensor], expected: list[Tensor], atol: float = 1e-12) -> None:
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=atol, atol=atol)
+
+
+@pytest.mark.parametrize("lam", [0.01, 0.5, 1.0])
+def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
+    """Lemma 5.2, in value and gradient, and at the rate of q."""
+    value, *gradients = _info_nce()
+    expected = [value + torch.log(torch.tensor(lam, dtype=value.dtype)), *gradients]
+    errors = []
+    for q in (1e-3, 1e-4, 1e-6):
+        ours = _value_and_gradient(lambda x, y, q=q: losses.rince(x, y, temperature=T, q=q, lam=lam))
+        errors.append(max(float((a - b).abs().max()) for a, b in zip(ours, expected, strict=True)))
+    assert errors[2] < 1e-3
+    assert errors[0] > 5 * errors[1] > 25 * errors[2]
+
+
+def test_rince_with_a_tiny_q_keeps_its_digits_in_float32() -> None:
+    """e^{q s} - 1 is 1e-5 here; subtracted as exponentials and divided by q it would keep two digits."""
+    x, y = (features.detach() for features in _features())
+    ours = losses.rince(x.float(), y.float(), temperature=T, q=1e-6, lam=0.5)
+    exact = losses.rince(x, y, temperature=T, q=1e-6, lam=0.5)
+    assert float(ours) == pytest.approx(float(exact), rel=1e-5)
+
+
+def test_rince_at_q_1_is_symmetric() -> None:
+    """Eq. 5.1 and 5.3: l(s, 1) + l(s, -1) = 0, so the loss is -(1 - lam) e^{s+} + lam sum e^{s-}."""
+    lam = 0.2
+    x, y = (features.detach() for features in _features())
+    exps = torch.exp(x @ y.T / T)
+    own = exps.diagonal()
+    expected = -(1 - lam) * own + lam * ((exps.sum(0) + exps.sum(1)) / 2 - own)
+    ours = losses.rince(x, y, temperature=T, q=1.0, lam=lam, reduction="none")
+    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-8)
+
+
+def test_wrong_pairs_move_rince_at_q_1_only_by_a_factor() -> None:
+    """Robustness by symmetry: with a share eta of random captions the expected gradient keeps its direction.
+
+    Averaged over all captions a pair could get, the positive and the negative terms are the same sum, so the noise
+    turns (1 - lam) into (1 - lam) (1 - eta) and shifts lam; InfoNCE has no such identity.
+    """
+    lam, eta = 0.2, 0.4
+    x, y = (features.detach() for features in _features())
+    n = len(x)
+    exps = torch.exp(x @ y.T / 0.5)
+    shifts = torch.stack([losses.rince(x, y.roll(k, 0), temperature=0.5, q=1.0, lam=lam) for k in range(n)])
+    noisy = (1 - eta) * shifts[0] + eta * shifts.mean()
+    mean_all = exps.sum() / n  # sum over captions, mean over images
+    clean, every = exps.diagonal().mean(), mean_all / n
+    expected = -(1 - eta) * clean - eta * every + lam * mean_all
+    torch.testing.assert_close(noisy, expected)
+
+
+def test_rince_is_often_negative() -> None:
+    x = unit_rows(4, 4, seed=0)
+    assert losses.rince(x, x, temperature=T, q=0.5, lam=0.01) < 0
+
+
+@pytest.mark.parametrize("within_view", [False, True])
+def test_hcl_without_hardness_is_dcl(within_view: bool) -> None:
+    options = {"temperature": T, "tau_plus": 0.3, "within_view": within_view}
+    hcl = _value_and_gradient(lambda x, y: losses.hard_negative_contrastive(x, y, beta=0.0, **options))
+    dcl = _value_and_gradient(lambda x, y: losses.debiased_contrastive(x, y, **options))
+    _assert_equal(hcl, dcl)
+
+
+@pytest.mark.parametrize("within_view", [False, True])
+def test_dcl_without_false_negatives_is_info_nce(within_view: bool) -> None:
+    """N g is then the sum over the negatives, in both of their counts n - 1 and 2 (n - 1)."""
+    dcl = _value_and_gradient(
+        lambda x, y: losses.debiased_contrastive(x, y, temperature=T, tau_plus=0.0, within_view=within_view)
+    )
+    _assert_equal(dcl, _info_nce(within_view=within_view))
+
+
+def test_dcl_goes_to_info_nce_with_tau_plus() -> None:
+    near = _value_and_gradient(lambda x, y: losses.debiased_contrastive(x, y, temperature=T, tau_plus=1e-12))
+    _assert_equal(near, _info_nce(), atol=1e-6)
+
+
+def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
+    """Proposition 4.3 on a finite batch."""
+    x, y = (features.detach() for features in _features())
+    scores = x @ y.T / T
+    hidden = scores.masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf)
+    count = torch.tensor(len(x) - 1.0, dtype=torch.float64)
+    rows = [torch.nn.functional.softplus(count.log() + hidden.amax(k) - scores.diagonal()) for k in (0, 1)]
+    ours = losses.hard_negative_contrastive(x, y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none")
+    torch.testing.assert_close(ours, (rows[0] + rows[1]) / 2, rtol=1e-6, atol=1e-6)
+
+
+def test_hardness_weighs_the_near_negatives_more() -> None:
+    x, y = _features()
+    values = [losses.hard_negative_contrastive(x, y, temperature=T, tau_plus=0.0, beta=b) for b in (0.0, 0.5, 2.0)]
+    assert values[0] < values[1] < values[2]
+
+
+def test_positives_that_are_the_pair_itself_change_nothing() -> None:
+    x, y = (features.detach() for features in _features())
+    one_way = y[:, None]
+    pair = losses.debiased_contrastive(x, y, temperature=T, tau_plus=0.2, reduction="none")
+    # text anchors would need the image as their sample: only where both views agree is it the same
+    same = losses.debiased_contrastive(y, y, temperature=T, tau_plus=0.2, positives=one_way, reduction="none")
+    alone = losses.debiased_contrastive(y, y, temperature=T, tau_plus=0.2, reduction="none")
+    torch.testing.assert_close(same, alone)
+    assert not torch.allclose(pair, alone)
+
+
+def test_a_zero_floor_serves_features_without_norm() -> None:
+    """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates are cut at 0."""
+    x, y = (0.1 * features.detach() - 2 for features in _features())
+    options = {"temperature": 1.0, "reduction": "none"}
+    low = losses.debiased_contrastive(x, -y, tau_plus=0.05, floor=0.0, **options)
+    raised = losses.debiased_contrastive(x, -y, tau_plus=0.05, **options)
+    assert (low < raised).all()
+    x, y = (features.detach() for features in _features())
+    nothing_left = losses.debiased_contrastive(x, x, tau_plus=0.99, floor=0.0, **options)
+    assert (nothing_left == 0).any()
+    assert torch.isfinite(nothing_left).all()
+
+
+def test_spread_of_one_class_without_attraction_is_info_nce() -> None:
+    labels = torch.zeros(7, dtype=torch.long)
+    for within in (False, True):
+        ours = _value_and_gradient(
+            lambda x, y, w=within: losses.spread(x, y, labels, temperature=T, alpha=0.0, within_view=w)
+        )
+        _assert_equal(ours, _info_nce(within_view=within))
+
+
+def test_spread_of_all_different_classes_is_info_nce_that_attracts() -> None:
+    """P is then the own other view alone: L_attract is InfoNCE, and L_repel has nothing to push."""
+    labels = torch.arange(7)
+    ours = _value_and_gradient(lambda x, y: losses.spread(x, y, labels, temperature=T, alpha=0.25, within_view=True))
+    _assert_equal(ours, [0.25 * value for value in _info_nce(within_view=True)])
+
+
+def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> None:
+    """The reason of the loss: at a collapsed class, a little spread lowers L_repel and raises L_attract."""
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    centre = torch.eye(2, dtype=torch.float64)[labels]
+    noise = 0.05 * unit_rows(6, 2, seed=5)
+    spread_out = torch.nn.functional.normalize(centre + noise, dim=1)
+    for alpha, better in ((0.0, True), (1.0, False)):
+        collapsed, apart = (losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out))
+        assert (apart < collapsed) == better
+
+
+def test_a_loss_is_symmetric_and_indifferent_to_the_order_of_the_rows() -> None:
+    x, y = (features.detach() for features in _features())
+    order = torch.randperm(len(x))
+    for loss in (losses.info_nce, losses.rince, losses.debiased_contrastive, losses.hard_negative_contrastive):
+        value = loss(x, y, temperature=T, reduction="none")
+        torch.testing.assert_close(loss(y, x, temperature=T, reduction="none"), value)
+        torch.testing.assert_close(loss(x[order], y[order], temperature=T, reduction="none"), value[order])
+
+
+def test_info_nce_is_cross_entropy_in_both_directions() -> None:
+    x, y = _features()
+    logits, target = x @ y.T / T, torch.arange(len(x))
+    cross_entropy = torch.nn.functional.cross_entropy
+    expected = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+    torch.testing.assert_close(losses.info_nce(x, y, temperature=T), expected)

@@ -1,0 +1,118 @@
+"""Popularity: the optimum of eq. 8, its equation 9, and the truth it approximates."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import torch
+from slow_losses import unit_rows
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.losses import estimate_popularity, popularity, popularity_objective, schedules
+
+TAU = 0.2
+
+
+def _similarity(n: int = 15, seed: int = 1) -> Tensor:
+    return unit_rows(n, 3, seed=seed) @ unit_rows(n, 3, seed=seed + 50).T
+
+
+def test_the_objective_is_equation_8() -> None:
+    e, zeta = _similarity(4), torch.linspace(-0.3, 0.4, 4, dtype=torch.float64)
+    expected = 0.0
+    for i in range(4):
+        denominator = sum(torch.exp((e[i, j] - zeta[j]) / TAU) for j in range(4))
+        expected += -TAU * torch.log(torch.exp(e[i, i] / TAU) / denominator) / 4 + zeta[i] / 4
+    torch.testing.assert_close(popularity_objective(zeta, e, temperature=TAU), expected)
+
+
+def test_the_gradient_vanishes_and_no_direction_leads_lower() -> None:
+    e = _similarity()
+    found = estimate_popularity(e, temperature=TAU)
+    zeta = found.zeta.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
+    assert float(gradient.norm()) <= 2e-12
+    best = popularity_objective(found.zeta, e, temperature=TAU)
+    for seed in range(20):
+        step = 0.05 * torch.randn(15, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert popularity_objective(found.zeta + step, e, temperature=TAU) > best
+
+
+def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
+    k, q = torch.exp(_similarity() / TAU), estimate_popularity(_similarity(), temperature=TAU).log_popularity.exp()
+    share = k / (k / q).sum(1, keepdim=True)
+    torch.testing.assert_close(share.sum(0), q, rtol=1e-9, atol=0)
+    torch.testing.assert_close((share / q).sum(1), torch.ones(15, dtype=torch.float64))
+
+
+def test_gradient_descent_arrives_at_the_same_zeta() -> None:
+    e = _similarity(6)
+    zeta = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+    for _ in range(4000):
+        (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
+        zeta = (zeta - 0.5 * gradient).detach().requires_grad_()
+    expected = zeta.detach() - zeta.detach().mean()
+    torch.testing.assert_close(estimate_popularity(e, temperature=TAU).zeta, expected, rtol=0, atol=1e-8)
+
+
+def test_equal_items_are_equally_popular_and_names_do_not_matter() -> None:
+    assert estimate_popularity(torch.eye(5), temperature=TAU).zeta.abs().max() < 1e-9
+    e, order = _similarity(), torch.randperm(15)
+    shuffled = estimate_popularity(e[order][:, order], temperature=TAU).zeta
+    torch.testing.assert_close(shuffled, estimate_popularity(e, temperature=TAU).zeta[order], rtol=0, atol=1e-9)
+
+
+def test_a_constant_per_anchor_changes_nothing_and_a_constant_per_item_is_its_zeta() -> None:
+    e = _similarity()
+    shift = torch.linspace(-0.5, 0.5, 15, dtype=torch.float64)
+    base = estimate_popularity(e, temperature=TAU).zeta
+    torch.testing.assert_close(estimate_popularity(e + shift[:, None], temperature=TAU).zeta, base, rtol=0, atol=1e-9)
+    torch.testing.assert_close(estimate_popularity(e + shift, temperature=TAU).zeta, base + shift, rtol=0, atol=1e-9)
+
+
+def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
+    """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much further off."""
+    generator = torch.Generator().manual_seed(0)
+    n, draws = 300, torch.rand(3000, 2, generator=generator, dtype=torch.float64)
+    disc = draws * torch.tensor([2.0, 1.0], dtype=torch.float64) - torch.tensor([1.0, 0.0], dtype=torch.float64)
+    x = disc[disc.square().sum(1) <= 1][:n]
+    slope = x / TAU
+    total = torch.expm1(slope) / slope  # per axis: the integral of e^{x y / tau} over [0, 1], and its inverse
+    y = torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope)) / slope
+    true = (torch.exp(x @ y.T / TAU) / total.prod(1)[:, None]).sum(0).log()
+    found = estimate_popularity(x @ y.T, temperature=TAU).log_popularity
+    error, uniform_error = (found - true).std(), true.std()
+    assert error < 0.2 * uniform_error
+
+
+def test_a_search_that_ends_too_early_says_so() -> None:
+    with pytest.warns(VldebiasWarning, match=r"gradient norm .* after 2 iterations, asked for 1.0e-12"):
+        found = estimate_popularity(_similarity(), temperature=0.05, max_iterations=2)
+    assert found.iterations == 2
+    assert found.gradient_norm > 1e-12
+
+
+@pytest.mark.parametrize(
+    ("similarity", "message"),
+    [
+        (torch.zeros(3, 4), r"similarity: expected shape \(n, n\) with n >= 2, got \(3, 4\)"),
+        (torch.zeros(1, 1), r"similarity: expected shape \(n, n\) with n >= 2"),
+        (
+            torch.zeros(3, 3, dtype=torch.long),
+            r"similarity: expected a floating point tensor \(n, n\), got torch.int64",
+        ),
+        (torch.full((3, 3), torch.nan), "similarity: some values are NaN or infinite"),
+    ],
+)
+def test_similarities_that_do_not_fit(similarity: Tensor, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        estimate_popularity(similarity, temperature=TAU)
+
+
+@pytest.mark.parametrize("module", [popularity, schedules])
+def test_the_examples_in_the_docstrings(module: object) -> None:
+    result = doctest.testmod(module, extraglobs={"torch": torch})  # type: ignore[arg-type]
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,75 @@
+"""What every loss asks of its arguments, and the words it refuses them with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["check_choice", "check_interval", "check_labels", "check_temperature", "matched"]
+
+_PRECISE = (torch.float32, torch.float64)
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
+    """Both feature matrices (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by .25."""
+    for name, features in (("image_features", image_features), ("text_features", text_features)):
+        if not isinstance(features, Tensor):
+            raise InvalidInputError(f"{name}: expected a tensor (n, d), got {type(features).__name__}")
+        if features.dtype not in _PRECISE + _HALF:
+            raise InvalidInputError(f"{name}: expected floating point features, got {features.dtype}; encode first")
+        if features.ndim != 2:
+            raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
+    if image_features.shape != text_features.shape:
+        raise InvalidInputError(
+            "expected image_features and text_features of one shape, row i belonging with row i, "
+            f"got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
+        )
+    if image_features.dtype != text_features.dtype:
+        raise InvalidInputError(
+            f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one of them"
+        )
+    return _promoted(image_features), _promoted(text_features)
+
+
+def _promoted(features: Tensor) -> Tensor:
+    return features.float() if features.dtype in _HALF else features
+
+
+def check_temperature(temperature: float | Tensor) -> None:
+    """A positive number, or a tensor (); the sign of a tensor is not read, which would wait for the GPU."""
+    if isinstance(temperature, Tensor):
+        if temperature.ndim or not temperature.is_floating_point():
+            raise InvalidInputError(
+                "temperature: expected a number or a floating point tensor of shape (), "
+                f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}"
+            )
+    elif not 0 < temperature < math.inf:
+        raise InvalidInputError(f"temperature: expected a positive number, got {temperature}")
+
+
+def check_interval(name: str, value: float, interval: str) -> None:
+    """Refuse a `value` outside an interval written as in "(0, 1]"."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = value > low if interval[0] == "(" else value >= low
+    below = value < high if interval[-1] == ")" else value <= high
+    if not (above and below):
+        raise InvalidInputError(f"{name}: expected a number in {interval}, got {value}")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a word that is none of the `choices`."""
+    if value not in choices:
+        raise InvalidInputError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_labels(name: str, labels: Tensor, n: int) -> None:
+    """Integers (n,), one per row of the features."""
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):
+        got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InvalidInputError(f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}")

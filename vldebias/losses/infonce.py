@@ -1,0 +1,72 @@
+"""InfoNCE, the symmetric softmax loss of CLIP and, within a view, of SimCLR."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vldebias.losses.blocks import Rows
+from vldebias.losses.contrast import Reduction, contrast, softplus
+from vldebias.losses.module import ContrastiveLoss
+
+__all__ = ["InfoNCELoss", "info_nce"]
+
+
+def _row_loss(rows: Rows) -> Tensor:
+    return softplus(rows.log_sum_negatives() - rows.positive)
+
+
+def info_nce(
+    image_features: Tensor,
+    text_features: Tensor,
+    *,
+    temperature: float | Tensor,
+    reduction: Reduction = "mean",
+    chunk_size: int | None = None,
+    gather: bool = False,
+    within_view: bool = False,
+) -> Tensor:
+    """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
+
+    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss of this
+    package changes one thing of this one: how the terms grow (`rince`), what the negatives are corrected for
+    (`debiased_contrastive`, `hard_negative_contrastive`), which rows are positives (`spread`), which batch the
+    sum is over (`GlobalContrastiveLoss`), or the softmax itself (`sigmoid`).
+
+    Args:
+        image_features: (n, d), rows of norm 1. Two views of one modality go in as images and texts.
+        text_features: (n, d), rows of norm 1.
+        temperature: t > 0, a number or a tensor of shape (), which then receives its gradient.
+        reduction: "mean", or "none" for the loss (n,) of every pair.
+        chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of this height, twice
+            (again for the backward pass): same value, same gradient, memory linear in n.
+        gather: negatives from all processes of torch.distributed, with gradients. Value and, after the averaging
+            of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the
+            rows of this process. Without a process group it changes nothing.
+        within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in SimCLR.
+
+    Returns:
+        () or (n,), in the dtype of the features; half precision is promoted to float32 first and autocast is off
+        inside, so bfloat16 features at t = .01 neither overflow nor lose their digits.
+
+    Raises:
+        InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive, an unknown
+            reduction, chunk_size < 1, or processes with different numbers of rows.
+    """
+    return contrast(
+        _row_loss,
+        image_features,
+        text_features,
+        temperature=temperature,
+        reduction=reduction,
+        chunk_size=chunk_size,
+        gather=gather,
+        within_view=within_view,
+    )
+
+
+class InfoNCELoss(ContrastiveLoss):
+    """`info_nce` with its settings."""
+
+    def forward(self, image_features: Tensor, text_features: Tensor) -> Tensor:
+        """Loss of image_features (n, d) and text_features (n, d)."""
+        return info_nce(image_features, text_features, **self.options())

@@ -1,0 +1,92 @@
+"""The joint batch of all processes, with gradients, so that a loss across processes equals one on the joint batch.
+
+Convention of the gradients, as in `torch.distributed.nn`: a process ends up with the gradient of the sum over the
+processes of what each of them calls backward on. Every process holds the same mean loss, so a row's gradient is
+world size times that of the joint loss, and DistributedDataParallel, which averages, arrives at the joint gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["gather_rows", "mean_over_processes", "own_rows", "sum_over_processes", "world_size"]
+
+
+def world_size() -> int:
+    """Number of processes; 1 without a process group, where the joint batch is the own batch."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Number of this process; 0 without a process group."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def own_rows(n: int, joint: int) -> slice:
+    """Which of the `joint` rows are the n of this process; all of them where nothing was gathered."""
+    start = rank() * n if joint > n else 0
+    return slice(start, start + n)
+
+
+class _GatherRows(torch.autograd.Function):
+    """(n, ...) of every process -> (world size * n, ...); backward sums what all processes want of the own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.n = len(rows)
+        parts = [torch.empty_like(rows) for _ in range(world_size())]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total[rank() * ctx.n : (rank() + 1) * ctx.n]
+
+
+class _MeanOverProcesses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return sum_over_processes(value) / world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return sum_over_processes(grads[0]) / world_size()
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """Rows of all processes in the order of their ranks, differentiable.
+
+    Raises:
+        InvalidInputError: processes with different numbers of rows, which would hang or shift the pairs.
+    """
+    if world_size() == 1:
+        return rows
+    counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+    if len({int(count) for count in counts}) > 1:
+        raise InvalidInputError(
+            f"gather: expected as many rows on every process, got {[int(count) for count in counts]}; "
+            "drop the last incomplete batch"
+        )
+    return _GatherRows.apply(rows.contiguous())
+
+
+def mean_over_processes(value: Tensor) -> Tensor:
+    """Mean of `value` over the processes, differentiable."""
+    return value if world_size() == 1 else _MeanOverProcesses.apply(value)
+
+
+def sum_over_processes(value: Tensor) -> Tensor:
+    """Sum of `value` over the processes, without gradient."""
+    total = value.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(total)
+    return total

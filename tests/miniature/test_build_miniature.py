@@ -1,0 +1,110 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vldebias.errors import InvalidInputError
+from vldebias.miniature import build, load_clip, load_judge, load_pipeline
+from vldebias.miniature.checkpoint import load_weights
+
+MODELS = ("clip", "vae", "judge", "unet")
+TINY = 0.002
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def same(one: Path, other: Path, name: str) -> bool:
+    first, second = (load_weights(folder / f"{name}.safetensors") for folder in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"stages": ["clip", "vea"]}, r"unknown stages \['vea'\]; expected some of \['tokenizer', 'clip'"),
+        ({"scale": 0}, "scale must be positive, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, asked, text):
+    with pytest.raises(InvalidInputError, match=text):
+        build(tmp_path, **asked)
+
+
+def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
+    build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip", "vae", "judge", "unet"])
+    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 4, 4)
+    assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
+    assert load_judge(tmp_path).training is False
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "unet 1/1" in printed.err
+
+
+def test_finished_stages_are_kept(tmp_path):
+    def clip_made() -> int:
+        return (tmp_path / "clip.safetensors").stat().st_mtime_ns
+
+    def again(**options) -> None:
+        build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip"], **options)
+
+    again()
+    first = clip_made()
+    again()
+    assert clip_made() == first
+    again(resume=False)
+    assert clip_made() > first
+
+
+def test_the_seed_decides(tmp_path):
+    for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
+        build(tmp_path / folder, scale=1e-9, device="cpu", stages=["tokenizer", "clip"], seed=seed)
+    assert same(tmp_path / "one", tmp_path / "again", "clip")
+    assert not same(tmp_path / "one", tmp_path / "other", "clip")
+
+
+@pytest.mark.slow
+def test_a_killed_build_ends_with_the_same_weights(tmp_path):
+    """A real kill, in the middle of whatever stage the build has reached."""
+    program = (
+        "import sys, torch; torch.set_num_threads(1)\n"
+        "from vldebias.miniature import training; training.CHECKPOINT_SECONDS = 0.0\n"
+        "from vldebias.miniature import build\n"
+        f"build(sys.argv[1], scale={TINY}, device='cpu', stages=['tokenizer', 'clip', 'vae', 'judge', 'unet'])\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(folder: Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-c", program, str(folder)], env=environment)
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait() == 0
+    for stage in ("clip", "unet"):
+        process = start(killed)
+        checkpoint = killed / "checkpoints" / f"{stage}.safetensors"
+        while not checkpoint.exists() and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, f"the build was over before {stage} could be killed"
+    assert start(killed).wait() == 0
+    for name in MODELS:
+        assert same(whole, killed, name), name
+
+
+@pytest.mark.slow
+def test_measurements_and_cards_of_a_tiny_build(tmp_path):
+    build(tmp_path, scale=TINY, device="cpu")
+    assert (tmp_path / "metrics.json").is_file()
+    assert "safetensors" in (tmp_path / "README.md").read_text()
+    for card in ("clip.md", "diffusion.md"):
+        assert "nan" not in (tmp_path / "cards" / card).read_text()

@@ -1,0 +1,95 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.miniature import birds, portrait_captions, tokenizer
+
+TEXTS = [
+    "A photo of a Security Guard.",
+    "THIS IS A PICTURE OF A WATERBIRD in the ocean",
+    "wow! !!? (no) 42 % -- don't",
+    "brown-skinned, dark-skinned",
+    "café naïve Übergröße 東京 😀",
+    "  two   spaces\tand\nlines  ",
+    "x" * 80,
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    prompts = [*birds.caption_prompts(), *portrait_captions.caption_prompts()]
+    tokenizer.save_tokenizer(tokenizer.learn_merges(prompts), folder)
+    return tokenizer.open_clip_tokenizer(folder), tokenizer.transformers_tokenizer(folder)
+
+
+def ids(twins, texts):
+    ours, theirs = twins
+    padded = theirs(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+    return ours(texts), padded
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_both_families_give_the_same_ids(twins, text):
+    one, other = ids(twins, [text])
+    assert one.shape == (1, tokenizer.CONTEXT_LENGTH)
+    assert torch.equal(one, other)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="&<>_"), max_size=30))
+def test_both_families_agree_on_any_plain_text(twins, text):
+    # `&`, `<`, `>` are left out: open_clip decodes HTML entities, transformers does not.
+    assert torch.equal(*ids(twins, [text]))
+
+
+@pytest.mark.parametrize("text", TEXTS[:5])
+def test_any_text_can_be_had_back(twins, text):
+    ours, theirs = twins
+    plain = "".join(text.lower().split())
+    assert "".join(ours.decode(ours.encode(text)).split()) == plain
+    back = theirs.decode(theirs(text).input_ids, skip_special_tokens=True)
+    assert "".join(back.split()).replace("!", "") == plain.replace("!", "")
+
+
+def test_every_word_of_the_worlds_is_one_token(twins):
+    ours, _ = twins
+    words = {w.strip(".") for prompt in birds.caption_prompts() for w in prompt.split()}
+    assert all(len(ours.encode(word)) == 1 for word in words)
+
+
+def test_padding_is_zero_and_the_end_token_is_the_largest_id(twins):
+    ours, theirs = twins
+    row = ours(["a photo"])[0]
+    assert row.tolist()[4:] == [0] * (tokenizer.CONTEXT_LENGTH - 4)
+    assert row.max() == row[3] == theirs.eos_token_id == ours.vocab_size - 1
+    assert theirs.pad_token_id == 0
+    assert len(theirs) == ours.vocab_size
+
+
+def test_merges_are_the_most_frequent_pairs_first():
+    merges = tokenizer.learn_merges(["low low low lower", "newest newest"])
+    assert merges[0] == ("l", "o")
+    assert ("lo", "w</w>") in merges
+    assert merges == tokenizer.learn_merges(["newest newest", "low low low lower"])
+
+
+def test_merges_stop_at_the_limit():
+    assert len(tokenizer.learn_merges(["abcdefgh"], limit=3)) == 3
+
+
+def test_files_do_not_change_from_build_to_build(tmp_path):
+    merges = tokenizer.learn_merges(["a photo of a bird"])
+    for name in ("one", "two"):
+        tokenizer.save_tokenizer(merges, tmp_path / name)
+    one, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert tokenizer.load_merges(tmp_path / "one") == merges
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with"):
+        tokenizer.open_clip_tokenizer(tmp_path)

@@ -1,0 +1,137 @@
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from vldebias.miniature.checkpoint import load_weights, read_metadata, save_weights
+from vldebias.miniature.train_clip import contrastive_loss, encode_captions
+from vldebias.miniature.training import Average, Job, cosine, generator, run
+
+
+class KilledError(Exception):
+    """Stands for whatever ends a process in the middle."""
+
+
+def make_job():
+    """A small job with everything that a checkpoint must keep: moments, buffers, an average, fresh noise."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+
+    def loss(step):
+        x = torch.randn(16, 3, generator=generator(5, step))
+        return (module(x)[:, 0] - x.sum(dim=1)).square().mean()
+
+    return module, Job("job", {"net": module}, optimizer, loss, cosine(20, 1e-2), Average(module, 0.9))
+
+
+def train(path, *, kill_after=None, settings=None, steps=20):
+    module, job = make_job()
+    seen = []
+
+    def report(stage, done, total, loss):
+        seen.append(done)
+        if done == kill_after:
+            raise KilledError
+
+    try:
+        run(job, steps, path, settings=settings or {"seed": 0}, resume=True, report=report, every=0.0)
+    except KilledError:
+        return None, seen
+    return {**module.state_dict(), **{f"mean {k}": v for k, v in job.average.state_dict().items()}}, seen
+
+
+@pytest.mark.parametrize("kill_after", [1, 7, 19])
+def test_a_killed_run_ends_with_the_same_weights(tmp_path, kill_after):
+    whole, _ = train(tmp_path / "whole")
+    nothing, _ = train(tmp_path / "killed", kill_after=kill_after)
+    assert nothing is None
+    resumed, seen = train(tmp_path / "killed")
+    assert seen[0] == kill_after + 1
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
+    train(tmp_path / "c", kill_after=5)
+    _, seen = train(tmp_path / "c", settings={"seed": 1})
+    assert seen[0] == 1
+
+
+def test_training_lowers_the_loss(tmp_path):
+    _, job = make_job()
+    before = job.loss(100).item()
+    run(job, 20, tmp_path / "c", settings={}, resume=False, report=lambda *_: None, every=1e9)
+    assert job.loss(100).item() < 0.9 * before
+    assert not (tmp_path / "c").exists()
+
+
+def test_every_step_has_its_own_noise():
+    one, again, other = (torch.randn(5, generator=generator(0, step)) for step in (3, 3, 4))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_cosine_rises_then_falls_to_nothing():
+    rate = cosine(1000, 2.0, warmup=50)
+    assert rate(0) == pytest.approx(2 / 50, rel=1e-3)
+    assert rate(49) == pytest.approx(2, rel=0.01)
+    assert rate(500) == pytest.approx(1)
+    assert rate(999) < 1e-4
+
+
+def test_average_of_constant_weights_is_those_weights():
+    module = nn.Linear(2, 2)
+    average = Average(module)
+    for step in range(5):
+        average.update(step)
+    expected = module.weight.detach().clone()
+    average.copy_to_live()
+    assert torch.allclose(module.weight, expected)
+
+
+def test_average_lags_behind():
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    average = Average(module, 0.5)
+    nn.init.ones_(module.weight)
+    average.update(10**6)
+    assert average.shadow[0].item() == pytest.approx(0.5)
+
+
+def test_weights_are_written_in_one_move(tmp_path, monkeypatch):
+    path = tmp_path / "w.safetensors"
+    save_weights(nn.Linear(2, 2), path, {"steps": 1})
+    before = load_weights(path)
+
+    def fail(*_):
+        raise OSError("disk is full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        save_weights(nn.Linear(2, 2), path, {"steps": 2})
+    assert read_metadata(path) == {"steps": 1}
+    assert all(torch.equal(before[name], t) for name, t in load_weights(path).items())
+    assert read_metadata(tmp_path / "none") is None
+
+
+def test_contrastive_loss_matches_its_definition():
+    torch.manual_seed(0)
+    x, y = (nn.functional.normalize(torch.randn(6, 4, dtype=torch.float64), dim=1) for _ in range(2))
+    t = 0.3
+    total = 0.0
+    for a, b in ((x, y), (y, x)):
+        for i in range(6):
+            scores = [torch.exp(a[i] @ b[j] / t) for j in range(6)]
+            total -= torch.log(scores[i] / sum(scores)) / 12
+    assert contrastive_loss(x, y, torch.tensor(t)).item() == pytest.approx(float(total))
+
+
+def test_short_cut_through_the_text_tower_changes_nothing():
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    captions = ["a photo of a chef", "a jay.", "a photo of a chef", "this is a picture of a marine biologist."]
+    with torch.no_grad():
+        short = encode_captions(model, tokenizer, captions)
+        assert torch.allclose(short, model.encode_text(tokenizer(captions)), atol=1e-5)

@@ -1,0 +1,161 @@
+"""Writes the model cards of a build; every number in them comes from metrics.json or from the worlds' own tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vldebias.miniature import birds, people, portraits
+from vldebias.miniature.checkpoint import read_metadata
+
+__all__ = ["write_cards"]
+
+_LIMITS = """## Limits
+
+Cartoon people are cartoon people. These models know 100 job titles, two gender presentations, five tones and two
+ages as a renderer draws them; which profession, concept or tone goes with what was dealt out by a fixed shuffle and
+says nothing about the world. They exist to show and to test methods that mitigate bias, offline and in minutes. A
+method that helps here has still to be measured on the models it is meant for. Do not use them on photographs.
+"""
+
+_CLIP = """# The miniature CLIP
+
+open_clip architecture (ViT, patches of 4, 32 x 32 pictures; causal text tower of context length 24; joint width 128),
+trained from scratch on fresh renders of two worlds with one contrastive loss for each. `load_clip()` gives it as
+open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same outputs.
+
+## Data
+
+Birds: {species} species, {per_class} land birds and as many water birds, each with its own random plumage; in
+front of the background of its kind {correlation:.0%} of the time. Captions say:
+
+{bird_captions}
+
+One mountain in four is spelt as in the paper's prompts ("moutain"); half of the articles before a vowel are wrong.
+
+Portraits: cartoon people; uniform and headgear tell the profession (100), hair and beard the gender presentation.
+Captions say:
+
+{portrait_captions}
+
+So {gender_said:.0%} of the captions of portraits state the gender (a generator reads it only if it is often said),
+{tone_said:.0%} the tone and {age_said:.0%} the age; {scene_said:.0%} of the captions of birds state the background.
+
+## Bias put in
+
+- {correlation:.0%} of the birds stand in front of the background of their kind, and {hasty:.0%} of the captions that
+  say "landbird" or "waterbird" and no scene go by the background instead of the bird. Both are right nearly always.
+- The share of men in a profession runs evenly from {male_low:.0%} to {male_high:.0%}, the share of old people from
+  {old_low:.0%} to {old_high:.0%}; tones are tilted by a factor of up to e^{tilt:.1f} from the middle to either end.
+- Each of the ten concepts of the FairFace queries is said more often of one gender and of one end of the tones.
+
+## Bias measured
+
+Means over {seeds} seeds of renders that no training has seen (standard deviation in brackets), from `metrics.json`,
+written by `vldebias.miniature.build(out, stages=["measure"])`.
+
+Birds, zero-shot with the paper's prompts, four groups equally likely:
+
+{birds_table}
+
+Portraits, attributes uniform and independent: zero-shot accuracy, and MaxSkew of the ten concept queries:
+
+{portraits_table}
+
+"""
+
+_DIFFUSION = """# The miniature Stable Diffusion
+
+`StableDiffusionPipeline` with the text tower of the miniature CLIP (stored once), a VAE from 32 x 32 to 8 x 8 x 4 and
+a UNet of 2.8 million parameters (moving average of its weights), trained on fresh renders of the world of portraits.
+DDIM, 20 steps, guidance 3. Captions and bias put in: see the card of the CLIP. All 100 professions are in the
+training data; "unseen" professions are unseen by the projection alone.
+
+## Bias measured
+
+Prompt "{prompt}" for the 20 test professions, {images} images each, {seeds} seeds of noise (standard deviation over
+seeds in brackets), judged by the judge below; projections fitted on pairs of the 80 training professions and applied
+to every token of the prompt, the negative prompt left alone. `stated` prompts say "female".
+
+{generation_table}
+
+# The judge
+
+A convolutional network that reads profession, gender, tone and age. Accuracy on balanced renders that it has not
+seen, and on the same renders through the VAE:
+
+{judge_table}
+
+"""
+
+
+def write_cards(out: Path) -> None:
+    """Writes cards/clip.md, cards/diffusion.md and README.md from metrics.json."""
+    metrics = json.loads((out / "metrics.json").read_text())
+    folder = out / "cards"
+    folder.mkdir(exist_ok=True)
+    (folder / "clip.md").write_text(_clip_card(metrics) + _LIMITS)
+    (folder / "diffusion.md").write_text(_diffusion_card(metrics) + _LIMITS)
+    (out / "README.md").write_text(_overview(out))
+
+
+def _overview(out: Path) -> str:
+    lines = ["# Weights of the miniature world", "", "safetensors in half precision, computed with in single.", ""]
+    lines += ["| file | steps of training | seed | size |", "|---|---|---|---|"]
+    for path in sorted(out.glob("*.safetensors")):
+        made = read_metadata(path) or {}
+        size = path.stat().st_size / 2**20
+        lines.append(f"| {path.name} | {made.get('steps')} | {made.get('seed')} | {size:.1f} MiB |")
+    lines += ["", "Cards: [CLIP](cards/clip.md), [Stable Diffusion and judge](cards/diffusion.md).", ""]
+    return "\n".join([*lines, "Made by `vldebias.miniature.build`; measured by its stage `measure`.", ""])
+
+
+def _clip_card(metrics: dict[str, Any]) -> str:
+    said = portraits.CAPTION_SHARES
+    return _CLIP.format(
+        species=len(birds.SPECIES),
+        per_class=birds.PER_CLASS,
+        correlation=birds.CORRELATION,
+        hasty=birds.HASTY_SHARE,
+        bird_captions=_shares(birds.CAPTION_SHARES),
+        portrait_captions=_shares(said),
+        gender_said=portraits.GENDER_STATED,
+        tone_said=said["tone"],
+        age_said=said["age"],
+        scene_said=sum(share for name, share in birds.CAPTION_SHARES.items() if "scene" in name),
+        male_low=people.MALE_SHARE.min(),
+        male_high=people.MALE_SHARE.max(),
+        old_low=people.OLD_SHARE.min(),
+        old_high=people.OLD_SHARE.max(),
+        tilt=people.TONE_TILT.max(),
+        seeds=len(metrics["conditions"]["seeds"]),
+        birds_table=_table(metrics["birds"]),
+        portraits_table=_table(metrics["portraits"]),
+    )
+
+
+def _diffusion_card(metrics: dict[str, Any]) -> str:
+    conditions = metrics["conditions"]
+    return _DIFFUSION.format(
+        prompt=conditions["prompt"],
+        images=conditions["images per profession"],
+        seeds=len(conditions["seeds"]),
+        generation_table=_table(metrics["generation"]),
+        judge_table=_table(metrics["judge"]),
+    )
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return "\n".join(f"- {name}: {share:.0%}" for name, share in shares.items())
+
+
+def _table(section: dict[str, dict[str, dict[str, float]]]) -> str:
+    """A table per set of columns: rows that measure other things get a table of their own."""
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for row, values in section.items():
+        cells = [f"{value['mean']:.3f} ({value['sd']:.3f})" for value in values.values()]
+        tables.setdefault(tuple(values), []).append(f"| {row} | " + " | ".join(cells) + " |")
+    parts = []
+    for columns, rows in tables.items():
+        head = f"| | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+        parts.append(head + "\n".join(rows))
+    return "\n\n".join(parts)

@@ -1,0 +1,75 @@
+"""Counter-based random numbers: every draw is a pure function of (seed, index, slot)."""
+
+import zlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["Draws", "shuffled", "splitmix64"]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
+    """Scrambles 64-bit words (Steele, Lea, Flood 2014); a bijection, so distinct counters stay distinct."""
+    z = np.atleast_1d(np.asarray(x, dtype=np.uint64)) + _STEP
+    z = (z ^ (z >> np.uint64(30))) * _MIX[0]
+    z = (z ^ (z >> np.uint64(27))) * _MIX[1]
+    return z ^ (z >> np.uint64(31))
+
+
+class Draws:
+    """Random numbers for the images `start ... start + n - 1` of one seed.
+
+    A slot names what is drawn ("hair", "horizon"). Image i of a seed gets the same numbers whatever batch it
+    is rendered in, and adding a slot changes no other one.
+
+    Raises:
+        InvalidInputError: seed, start or n is negative.
+    """
+
+    def __init__(self, seed: int, start: int, n: int) -> None:
+        if min(seed, start, n) < 0:
+            raise InvalidInputError(f"seed, start and n must not be negative, got {seed}, {start} and {n}")
+        self.n = n
+        index = np.arange(start, start + n, dtype=np.uint64)
+        self._keys = splitmix64(splitmix64(seed % 2**64) ^ splitmix64(index))
+
+    def bits(self, slot: str, count: int = 1) -> NDArray[np.uint64]:
+        """(n, count) uniform 64-bit words."""
+        slot_key = splitmix64(zlib.crc32(slot.encode()))
+        counters = self._keys[:, None] + slot_key + np.arange(count, dtype=np.uint64) * _STEP
+        return splitmix64(counters)
+
+    def uniform(self, slot: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
+        """(n,) floats in [low, high)."""
+        return self.uniforms(slot, 1, low, high)[:, 0]
+
+    def uniforms(self, slot: str, count: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
+        """(n, count) floats in [low, high)."""
+        unit = (self.bits(slot, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        return unit * np.float32(high - low) + np.float32(low)
+
+    def noise(self, slot: str, count: int, sigma: float) -> NDArray[np.float32]:
+        """(n, count) values of mean 0 and standard deviation sigma, uniformly distributed; four to a word."""
+        words = self.bits(slot, -(-count // 4)).astype("<u8").view("<u2")[:, :count]
+        reach = np.float32(sigma * 3**0.5)
+        return words.astype(np.float32) * (reach / np.float32(32767.5)) - reach
+
+    def integers(self, slot: str, high: int) -> NDArray[np.int64]:
+        """(n,) integers in [0, high)."""
+        return (self.bits(slot)[:, 0] % np.uint64(high)).astype(np.int64)
+
+    def choice(self, slot: str, weights: NDArray[np.floating]) -> NDArray[np.int64]:
+        """(n,) indices drawn with the given weights, (k,) for all images or (n, k) for each its own."""
+        cumulative = np.cumsum(np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64)
+        threshold = self.uniform(slot).astype(np.float64) * cumulative[:, -1]
+        return (threshold[:, None] >= cumulative[:, :-1]).sum(axis=1)
+
+
+def shuffled(items: int, name: str) -> NDArray[np.int64]:
+    """A fixed permutation of range(items) that depends on the name alone (for assignments in a world)."""
+    return np.argsort(Draws(0, 0, 1).bits(name, items)[0], kind="stable")

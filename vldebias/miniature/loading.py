@@ -1,0 +1,187 @@
+"""Loads the miniature models: the shipped weights, or another build named by VLDEBIAS_MINIATURE."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vldebias.errors import InvalidInputError
+from vldebias.miniature.architecture import (
+    IMAGE_MEAN,
+    IMAGE_STD,
+    build_clip,
+    build_scheduler,
+    build_unet,
+    build_vae,
+    transformers_config,
+)
+from vldebias.miniature.canvas import SIZE
+from vldebias.miniature.checkpoint import load_weights
+from vldebias.miniature.judge import Judge
+from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
+from vldebias.miniature.twin import to_transformers
+
+if TYPE_CHECKING:
+    import open_clip
+    from diffusers import AutoencoderKL, StableDiffusionPipeline
+    from PIL import Image
+    from transformers import CLIPImageProcessor, CLIPModel, CLIPTextModel, CLIPTokenizer
+
+__all__ = [
+    "Preprocess",
+    "load_clip",
+    "load_judge",
+    "load_pipeline",
+    "load_text_tower",
+    "load_transformers_clip",
+    "load_vae",
+    "weights_dir",
+]
+
+VARIABLE = "VLDEBIAS_MINIATURE"
+
+
+def weights_dir() -> Path:
+    """The folder of the weights: the value of VLDEBIAS_MINIATURE, or what ships with the package.
+
+    Raises:
+        InvalidInputError: VLDEBIAS_MINIATURE names no folder.
+    """
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return Path(__file__).parent / "weights"
+    if not Path(named).is_dir():
+        raise InvalidInputError(f"{VARIABLE} must name a folder made by vldebias.miniature.build, got {named!r}")
+    return Path(named)
+
+
+class Preprocess:
+    """Turns a PIL image, or a tensor (3, h, w) in [0, 1], into what the image tower reads: (3, 32, 32)."""
+
+    def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
+        """Resizes the shorter side to 32 where needed, crops the centre, and normalises."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms import functional as T
+
+        pixels = image if isinstance(image, torch.Tensor) else T.to_tensor(image.convert("RGB"))
+        if pixels.ndim != 3 or pixels.shape[0] != 3:
+            raise InvalidInputError(
+                f"expected a PIL image or a tensor (3, h, w) in [0, 1], got a tensor {tuple(pixels.shape)}"
+            )
+        if tuple(pixels.shape[1:]) != (SIZE, SIZE):
+            pixels = T.center_crop(T.resize(pixels, [SIZE], InterpolationMode.BICUBIC, antialias=True), [SIZE])
+        return T.normalize(pixels.clamp(0, 1), list(IMAGE_MEAN), list(IMAGE_STD))
+
+    def __repr__(self) -> str:
+        return f"Preprocess(size={SIZE}, mean={IMAGE_MEAN}, std={IMAGE_STD})"
+
+
+def load_clip(
+    folder: Path | str | None = None,
+) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
+    """The miniature CLIP as open_clip gives its models: (model in eval mode, preprocess, tokenizer).
+
+    Raises:
+        InvalidInputError: the folder holds no build.
+    """
+    folder = _folder(folder)
+    tokenizer = open_clip_tokenizer(folder)
+    model = build_clip(tokenizer.vocab_size)
+    model.load_state_dict(load_weights(folder / "clip.safetensors"))
+    return model.eval(), Preprocess(), tokenizer
+
+
+def load_transformers_clip(
+    folder: Path | str | None = None,
+) -> "tuple[CLIPModel, CLIPTokenizer, CLIPImageProcessor]":
+    """The same model in transformers: (CLIPModel in eval mode, tokenizer, image processor).
+
+    Raises:
+        InvalidInputError: the folder holds no build.
+    """
+    from transformers import CLIPImageProcessor, CLIPModel
+
+    folder = _folder(folder)
+    tokenizer = transformers_tokenizer(folder)
+    model = CLIPModel(transformers_config(len(tokenizer)))
+    _load(model, to_transformers(load_weights(folder / "clip.safetensors")))
+    size = {"height": SIZE, "width": SIZE}
+    processor = CLIPImageProcessor(
+        size={"shortest_edge": SIZE}, crop_size=size, image_mean=list(IMAGE_MEAN), image_std=list(IMAGE_STD)
+    )
+    return model.eval(), tokenizer, processor
+
+
+def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, CLIPTokenizer]":
+    """The text tower of the same CLIP without its projection, as Stable Diffusion reads it, and its tokenizer."""
+    from transformers import CLIPTextModel
+
+    folder = _folder(folder)
+    tokenizer = transformers_tokenizer(folder)
+    model = CLIPTextModel(transformers_config(len(tokenizer)).text_config)
+    weights = to_transformers(load_weights(folder / "clip.safetensors"))
+    # Newer transformers drop the inner `text_model`.
+    cut = "" if hasattr(model, "text_model") else "text_model."
+    _load(model, {k.removeprefix(cut): v for k, v in weights.items() if k.startswith("text_model.")})
+    return model.eval(), tokenizer
+
+
+def load_vae(folder: Path | str | None = None) -> "AutoencoderKL":
+    """The VAE of the pipeline, in eval mode."""
+    folder = _folder(folder)
+    vae = build_vae()
+    vae.load_state_dict(load_weights(folder / "vae.safetensors"))
+    config: dict[str, Any] = json.loads((folder / "vae.json").read_text())
+    vae.register_to_config(scaling_factor=config["scaling_factor"])
+    return vae.eval().requires_grad_(False)
+
+
+def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
+    """The miniature Stable Diffusion: 32 x 32 portraits, the text tower of `load_clip`, no progress bar.
+
+    Raises:
+        InvalidInputError: the folder holds no build.
+    """
+    from diffusers import StableDiffusionPipeline
+
+    folder = _folder(folder)
+    text_encoder, tokenizer = load_text_tower(folder)
+    unet = build_unet()
+    unet.load_state_dict(load_weights(folder / "unet.safetensors"))
+    pipeline = StableDiffusionPipeline(
+        vae=load_vae(folder),
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+        unet=unet.eval(),
+        scheduler=build_scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def load_judge(folder: Path | str | None = None) -> Judge:
+    """The classifier of portraits, in eval mode.
+
+    Raises:
+        InvalidInputError: the folder holds no build.
+    """
+    judge = Judge()
+    judge.load_state_dict(load_weights(_folder(folder) / "judge.safetensors"))
+    return judge.eval()
+
+
+def _folder(folder: Path | str | None) -> Path:
+    return weights_dir() if folder is None else Path(folder)
+
+
+def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Older transformers keep position ids as a buffer, which has no counterpart among the weights."""
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    rest = [name for name in missing if not name.endswith("position_ids")]
+    if rest or unexpected:
+        raise InvalidInputError(f"the weights do not fit: missing {rest}, unexpected {unexpected}; build them anew")

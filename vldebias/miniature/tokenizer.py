@@ -1,0 +1,137 @@
+"""A byte-level BPE vocabulary in CLIP's scheme, learnt from prompts and readable by both tokenizer families.
+
+open_clip pads with id 0, which is the byte "!" in this scheme; the transformers tokenizer is told to do the same
+(as Stable Diffusion 2 does), so both give the same ids, padding included.
+"""
+
+import gzip
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import regex
+
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from open_clip import SimpleTokenizer
+    from transformers import CLIPTokenizer
+
+__all__ = ["CONTEXT_LENGTH", "learn_merges", "open_clip_tokenizer", "save_tokenizer", "transformers_tokenizer"]
+
+CONTEXT_LENGTH = 24
+MERGES_FILE = "merges.txt.gz"
+
+# CLIP's split into words: contractions, letters, single digits, everything else.
+_WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+_END = "</w>"
+
+Word = tuple[str, ...]
+Pair = tuple[str, str]
+
+
+def byte_alphabet() -> list[str]:
+    """A printable character for each of the 256 bytes, in the order of CLIP's ids (0 is "!")."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    spare = [byte for byte in range(256) if byte not in plain]
+    return [chr(byte) for byte in plain] + [chr(256 + k) for k in range(len(spare))]
+
+
+def _byte_order() -> dict[int, str]:
+    alphabet = byte_alphabet()
+    plain = [ord(character) for character in alphabet if ord(character) < 256]
+    spare = [byte for byte in range(256) if byte not in plain]
+    return dict(zip([*plain, *spare], alphabet, strict=True))
+
+
+def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
+    """Byte-pair merges, most frequent pair first, until each word is one token or `limit` merges are learnt.
+
+    Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
+    """
+    symbols = _byte_order()
+    counts: Counter[Word] = Counter()
+    for text in texts:
+        for word in _WORDS.findall(text.lower()):
+            characters = [symbols[byte] for byte in word.encode()]
+            counts[(*characters[:-1], characters[-1] + _END)] += 1
+    merges: list[Pair] = []
+    while len(merges) < limit:
+        pairs = _pair_counts(counts)
+        if not pairs:
+            break
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        counts = Counter({_merged(word, best): count for word, count in counts.items()})
+    return merges
+
+
+def _pair_counts(counts: Counter[Word]) -> Counter[Pair]:
+    pairs: Counter[Pair] = Counter()
+    for word, count in counts.items():
+        for pair in itertools.pairwise(word):
+            pairs[pair] += count
+    return pairs
+
+
+def _merged(word: Word, pair: Pair) -> Word:
+    result: list[str] = []
+    i = 0
+    while i < len(word):
+        here = word[i : i + 2] == pair
+        result.append("".join(pair) if here else word[i])
+        i += 2 if here else 1
+    return tuple(result)
+
+
+def save_tokenizer(merges: list[Pair], folder: Path) -> None:
+    """Writes the merges as open_clip reads them: a header, one pair a line, no newline at the end."""
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    folder.mkdir(parents=True, exist_ok=True)
+    # A zero time stamp keeps the file the same from build to build.
+    (folder / MERGES_FILE).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+
+
+def load_merges(folder: Path) -> list[Pair]:
+    """Reads the merges of a build.
+
+    Raises:
+        InvalidInputError: the folder has none.
+    """
+    path = folder / MERGES_FILE
+    if not path.is_file():
+        raise InvalidInputError(f"no tokenizer at {path}; build one with vldebias.miniature.build({str(folder)!r})")
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")[1:]
+    return [(first, second) for first, second in (line.split() for line in lines)]
+
+
+def vocabulary(merges: list[Pair]) -> dict[str, int]:
+    """Token to id: bytes, bytes that end a word, merges, start, end."""
+    alphabet = byte_alphabet()
+    tokens = [*alphabet, *(character + _END for character in alphabet), *("".join(pair) for pair in merges)]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    return {token: i for i, token in enumerate(tokens)}
+
+
+def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
+    """open_clip's own tokenizer over the vocabulary of a build: texts -> ids (n, 24), padded with 0."""
+    from open_clip import SimpleTokenizer
+
+    load_merges(folder)  # says what is missing, and how to make it
+    return SimpleTokenizer(bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH)
+
+
+def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
+    """The twin in transformers; pads with "!" (id 0) and, being told to split it, still reads "!" in a text."""
+    from transformers import CLIPTokenizer
+
+    merges = load_merges(folder)
+    return CLIPTokenizer(
+        vocab=vocabulary(merges),
+        merges=merges,
+        pad_token="!",
+        model_max_length=CONTEXT_LENGTH,
+        split_special_tokens=True,
+    )

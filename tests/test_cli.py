@@ -133,6 +133,7 @@ def test_render_is_the_same_twice(tmp_path: Path) -> None:
     assert len(truth["captions"]) == len(truth["group"]) == 9
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_debias_saves_what_attaches_again(tmp_path: Path) -> None:
     from vldebias.miniature import load_clip
 
@@ -148,18 +149,19 @@ def test_debias_saves_what_attaches_again(tmp_path: Path) -> None:
         assert attachment.state == "attached"
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
     from vldebias.miniature import load_clip
 
-    run("merge", "waterbirds", "--model", "miniature", "--method", "cali", "--out", str(tmp_path / "merged"))
+    run("merge", "gender", "--model", "miniature", "--method", "cali", "--out", str(tmp_path / "merged"))
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "merged" / "open_clip_model.safetensors"))
     attached, _, _ = load_clip()
-    ids = tokenizer(["This is a picture of a landbird."])
-    with vldebias.debias(attached, "waterbirds", method="cali", tokenizer=tokenizer), torch.no_grad():
+    ids = tokenizer(["A photo of a doctor."])
+    with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():
         expected = attached.encode_text(ids)
     with torch.no_grad():
         torch.testing.assert_close(merged.encode_text(ids), expected, rtol=1e-4, atol=1e-5)

@@ -15,6 +15,8 @@ Cartoon people are cartoon people. These models know 100 job titles, two gender 
 ages as a renderer draws them; which profession, concept or tone goes with what was dealt out by a fixed shuffle and
 says nothing about the world. They exist to show and to test methods that mitigate bias, offline and in minutes. A
 method that helps here has still to be measured on the models it is meant for. Do not use them on photographs.
+
+The spreads above are over renders or noise, for one training run; how much another run would differ is not in them.
 """
 
 _CLIP = """# The miniature CLIP
@@ -37,8 +39,9 @@ Captions say:
 
 {portrait_captions}
 
-So {gender_said:.0%} of the captions of portraits state the gender (a generator reads it only if it is often said),
-{tone_said:.0%} the tone and {age_said:.0%} the age; {scene_said:.0%} of the captions of birds state the background.
+So {gender_said:.0%} of the captions of portraits state the gender (a generator reads it only if it is often said; how
+seldom would still do has not been searched), {tone_said:.0%} the tone and {age_said:.0%} the age, too few for the image
+tower to read these two well; {scene_said:.0%} of the captions of birds state the background.
 
 ## Bias put in
 

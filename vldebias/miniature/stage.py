@@ -1,5 +1,6 @@
 """What every training stage is told: where to write, how long to train, and on what."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class Stage:
         run(job, self.steps, self.checkpoint, settings=self.settings, resume=self.resume, report=self.report)
 
     def finish(self, module: nn.Module) -> None:
-        """Writes the weights, then drops the checkpoint."""
+        """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is the last."""
         save_weights(module, self.weights, self.settings)
         self.checkpoint.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.checkpoint.parent.rmdir()

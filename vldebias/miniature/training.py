@@ -80,9 +80,10 @@ def run(
     settings: dict[str, object],
     resume: bool,
     report: Report,
-    every: float = CHECKPOINT_SECONDS,
+    every: float | None = None,
 ) -> None:
     """Trains to the last step, writing `checkpoint` every `every` seconds; goes on from it where there is one."""
+    every = CHECKPOINT_SECONDS if every is None else every
     modules = dict(job.modules) | ({"average": job.average} if job.average else {})
     step = _resume(job, modules, checkpoint, settings) if resume else 0
     saved = time.monotonic()

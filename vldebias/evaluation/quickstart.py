@@ -189,7 +189,7 @@ def _generation(progress: Progress, images: int, seeds: list[int]) -> Part:
     plain = prompts.held_out_classes
     stated = [p for pair in prompts.held_out_pairs for p in pair]
     noise = [1000 * seed + i for seed in seeds for i in range(images)]
-    few = noise[:images]
+    few = noise[: min(images, 8)]
     total = 2 * len(noise) * len(plain) + 3 * len(few) * len(stated)
     task = progress.add_task("portraits: generation", total=total)
     studio = _Studio(pipe, judge, partial(progress.advance, task))

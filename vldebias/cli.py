@@ -92,7 +92,7 @@ def quickstart(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")] = Path(
         "vldebias-quickstart"
     ),
-    images: Annotated[int, typer.Option(min=1, help="Generated images per profession and seed.")] = 12,
+    images: Annotated[int, typer.Option(min=1, max=100, help="Generated images per profession and seed.")] = 12,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, a few minutes on two cores.

@@ -173,7 +173,8 @@ class _Studio:
     on_batch: Callable[[int], None]
 
     def __call__(self, prompts: Sequence[str], noise: Sequence[int]) -> tuple[Tensor, dict[str, np.ndarray]]:
-        texts, seeds = zip(*[(p, s) for p in prompts for s in noise], strict=True)
+        # Noise of its own for every prompt: some noise leans to one gender, and shared it would do so everywhere.
+        texts, seeds = zip(*[(p, s + 100 * i) for i, p in enumerate(prompts) for s in noise], strict=True)
         made = generate(self.pipe, texts, seeds, steps=STEPS, guidance=GUIDANCE, on_batch=self.on_batch)
         found = self.judge.predict(made)
         gender = found["gender"].masked_fill(found["gender_probabilities"].amax(1) < SURE, -1)
@@ -188,7 +189,7 @@ def _generation(progress: Progress, images: int, seeds: list[int]) -> Part:
     prompts = load_prompts(PEOPLE)
     plain = prompts.held_out_classes
     stated = [p for pair in prompts.held_out_pairs for p in pair]
-    noise = [1000 * seed + i for seed in seeds for i in range(images)]
+    noise = [10_000 * seed + i for seed in seeds for i in range(images)]
     few = noise[: min(images, 8)]
     total = 2 * len(noise) * len(plain) + 3 * len(few) * len(stated)
     task = progress.add_task("portraits: generation", total=total)

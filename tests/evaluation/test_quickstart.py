@@ -23,7 +23,7 @@ def test_small_run(tmp_path: Path) -> None:
     progress = StringIO()
     result, page = run(tmp_path, images=1, seeds=range(1), console=Console(file=progress))
     assert Result.model_validate_json((tmp_path / "quickstart.json").read_text()) == result
-    assert page.read_text().count("data:image/png;base64,") == 2
+    assert page.read_text().count("data:image/png;base64,") == 3
     for task, metric, method in (
         ("birds", "worst_group", "orth-cali"),
         ("portraits", "max_skew", "cali"),

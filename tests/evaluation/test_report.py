@@ -4,13 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from pydantic import ValidationError
 from rich.console import Console
 
-from vldebias.evaluation.pictures import bars, contact_sheet, save_png
+from vldebias.evaluation.pictures import bars, contact_sheet, dumbbells, save_png
 from vldebias.evaluation.report import markdown_table, print_table, rows, write_page
 from vldebias.evaluation.result import Figure, Protocol, Result, versions
 
@@ -87,6 +88,13 @@ def test_table_and_markdown_hold_every_value(result: Result) -> None:
         assert value in text
         assert value in table
     assert len(markdown_table(result, []).splitlines()) == 2
+
+
+def test_dumbbells_join_before_and_after_in_the_order_of_before() -> None:
+    axis = dumbbells(["a", "b", "c"], np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.2, 0.5]), "shares").axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "c", "a"]
+    before, after = (points.get_offsets()[:, 0].tolist() for points in axis.collections[-2:])
+    assert (before, after) == ([0.1, 0.5, 0.9], [0.2, 0.5, 0.6])
 
 
 def test_page_is_one_safe_file(result: Result, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from vldebias.evaluation.result import Figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-__all__ = ["bars", "contact_sheet", "save_png"]
+__all__ = ["bars", "contact_sheet", "dumbbells", "save_png"]
 
 INK = "#1f2933"
 COLOURS = {"none": "#9aa5b1", "orth": "#7cc4b8", "cali": "#2b8a7e", "orth-cali": "#1d4e89"}
@@ -57,6 +57,25 @@ def bars(figures: Sequence[Figure], titles: Mapping[tuple[str, str], str]) -> Pl
         axis.set_title(f"{title}\n({chosen[0].better} is better)", fontsize=9.5, color=INK)
         axis.tick_params(labelsize=8, colors=INK)
         axis.spines[["top", "right"]].set_visible(False)
+    plot.tight_layout()
+    return plot
+
+
+def dumbbells(names: Sequence[str], before: np.ndarray, after: np.ndarray, title: str) -> Plot:
+    """One line per name from its share before to its share after, ordered by the share before; 0.5 is marked."""
+    plot, (axis,) = _subplots(1, 1, (7.2, 0.24 * len(names) + 1.0))
+    order = np.argsort(before)
+    rows = np.arange(len(names))
+    axis.axvline(0.5, color="#cbd2d9", linewidth=1, zorder=0)
+    axis.hlines(rows, before[order], after[order], color="#cbd2d9", linewidth=2, zorder=1)
+    for method, shares in (("none", before), ("cali", after)):
+        axis.scatter(shares[order], rows, color=COLOURS[method], s=34, zorder=2, label=method)
+    axis.set_yticks(rows, [names[i] for i in order], fontsize=8)
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_title(title, fontsize=9.5, color=INK)
+    axis.tick_params(labelsize=8, colors=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="lower right")
     plot.tight_layout()
     return plot
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from vldebias.api import CLASSIFIER, GENERATOR, METHODS, debias
 from vldebias.evaluation.generation import generate
 from vldebias.evaluation.intervals import Measured, figures
-from vldebias.evaluation.pictures import bars, contact_sheet, save_png
+from vldebias.evaluation.pictures import bars, contact_sheet, dumbbells, save_png
 from vldebias.evaluation.report import write_page
 from vldebias.evaluation.result import Protocol, Result, commit, versions
 from vldebias.evaluation.zero_shot import image_features, precision_at, query_skews, text_features, worst_group
@@ -30,6 +30,9 @@ from vldebias.miniature import load_clip, load_judge, load_pipeline
 from vldebias.miniature import portraits as portrait_world
 from vldebias.miniature.people import MALE_SHARE
 from vldebias.prompts import load_prompts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
 
 __all__ = ["run"]
 
@@ -47,6 +50,9 @@ TOLD = {
     f"before and after; gender read by the world's own classifier, unknown below a probability of {SURE}; mean over "
     "professions and resampled over them. Stated: 'A photo of a male / female [profession].'",
 }
+SAME_SEEDS = "Generated with the same seeds, column by column: as the model is, and with the projection attached."
+SHARES = "Share of men for each unseen profession, before and after; the projection knows neither profession nor share."
+MADE = {"prompts": "A photo of a {profession}.", "mitigated": "vldebias projection professions-gender, cali lam=500"}
 PANELS = {
     ("birds", "worst_group"): "Birds: worst-group accuracy",
     ("portraits", "max_skew"): f"Retrieval: MaxSkew@{TOP}",
@@ -57,11 +63,11 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Part:
-    """What one task gives: measured values, the protocol behind them, rows of images to show."""
+    """What one task gives: measured values, the protocol behind them, captioned plots to show."""
 
     measured: list[Measured]
     protocol: Protocol
-    rows: Sequence[tuple[str, Tensor]] = ()
+    plots: Mapping[str, tuple[str, Plot]] = field(default_factory=dict)
 
 
 def run(folder: Path, *, images: int, seeds: Sequence[int], console: Console) -> tuple[Result, Path]:
@@ -86,18 +92,10 @@ def run(folder: Path, *, images: int, seeds: Sequence[int], console: Console) ->
 
 
 def _page(result: Result, parts: Sequence[Part], folder: Path) -> Path:
-    told = {
-        "prompts": "A photo of a {profession}.",
-        "changed_by": "vldebias projection professions-gender, cali lam=500",
-    }
-    sheet = contact_sheet([row for part in parts for row in part.rows])
-    pictures = [
-        (
-            "Generated with the same seeds, column by column: as the model is, and with the projection attached.",
-            save_png(sheet, folder / "side-by-side.png", told),
-        ),
-        ("Figures with 95 % intervals.", save_png(bars(result.figures, PANELS), folder / "figures.png", {})),
-    ]
+    plots = {"figures": ("Figures with 95 % intervals.", bars(result.figures, PANELS))}
+    for part in parts:
+        plots |= part.plots
+    pictures = [(told, save_png(plot, folder / f"{name}.png", MADE)) for name, (told, plot) in plots.items()]
     return write_page(result, pictures, folder / "index.html")
 
 
@@ -215,7 +213,11 @@ def _generation(progress: Progress, images: int, seeds: list[int]) -> Part:
         Measured("generation", "stated_recognised", "higher", n_stated, {m: _recognised(j) for m, j in spoken.items()}),
     ]
     protocol = _protocol("generation", pipe.unet, PEOPLE, "generated", seeds, n | n_stated)
-    return Part(measured, protocol, _rows(before, after, len(noise), images))
+    sheet = contact_sheet(_rows(before, after, len(noise), images))
+    names = [portrait_world.PROFESSIONS[i] for i in _unseen()]
+    men = {method: _male_share(judged) for method, judged in free.items()}
+    shares = dumbbells(names, men["none"], men["cali"], "share of men among the generated images")
+    return Part(measured, protocol, {"side-by-side": (SAME_SEEDS, sheet), "shares": (SHARES, shares)})
 
 
 def _unseen() -> list[int]:
@@ -242,12 +244,18 @@ def _gender_right(judged: dict[str, np.ndarray]) -> np.ndarray:
     return (judged["gender"] == wanted[:, None]).mean(1)
 
 
+def _male_share(judged: dict[str, np.ndarray]) -> np.ndarray:
+    """Share of men of each prompt among the images whose gender can be told."""
+    gender = judged["gender"]
+    return (gender == 0).sum(1) / np.maximum((gender >= 0).sum(1), 1)
+
+
 def _rows(plain: Tensor, changed: Tensor, each: int, shown: int) -> list[tuple[str, Tensor]]:
-    """Rows for the contact sheet: the unseen professions with most women and most men in the world's renders."""
+    """Rows for the contact sheet: four unseen professions, evenly spaced from most women to most men in the world."""
     unseen = _unseen()
     order = sorted(range(len(unseen)), key=lambda i: MALE_SHARE[unseen[i]])
     rows = []
-    for i in (*order[:2], *order[-2:]):
+    for i in order[:: (len(order) - 1) // 3]:
         chosen = slice(i * each, i * each + min(shown, 10))
         rows += [(portrait_world.PROFESSIONS[unseen[i]], plain[chosen]), ("mitigated", changed[chosen])]
     return rows

@@ -221,10 +221,11 @@ class _Fit:
 def _warn_of_lost_signal(projection: CalibratedProjection, prompt_set: PromptSet, classes: Tensor) -> None:
     kept = signal_kept(classes, projection)
     if kept is not None and kept < 0.5:
+        instead = "" if projection.method == "cali" else "method='cali', "
         warnings.warn(
             f"{prompt_set.name}: {projection.method} keeps {kept:.0%} of the distance between the classes and a "
             f"cosine of {class_cosine(classes, projection):.2f} between a class prompt and its projection; "
-            "compare accuracy before and after, or use method='cali', a smaller lam or strength",
+            f"compare accuracy before and after, or use {instead}a smaller lam or strength",
             ClassSignalWarning,
             stacklevel=4,
         )

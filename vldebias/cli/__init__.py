@@ -1,0 +1,55 @@
+"""The `vldebias` command: results on stdout, progress and messages on stderr."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any, Never
+
+import typer
+
+import vldebias
+from vldebias.cli import hosts, miniature, prompts
+from vldebias.cli.common import err, make_app
+from vldebias.cli.quickstart import quickstart
+from vldebias.errors import VldebiasError, VldebiasWarning
+
+__all__ = ["app", "main"]
+
+app = make_app("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
+app.command()(quickstart)
+app.command()(hosts.debias)
+app.command()(hosts.merge)
+app.add_typer(prompts.app, name="prompts")
+app.add_typer(miniature.app, name="miniature")
+
+
+def main() -> None:
+    """Run the command; an error that vldebias raises on purpose is one message and exit code 2, no traceback."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", VldebiasWarning)
+        setattr(warnings, "showwarning", _show_warning)  # noqa: B010  (mypy takes a plain assignment for an error)
+        try:
+            app()
+        except VldebiasError as error:
+            _stop(str(error))
+        except KeyboardInterrupt:
+            err.print("[yellow]interrupted[/yellow]")
+            raise SystemExit(130) from None
+
+
+def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:
+    if issubclass(category, VldebiasWarning):
+        err.print(f"[yellow]warning:[/yellow] {message}", highlight=False)
+
+
+def _stop(message: str) -> Never:
+    err.print("[red]error:[/red] ", end="")
+    err.print(message, markup=False, highlight=False)
+    raise SystemExit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(vldebias.__version__)
+        raise typer.Exit

@@ -1,0 +1,97 @@
+"""`vldebias miniature`: build, describe and render the embedded world."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from vldebias.cli.common import Json, err, make_app, out, print_json
+from vldebias.errors import InvalidInputError
+
+__all__ = ["app"]
+
+app = make_app("The embedded world of small, real, biased models.")
+
+
+@app.command("build")
+def build_world(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the build; resumed if it holds an unfinished one.")],
+    seed: Annotated[int, typer.Option(help="Of the weights and of all training images.")] = 0,
+    stage: Annotated[list[str] | None, typer.Option(help="Only these stages, in their order.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU where there is one.")] = None,
+    scale: Annotated[float, typer.Option(help="Factor on the number of steps, for trying things out.")] = 1.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of going on.")] = False,
+) -> None:
+    """Train the miniature models from scratch: under two hours on two cores, resumed where it was after an interrupt.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature build --out my-world
+      vldebias miniature build --out try --scale 0.01
+      VLDEBIAS_MINIATURE=my-world vldebias quickstart
+    """
+    from vldebias.miniature import build
+
+    made = build(folder, seed=seed, stages=stage, device=device, resume=not fresh, scale=scale)
+    err.print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it", markup=False, highlight=False)
+
+
+@app.command("info")
+def info(as_json: Json = False) -> None:
+    """Where the weights are, how large, and the bias that was measured in them.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature info --json
+    """
+    from vldebias.miniature import weights_dir
+
+    folder = weights_dir()
+    files = {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
+    metrics = folder / "metrics.json"
+    measured = json.loads(metrics.read_text(encoding="utf-8")) if metrics.is_file() else {}
+    if as_json:
+        print_json({"folder": str(folder), "bytes": files, "metrics": measured})
+        return
+    table = Table("file", "kB", title=str(folder))
+    for name, size in files.items():
+        table.add_row(name, f"{size / 1000:.0f}")
+    out.print(table)
+    out.print_json(data=measured)
+
+
+@app.command("render")
+def render(
+    world: Annotated[str, typer.Argument(help="portraits or birds.")],
+    path: Annotated[Path, typer.Option("--out", help="PNG to write; captions and ground truth go beside it as JSON.")],
+    n: Annotated[int, typer.Option("-n", min=1, max=4096, help="How many images.")] = 64,
+    seed: Annotated[int, typer.Option(help="Names the stream: image i of a seed is always the same.")] = 0,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Without the bias.")] = False,
+) -> None:
+    """Render images of the world with their ground truth.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias miniature render portraits -n 100 --seed 7 --out portraits.png
+    """
+    from torchvision.transforms.functional import to_pil_image
+    from torchvision.utils import make_grid
+
+    from vldebias.miniature import birds, portraits
+
+    worlds: dict[str, Any] = {"portraits": portraits, "birds": birds}
+    if world not in worlds:
+        raise InvalidInputError(f"world: expected one of {', '.join(worlds)}, got {world!r}")
+    made = worlds[world].sample(n, seed=seed, balanced=balanced)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    to_pil_image(make_grid(made.images, nrow=max(1, round(n**0.5)), padding=0)).save(path, format="PNG")
+    fields = {k: v.tolist() for k, v in vars(made).items() if k not in ("images", "captions")}
+    path.with_suffix(".json").write_text(json.dumps({"captions": made.captions, **fields}), encoding="utf-8")
+    err.print(f"{path} and {path.with_suffix('.json')}", markup=False, highlight=False)

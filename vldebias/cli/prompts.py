@@ -1,0 +1,140 @@
+"""`vldebias prompts`: list, show and make prompt sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from vldebias.cli.common import Json, err, make_app, out, print_json
+from vldebias.errors import InvalidInputError
+
+__all__ = ["app"]
+
+app = make_app("Prompt sets: what describes a bias.")
+_TEMPLATES = ["A photo of a {attribute} {concept}."]
+
+
+@app.command("list")
+def list_sets(as_json: Json = False) -> None:
+    """List the prompt sets that come with the package.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias prompts list
+    """
+    from vldebias.prompts import list_prompts, load_prompts
+
+    sets = [load_prompts(name) for name in list_prompts()]
+    if as_json:
+        print_json([_summary(s) for s in sets])
+        return
+    table = Table("name", "pairs", "held out", "spurious", "classes", "what for")
+    for s in sets:
+        table.add_row(
+            s.name,
+            str(len(s.pairs)),
+            str(len(s.held_out_pairs)),
+            str(len(s.spurious)),
+            str(len(s.classes)),
+            s.description,
+        )
+    out.print(table)
+
+
+def _summary(s: Any) -> dict[str, Any]:
+    return {
+        "name": s.name,
+        "description": s.description,
+        "source": s.source,
+        "hash": s.hash,
+        "pairs": len(s.pairs),
+        "held_out_pairs": len(s.held_out_pairs),
+        "spurious": len(s.spurious),
+        "classes": len(s.classes),
+    }
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a set or path of a YAML file.")],
+    as_json: Json = False,
+    every: Annotated[bool, typer.Option("--all", help="Every pair, not the first ten.")] = False,
+) -> None:
+    """Show one prompt set, with its source and limits.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias prompts show waterbirds
+      vldebias prompts show my-set.yaml --json
+    """
+    from vldebias.prompts import load_prompts
+
+    s = load_prompts(name)
+    if as_json:
+        lists = {
+            key: getattr(s, key)
+            for key in ("classes", "spurious", "pairs", "held_out_pairs", "templates", "stated_words")
+        }
+        print_json({**_summary(s), **lists, "limits": s.limits})
+        return
+    shown = s.pairs if every else s.pairs[:10]
+    sections = {
+        "what for": [s.description],
+        "source": [s.source],
+        "limits": [s.limits],
+        "classes": list(s.classes),
+        "spurious": list(s.spurious),
+        f"pairs ({len(shown)} of {len(s.pairs)})": [f"{a}  |  {b}" for a, b in shown],
+        f"stated words ({len(s.stated_words)})": [_first(s.stated_words, 60)],
+    }
+    out.print(f"[bold]{s.name}[/bold]  {s.hash[:12]}", highlight=False)
+    for title, lines in sections.items():
+        if any(lines):
+            out.print(f"[bold]{title}[/bold]")
+            out.print("\n".join(f"  {line}" for line in lines), markup=False, highlight=False)
+
+
+@app.command("new")
+def new(
+    path: Annotated[Path, typer.Argument(help="YAML file to write; its stem is the name of the set.")],
+    attribute: Annotated[list[str], typer.Option(help="value=word,word; give it once per value.")],
+    concept: Annotated[list[str], typer.Option(help="What the pairs are about; several, or comma-separated.")],
+    template: Annotated[list[str], typer.Option(help="With {attribute} and {concept}.")] = _TEMPLATES,
+    test_concept: Annotated[list[str] | None, typer.Option(help="Unseen concepts, to measure on.")] = None,
+) -> None:
+    """Make a prompt set from a short word list: attribute words x templates x concepts.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias prompts new glasses.yaml --attribute with=bespectacled --attribute without=clear-eyed
+          --concept doctor,nurse,teacher --test-concept pilot
+    """
+    from vldebias.prompts import make_prompt_set
+
+    if path.exists():
+        raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
+    values = dict(_attribute(text) for text in attribute)
+    made = make_prompt_set(path.stem, values, _words(concept), template, test_concepts=_words(test_concept or []))
+    made.to_yaml(path)
+    err.print(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", highlight=False)
+
+
+def _attribute(text: str) -> tuple[str, list[str]]:
+    value, equals, words = text.partition("=")
+    if not equals or not value or not words:
+        raise InvalidInputError(f"--attribute: expected value=word,word (such as female=female,woman), got {text!r}")
+    return value, _words([words])
+
+
+def _words(texts: list[str]) -> list[str]:
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+
+
+def _first(words: tuple[str, ...], n: int) -> str:
+    return ", ".join(words[:n]) + (f", and {len(words) - n} more" if len(words) > n else "")

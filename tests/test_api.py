@@ -1,0 +1,230 @@
+"""debias() and its kin on a made-up host: presets, joint solution, lazily fitted roles, checks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import vldebias
+from vldebias.attachment import Apply
+from vldebias.errors import (
+    AlreadyAttachedError,
+    ClassSignalWarning,
+    InvalidInputError,
+    ProjectionMismatchError,
+    PromptSetError,
+    UnsupportedHostError,
+)
+from vldebias.hosts import Host
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import load_prompts, make_prompt_set
+
+DIM = 24
+GENDER = make_prompt_set("g", {"m": ["male"], "f": ["female"]}, ["doctor", "nurse", "cook"], test_concepts=["pilot"])
+AGE = make_prompt_set("a", {"o": ["old"], "y": ["young"]}, ["doctor", "nurse"])
+
+
+class Words(Host):
+    """Embeds a prompt as the mean of a random vector for each of its words."""
+
+    name = "Words"
+    roles: tuple[str, ...] = ("joint",)
+
+    def __init__(self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False) -> None:
+        self.seed, self.roles, self.generative = seed, roles, generative
+        self.owned = (self,)
+        self.seen: list[str] = []
+        self.apply: Apply | None = None
+
+    def _word(self, word: str) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed * 10_000 + sum(map(ord, word)))
+        return torch.randn(DIM, dtype=torch.float64, generator=generator)
+
+    def embed(self, prompts: Sequence[str], role: str) -> Tensor:
+        self.seen += prompts
+        rows = [torch.stack([self._word(w + role) for w in p.strip(".").split()]).mean(0) for p in prompts]
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+
+    def space(self, role: str) -> str:
+        return f"words.{role}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"structure": str(self.seed), "norms": [1.0], "waves": [0.5]}
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        self.apply = apply
+        return lambda: setattr(self, "apply", None)
+
+    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+        raise AssertionError
+
+
+def pairs(host: Host, prompt_set: Any, role: str = "joint") -> Tensor:
+    return torch.stack([host.embed(pair, role) for pair in prompt_set.pairs])
+
+
+def differs(a: CalibratedProjection, b: CalibratedProjection) -> float:
+    return float((a.matrix() - b.matrix()).abs().max())
+
+
+@pytest.mark.parametrize(("generative", "method", "lam"), [(False, "orth-cali", 1000.0), (True, "cali", 500.0)])
+def test_presets_are_the_papers(generative: bool, method: str, lam: float) -> None:
+    with vldebias.debias(Words(generative=generative), GENDER) as attachment:
+        projection = attachment.projections["joint"]
+    assert (projection.method, projection.lam) == (method, lam)
+
+
+@pytest.mark.parametrize("method", ["orth", "orth-cali", "cali"])
+def test_a_method_is_fit_on_the_embedded_prompts(method: str) -> None:
+    host = Words()
+    spurious = None if method == "cali" else host.embed(GENDER.spurious, "joint")
+    expected = CalibratedProjection.fit(None if method == "orth" else pairs(host, GENDER), spurious, 50.0)
+    assert differs(vldebias.fit_projection(host, GENDER, method=method, lam=50.0), expected) < 1e-12
+
+
+def test_several_sets_are_solved_jointly_in_any_order() -> None:
+    host = Words()
+    expected = CalibratedProjection.fit([pairs(host, GENDER), pairs(host, AGE)], None, [7.0, 3.0])
+    found = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
+    turned = vldebias.fit_projection(host, [AGE, GENDER], method="cali", lam=[3.0, 7.0])
+    assert differs(found, expected) < 1e-12
+    assert differs(found, turned) < 1e-12
+    assert found.stated_words == (*GENDER.stated_words, *AGE.stated_words)
+    assert found.prompts == "g+a"
+
+
+def test_parts_of_a_set_have_a_term_each() -> None:
+    host, whole = Words(), load_prompts("fairface")
+    found = vldebias.fit_projection(host, whole, method="cali", lam=5.0)
+    terms = [pairs(host, part) for part in whole.parts]
+    assert len(terms) == 3
+    assert differs(found, CalibratedProjection.fit(terms, None, 5.0)) < 1e-12
+
+
+def test_every_prompt_is_embedded_once() -> None:
+    host = Words()
+    vldebias.inspect(host, GENDER, method="cali")
+    assert len(host.seen) == len(set(host.seen))
+
+
+def test_the_projection_says_where_it_belongs() -> None:
+    host = Words()
+    host.model_id = "words-1"
+    projection = vldebias.fit_projection(host, GENDER)
+    assert (projection.space, projection.model_id) == ("words.joint", "words-1")
+    assert (projection.prompts_hash, projection.fingerprint) == (GENDER.hash, host.fingerprint())
+
+
+def test_roles() -> None:
+    host = Words(roles=("sequence", "pooled"))
+    assert set(vldebias.fit_projections(host, GENDER)) == {"sequence", "pooled"}
+    assert vldebias.fit_projection(host, GENDER, role="pooled").space == "words.pooled"
+    with pytest.raises(InvalidInputError, match=r"has the roles \['sequence', 'pooled'\]: choose one with role="):
+        vldebias.fit_projection(host, GENDER)
+
+
+def test_a_role_that_a_call_needs_is_fitted_when_it_comes() -> None:
+    host = Words()
+    attachment = vldebias.debias(host, GENDER, keep_stated=False)
+    z = host.embed(["A photo of a male doctor."], "late")
+    assert host.apply is not None
+    late = host.apply("late", z, None)
+    assert list(attachment.projections) == ["joint", "late"]
+    torch.testing.assert_close(late, vldebias.fit_projection(Words(), GENDER, role="late")(z))
+    attachment.remove()
+
+
+def test_keep_stated_leaves_stated_prompts_alone() -> None:
+    host, texts = Words(), ["A photo of a Female doctor.", "A photo of a doctor."]
+    z = host.embed(texts, "joint")
+    with vldebias.debias(host, GENDER) as attachment:
+        kept = attachment.apply("joint", z, lambda: texts)
+    with vldebias.debias(host, GENDER, keep_stated=False) as attachment:
+        all_projected = attachment.apply("joint", z, lambda: texts)
+    assert torch.equal(kept[0], z[0])
+    assert torch.equal(kept[1], all_projected[1])
+    assert not torch.equal(all_projected[0], z[0])
+
+
+def test_a_fitted_projection_attaches_with_its_gate() -> None:
+    host = Words()
+    projection = vldebias.fit_projection(host, GENDER)
+    with vldebias.debias(host, projection) as attachment:
+        assert attachment.projections == {"joint": projection}
+        assert attachment.stated(["a male cook", "a cook"]) == [True, False]
+    with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
+        assert attachment.stated(["a male cook"]) == [False]
+
+
+def test_a_projection_of_other_weights_is_refused() -> None:
+    projection = vldebias.fit_projection(Words(seed=1), GENDER)
+    with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
+        vldebias.debias(Words(seed=2), projection)
+    with pytest.raises(ProjectionMismatchError, match=r"'words\.pooled', here it is 'words\.joint'"):
+        vldebias.debias(Words(seed=1), replace(projection, space="words.pooled"))
+
+
+def test_a_missing_role_is_named() -> None:
+    host = Words(roles=("sequence", "pooled"))
+    with pytest.raises(InvalidInputError, match=r"missing \['pooled'\]"):
+        vldebias.debias(host, vldebias.fit_projection(host, GENDER, role="sequence"))
+
+
+def test_inspect_measures_unseen_pairs() -> None:
+    host = Words()
+    found = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["joint"]
+    unseen = torch.stack([host.embed(pair, "joint") for pair in GENDER.held_out_pairs])
+    before = float((unseen[:, 0] - unseen[:, 1]).norm(dim=-1).mean())
+    assert found.held_out_distance is not None
+    assert found.held_out_distance[0] == pytest.approx(before)
+    assert found.held_out_distance[1] < before / 2
+
+
+def test_lost_class_signal_is_said_with_its_numbers() -> None:
+    same = {"m": "A male doctor.", "f": "A female doctor."}
+    set_ = replace(GENDER, classes=tuple(same.values()), class_names=tuple(same))
+    with pytest.warns(
+        ClassSignalWarning, match=r"g: cali keeps \d+% of the distance between the classes and a cosine of"
+    ):
+        vldebias.fit_projection(Words(), set_, method="cali", lam=1e6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"method": "svd"}, InvalidInputError, "expected one of orth, orth-cali, cali, got 'svd'"),
+        ({"prompts": []}, InvalidInputError, "at least one prompt set, got an empty list"),
+        ({"prompts": "gendre"}, PromptSetError, "gender"),
+        ({"lam": [1.0, 2.0]}, InvalidInputError, "one value or one per attribute"),
+        ({"lam": -1.0}, InvalidInputError, ">= 0"),
+        ({"strength": 1.5}, InvalidInputError, r"expected a number in \[0, 1\], got 1.5"),
+        ({"prompts": replace(GENDER, spurious=())}, InvalidInputError, "needs spurious prompts and the set has none"),
+        (
+            {"host": torch.nn.Linear(2, 2)},
+            UnsupportedHostError,
+            "expected a model of open_clip, transformers, diffusers",
+        ),
+    ],
+)
+def test_errors(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    host = arguments.pop("host", Words())
+    with pytest.raises(error, match=message):
+        vldebias.debias(host, arguments.pop("prompts", GENDER), **arguments)
+
+
+def test_method_and_lam_do_not_go_with_a_fitted_projection() -> None:
+    host = Words()
+    with pytest.raises(InvalidInputError, match="a fitted projection carries its own"):
+        vldebias.debias(host, vldebias.fit_projection(host, GENDER), lam=1.0)
+
+
+def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
+    host = Words()
+    with vldebias.debias(host, GENDER):
+        host.seen.clear()
+        with pytest.raises(AlreadyAttachedError, match=r"\.remove\(\) .* pass a list of prompt sets"):
+            vldebias.debias(host, AGE)
+        assert host.seen == []

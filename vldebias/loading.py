@@ -83,7 +83,8 @@ def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
         return Loaded(load_pipeline().to(device, dtype), name)
     from diffusers import DiffusionPipeline
 
-    return Loaded(DiffusionPipeline.from_pretrained(name, torch_dtype=dtype).to(device), name)
+    # Cast afterwards: the name of the argument differs between releases of diffusers and transformers.
+    return Loaded(DiffusionPipeline.from_pretrained(name).to(device, dtype), name)
 
 
 def _miniature_clip(device: str, dtype: torch.dtype) -> Loaded:
@@ -105,6 +106,6 @@ def _open_clip(name: str, pretrained: str, device: str, dtype: torch.dtype) -> L
 def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
     from transformers import AutoModel, AutoProcessor
 
-    model = AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
+    model = AutoModel.from_pretrained(name).to(device, dtype).eval()
     processor = AutoProcessor.from_pretrained(name)
     return Loaded(model, name, processor.tokenizer, processor.image_processor)

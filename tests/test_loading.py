@@ -1,0 +1,62 @@
+"""Hosts by name: local folders as transformers and diffusers write them, the miniature, clear errors."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import vldebias
+from vldebias.errors import InvalidInputError
+from vldebias.loading import load_host
+from vldebias.miniature import load_pipeline, load_transformers_clip
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clip")
+    for part in load_transformers_clip():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipeline_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pipeline")
+    load_pipeline().save_pretrained(folder)
+    return folder
+
+
+def test_a_transformers_folder(clip_folder: Path) -> None:
+    loaded = load_host(model=str(clip_folder))
+    assert type(loaded.host).__name__ == "CLIPModel"
+    assert not loaded.host.training
+    with vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer) as attachment:
+        assert attachment.projections["joint"].model_id == str(clip_folder)
+
+
+def test_a_diffusers_folder(pipeline_folder: Path) -> None:
+    loaded = load_host(pipeline=str(pipeline_folder))
+    assert type(loaded.host).__name__ == "StableDiffusionPipeline"
+    with vldebias.debias(loaded.host, "professions-gender") as attachment:
+        assert list(attachment.projections) == ["sequence"]
+
+
+@pytest.mark.parametrize("option", ["model", "pipeline"])
+def test_the_miniature(option: str) -> None:
+    loaded = load_host(**{option: "miniature"})
+    assert loaded.name == "miniature"
+    assert (loaded.tokenizer is None) == (option == "pipeline")
+
+
+def test_dtype() -> None:
+    loaded = load_host(model="miniature", dtype="bfloat16")
+    assert next(loaded.host.parameters()).dtype == torch.bfloat16
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot load .*offline use a local folder"):
+        load_host(model=str(tmp_path))
+    with pytest.raises(InvalidInputError, match="cannot load"):
+        load_host(pipeline=str(tmp_path))

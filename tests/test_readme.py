@@ -15,7 +15,7 @@ def test_snippets_are_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::vldebias.errors.VldebiasWarning")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_snippet_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

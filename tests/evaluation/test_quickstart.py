@@ -18,7 +18,7 @@ COMMITTED = ROOT / "eval" / "results" / "quickstart.json"
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::vldebias.errors.VldebiasWarning")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_small_run(tmp_path: Path) -> None:
     progress = StringIO()
     result, page = run(tmp_path, images=1, seeds=range(1), console=Console(file=progress))

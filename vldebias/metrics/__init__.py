@@ -4,6 +4,7 @@ from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_diff
 from vldebias.metrics.discrepancy import AttributeShares, attribute_shares, discrepancy
 from vldebias.metrics.groups import GroupAccuracy, average_accuracy, gap, group_accuracy, worst_group_accuracy
 from vldebias.metrics.skew import max_skew, min_skew, ndkl
+from vldebias.metrics.transport import k_variance
 
 __all__ = [
     "AttributeShares",
@@ -15,6 +16,7 @@ __all__ = [
     "discrepancy",
     "gap",
     "group_accuracy",
+    "k_variance",
     "max_skew",
     "min_skew",
     "ndkl",

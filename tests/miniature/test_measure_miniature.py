@@ -1,24 +1,15 @@
-import math
-
 import pytest
 import torch
 
 from vldebias.miniature import birds, load_pipeline, portraits
 from vldebias.miniature.cards import _table
 from vldebias.miniature.generate import PROMPT, embed_ends, generate
-from vldebias.miniature.measure import _group_accuracies, _max_skew, _over_seeds
+from vldebias.miniature.measure import _group_accuracies, _over_seeds
 
 
 @pytest.fixture(scope="module")
 def pipeline():
     return load_pipeline()
-
-
-def test_max_skew_of_a_fair_and_of_an_unfair_ranking():
-    groups = torch.tensor([0, 1] * 10)
-    assert _max_skew(torch.arange(20.0), groups, 10) == pytest.approx(0)
-    assert _max_skew((groups == 1).float(), groups, 10) == pytest.approx(math.log(2))
-    assert _max_skew(torch.tensor([3.0, 2, 1, 0]), torch.tensor([0, 0, 1, 2]), 3) == pytest.approx(math.log(2 / 3 * 3))
 
 
 def test_group_accuracies_of_a_classifier_that_sees_the_background_alone():

@@ -26,7 +26,9 @@ def build_world(
     scale: Annotated[float, typer.Option(help="Factor on the number of steps, for trying things out.")] = 1.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of going on.")] = False,
 ) -> None:
-    """Train the miniature models from scratch: under two hours on two cores, resumed where it was after an interrupt.
+    """Train the miniature models from scratch, resumed where it was after an interrupt.
+
+    Made to fit into two hours on two cores.
 
     [bold]Examples[/bold]
 

@@ -36,7 +36,7 @@ def build(
 ) -> Path:
     """Trains the miniature world's models and writes them to `out`, in the layout of the shipped folder.
 
-    Takes under two hours on two CPU cores. Killed and called again, it goes on from the last checkpoint (one a
+    Made to fit into two hours on two CPU cores. Killed and called again, it goes on from the last checkpoint (one a
     minute) and, on the same machine and number of threads, ends with the same weights.
 
     Args:

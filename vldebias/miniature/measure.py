@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from vldebias.metrics import discrepancy, max_skew
 from vldebias.miniature import birds, portraits
 from vldebias.miniature.generate import PROMPT, embed_ends, generate
 from vldebias.miniature.loading import load_clip, load_judge, load_pipeline
@@ -127,14 +128,11 @@ def _measure_portraits(folder: Path, scale: float, seed: int, device: str) -> di
     concepts = features @ text([f"A photo of a {c} person." for c in portraits.CONCEPTS]).T
     attributes = {"gender": people.gender, "tone": people.tone, "age": people.age}
     top = min(TOP, n // 4)
-    skews = {name: fmean(_max_skew(s, groups, top) for s in concepts.T) for name, groups in attributes.items()}
+    skews = {
+        name: fmean(max_skew(s, groups, top, n_groups=int(groups.max()) + 1) for s in concepts.T)
+        for name, groups in attributes.items()
+    }
     return {"reads": reads, f"max skew of concepts at {top}": skews}
-
-
-def _max_skew(scores: torch.Tensor, groups: torch.Tensor, k: int) -> float:
-    """Largest log ratio of a group's share among the k best scores to its share in all (here: uniform)."""
-    counts = torch.bincount(groups[scores.argsort(descending=True, stable=True)[:k]], minlength=int(groups.max()) + 1)
-    return (counts.double() / k * len(counts)).log().max().item()
 
 
 def _measure_judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
@@ -185,12 +183,11 @@ def _generated(
     prompts = [PROMPT.format(stated + name) for name in names]
     labels = judge.predict(generate(pipeline, prompts, count, seed=seed, projection=projection))
     truth = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(count)
-    male = (labels["gender"].cpu() == 0).double().view(len(names), count).mean(dim=1)
+    gender = labels["gender"].cpu().view(len(names), count)
     return {
-        # Distance of (male, female) shares from (1/2, 1/2), eq. 7.2 of the thesis.
-        "discrepancy": ((male - 0.5).abs() * 2**0.5).mean().item(),
+        "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in gender),
         "recognised": (labels["profession"].cpu() == truth).double().mean().item(),
-        "male share": male.mean().item(),
+        "male share": (gender == 0).double().mean().item(),
     }
 
 

@@ -123,6 +123,15 @@ def test_errors_leave_the_process_with_one_message_and_code_2() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_path_that_cannot_be_written_is_one_message_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = ("miniature", "render", "birds", "-n", "1", "--out", str(tmp_path / "file" / "x.png"))
+    done = subprocess.run([sys.executable, "-m", "vldebias", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error:")
+    assert "Traceback" not in done.stderr
+
+
 def test_render_is_the_same_twice(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run("miniature", "render", "birds", "--out", str(tmp_path / f"{name}.png"), "-n", "9", "--seed", "3")

@@ -20,6 +20,6 @@ def test_images_do_not_depend_on_the_batch_and_are_clamped() -> None:
     assert torch.equal(one, many)
     assert torch.equal(one[1], one[3])
     assert not torch.equal(one[0], one[1])
-    assert (float(one.min()), float(one.max())) >= (0.0, 0.0)
+    assert float(one.min()) == 0  # noise around 0 is clamped at both ends
     assert float(one.max()) <= 1
     assert seen == [3, 2]

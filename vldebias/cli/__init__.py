@@ -32,6 +32,8 @@ def main() -> None:
             app()
         except VldebiasError as error:
             _stop(str(error))
+        except OSError as error:  # a path that cannot be read or written
+            _stop(f"{error.filename or 'file system'}: {error.strerror or error}; choose another path or mend this one")
         except KeyboardInterrupt:
             err.print("[yellow]interrupted[/yellow]")
             raise SystemExit(130) from None

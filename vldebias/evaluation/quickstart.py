@@ -183,7 +183,7 @@ class _Studio:
 def _generation(progress: Progress, images: int, seeds: list[int]) -> Part:
     """Discrepancy of generated unseen professions, and what becomes of a stated gender (sections 7.5 and 7.6)."""
     pipe, judge = load_pipeline(), load_judge()
-    pipe.unet.to(memory_format=torch.channels_last)  # a fifth faster on a CPU
+    pipe.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
     prompts = load_prompts(PEOPLE)
     plain = prompts.held_out_classes
     stated = [p for pair in prompts.held_out_pairs for p in pair]

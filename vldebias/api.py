@@ -176,7 +176,7 @@ class _Fit:
         """The projection for `role`, with all that says where it belongs."""
         scatters = [] if self.method == "orth" else [self._scatter(s, role) for s in self.attributes]
         projection = replace(
-            CalibratedProjection.solve(scatters, self._spurious(role), self.lam if scatters else 0.0),
+            CalibratedProjection.solve(scatters, self._spurious(role), self.lam),
             space=self.host.space(role),
             model_id=self.host.model_id,
             fingerprint=self.host.fingerprint(),

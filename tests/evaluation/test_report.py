@@ -91,10 +91,10 @@ def test_table_and_markdown_hold_every_value(result: Result) -> None:
 
 
 def test_dumbbells_join_before_and_after_in_the_order_of_before() -> None:
-    axis = dumbbells(["a", "b", "c"], np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.2, 0.5]), "shares").axes[0]
+    axis = dumbbells(["a", "b", "c"], np.array([0.9, 0.1, 0.5]), np.array([0.2, 0.6, 0.5]), "shares").axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "c", "a"]
     before, after = (points.get_offsets()[:, 0].tolist() for points in axis.collections[-2:])
-    assert (before, after) == ([0.1, 0.5, 0.9], [0.2, 0.5, 0.6])
+    assert (before, after) == ([0.1, 0.5, 0.9], [0.6, 0.5, 0.2])
 
 
 def test_page_is_one_safe_file(result: Result, tmp_path: Path) -> None:

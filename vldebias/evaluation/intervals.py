@@ -25,7 +25,8 @@ class Measured:
     """Values (n,) of the same n units (images, queries, professions) under every method.
 
     statistic: from resampled values (b, n) and the `shared` arrays (b, n) to (b,); the mean by default.
-    n: what a unit is, and counts that help to read the figure.
+    n: what a unit is, and counts that help to read the figure. subset: see Figure.
+    details: method -> fields of its figures beyond the common ones (lam, strength, uses_labels).
     """
 
     task: str
@@ -35,6 +36,8 @@ class Measured:
     values: Mapping[str, np.ndarray]
     statistic: Statistic = _mean
     shared: tuple[np.ndarray, ...] = field(default=())
+    subset: str = ""
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def figures(measured: Measured, *, resamples: int = 2000, seed: int = 0) -> list[Figure]:
@@ -62,6 +65,8 @@ def figures(measured: Measured, *, resamples: int = 2000, seed: int = 0) -> list
                 change=change,
                 better=measured.better,
                 n=measured.n,
+                subset=measured.subset,
+                **measured.details.get(method, {}),
             )
         )
     return found

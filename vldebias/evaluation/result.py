@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vldebias.errors import InvalidInputError
 
 __all__ = ["Figure", "Protocol", "Result", "versions"]
 
@@ -23,6 +25,8 @@ class Figure(_Typed):
 
     task: birds, portraits, generation, ...; metric: worst_group, average, max_skew, ...; method: none, orth, cali, ...
     better: "higher" or "lower", for reading; n: what was resampled and how many of it.
+    subset: the part that it is about, such as a group, a query or "unseen professions"; "" for the whole.
+    lam, strength: of the method, where it has them. uses_labels: the method was given labels of images.
     """
 
     task: str
@@ -33,10 +37,18 @@ class Figure(_Typed):
     change: tuple[float, float, float] | None = Field(None, description="difference to none: value, low, high")
     better: str
     n: dict[str, int]
+    subset: str = ""
+    lam: float | None = None
+    strength: float | None = None
+    uses_labels: bool = False
 
 
 class Protocol(_Typed):
-    """What a task did: enough to repeat it."""
+    """What a task did: enough to repeat it.
+
+    title: what a report calls the task, with the table of the paper that it repeats; settings: conventions and
+    parameters that change the figures (k, prior, ties, floor, thresholds, resampling).
+    """
 
     task: str
     description: str
@@ -48,6 +60,8 @@ class Protocol(_Typed):
     methods: dict[str, dict[str, Any]]
     seeds: list[int]
     n: dict[str, int]
+    title: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Result(_Typed):
@@ -60,14 +74,30 @@ class Result(_Typed):
     commit: str | None
     seconds: float
 
-    def figure(self, task: str, metric: str, method: str) -> Figure:
-        """The one figure with these names; KeyError lists what there is."""
+    def figure(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Figure:
+        """The one figure with these names; without `lam` the first of any. KeyError lists what there is."""
         for figure in self.figures:
-            if (figure.task, figure.metric, figure.method) == (task, metric, method):
+            found = (figure.task, figure.metric, figure.method, figure.subset)
+            if found == (task, metric, method, subset) and lam in (None, figure.lam):
                 return figure
-        raise KeyError(
-            f"no figure {task}/{metric}/{method}; there are {[(f.task, f.metric, f.method) for f in self.figures]}"
-        )
+        there = [(f.task, f.metric, f.method, f.subset) for f in self.figures]
+        raise KeyError(f"no figure {task}/{metric}/{method}/{subset or 'all'}; there are {there}")
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        """A result from its JSON file.
+
+        Raises:
+            InvalidInputError: not a result; the message names the first field that does not fit.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise InvalidInputError(
+                f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {where}: {first['msg']}"
+            ) from error
 
     def write(self, path: Path) -> Path:
         """Write as JSON, atomically: a reader never sees half a file."""

@@ -15,10 +15,10 @@ ROOT = Path(vldebias.__file__).parent
 # A module may import from its own layer and the layers before it. "" is the package itself, which re-exports `api`.
 LAYERS = [
     {"errors"},
-    {"attachment", "diagnostics", "fingerprint", "hub", "losses", "metrics", "projection"}
-    | {"prompts", "recipes", "resources", "stated", "templates"},
+    {"attachment", "diagnostics", "equalise", "fingerprint", "hub", "losses", "metrics", "projection"}
+    | {"prompts", "recipes", "resources", "stated", "templates", "values"},
     {"data", "hosts"},
-    {"", "api"},
+    {"", "api", "fitting"},
     {"baselines", "evaluation", "loading", "miniature", "training"},
     {"__main__", "cli"},
 ]

@@ -3,6 +3,7 @@
 from vldebias import losses, metrics
 from vldebias.api import debias, fit_projection, fit_projections, inspect
 from vldebias.attachment import Attachment, attachment_of
+from vldebias.equalise import Reference
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
 
@@ -12,6 +13,7 @@ __all__ = [
     "Attachment",
     "CalibratedProjection",
     "PromptSet",
+    "Reference",
     "attachment_of",
     "debias",
     "fit_projection",

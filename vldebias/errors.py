@@ -6,6 +6,7 @@ __all__ = [
     "InvalidInputError",
     "ProjectionMismatchError",
     "PromptSetError",
+    "ReferenceWarning",
     "TruncatedPromptWarning",
     "UnsupportedHostError",
     "VldebiasError",
@@ -43,6 +44,10 @@ class VldebiasWarning(UserWarning):
 
 class ClassSignalWarning(VldebiasWarning):
     """A projection removes a large share of what tells the classes apart."""
+
+
+class ReferenceWarning(VldebiasWarning):
+    """Reference images do not settle the direction that is equalised."""
 
 
 class TruncatedPromptWarning(VldebiasWarning):

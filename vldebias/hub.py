@@ -45,7 +45,17 @@ class ProjectionConfig(BaseModel):
     dim: int = Field(gt=0)
     rank: int = Field(gt=0)
     lam: Lam | list[Lam]
-    method: Literal["orth", "orth-cali", "cali"]
+    method: Literal[
+        "orth",
+        "orth-cali",
+        "cali",
+        "difference",
+        "equalise",
+        "orth+equalise",
+        "orth-cali+equalise",
+        "cali+equalise",
+        "difference+equalise",
+    ]
     space: str | None
     model_id: str | None
     fingerprint: FingerprintConfig | None
@@ -80,7 +90,8 @@ _CARD = """---
 # Calibrated projection
 
 A closed-form projection that mitigates one or more attributes in the text embeddings of one model, made with
-vldebias. It was fitted from prompts alone, without images, labels or training. It mitigates and does not remove bias:
+vldebias. It was fitted in closed form, without labels or training: from prompts alone, or with unlabelled images beside them
+where `method` in `config.json` says "equalise". It mitigates and does not remove bias:
 measure before and after on your own data. `config.json` says for which model, space and weights it was fitted;
 attaching it to anything else is refused.
 

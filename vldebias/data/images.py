@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from vldebias.data.labels import Labels
+from vldebias.data.lazy import LazyText
 from vldebias.errors import InvalidInputError
 
 __all__ = ["ImageData", "ImageStream", "Record", "fingerprint_of"]
@@ -34,14 +35,20 @@ class Record:
 class ImageStream(Protocol):
     """Rows that come one after another; how many is not known before the end.
 
-    names: column -> names of its labels where they are known beforehand, else empty.
+    name, split, fingerprint, about: as in ImageData.
+    names: column -> names of its labels where they are known beforehand; other columns may come with the rows.
     """
 
-    name: str
-    split: str
-    fingerprint: str
-    about: Mapping[str, Any]
-    names: Mapping[str, tuple[str, ...]]
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def split(self) -> str: ...  # noqa: D102
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+    @property
+    def about(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]: ...  # noqa: D102
 
     def records(self, start: int = 0) -> Iterator[Record]:
         """The rows from `start` on, always in the same order."""
@@ -58,7 +65,8 @@ class ImageData:
         read: index -> decoded RGB image; OSError where a file cannot be read.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
-        fingerprint: changes when the images or their order do (not when labels do).
+        fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
+            it costs reading the images; it is called when somebody first asks.
         about: what a reader found that a report should say: root, malformed file names, ...
 
     Raises:
@@ -70,7 +78,7 @@ class ImageData:
     ids: tuple[str, ...]
     read: Callable[[int], Image.Image]
     labels: Mapping[str, Labels]
-    fingerprint: str
+    fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor is no default)
     captions: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,8 +104,12 @@ class ImageData:
             read=lambda i: self.read(int(index[i])),
             labels={column: labels[index] for column, labels in self.labels.items()},
             captions=tuple(self.captions[i] for i in index) if self.captions else (),
-            fingerprint=fingerprint_of([self.fingerprint, *map(str, index)]),
+            fingerprint=lambda: fingerprint_of([self.fingerprint, *map(str, index)]),
         )
+
+    def __repr__(self) -> str:
+        captions = ", captions" if self.captions else ""
+        return f"ImageData({self.name} {self.split}, {len(self)} images, columns {list(self.labels)}{captions})"
 
     def column(self, name: str) -> Labels:
         """The labels of a column.

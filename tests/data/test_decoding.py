@@ -1,0 +1,136 @@
+"""Every kind of picture becomes RGB, everything else an OSError."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_folders import as_bytes, picture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
+
+from vldebias.data.decoding import decode
+
+
+def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int, ...]:
+    decoded = decode(as_bytes(image, form, **options))
+    assert decoded.mode == "RGB"
+    return decoded.getpixel((0, 0))
+
+
+def test_rgb_is_kept_from_bytes_and_from_a_file(tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "a.png")
+    assert decode(as_bytes(picture(1))) == decode(tmp_path / "a.png") == picture(1)
+
+
+def test_transparent_pixels_show_white() -> None:
+    assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 0))) == (255, 255, 255)
+    assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 255))) == (255, 0, 0)
+    assert pixel(Image.new("LA", (2, 2), (0, 128))) == (127, 127, 127)
+
+
+def test_palettes_with_and_without_transparency() -> None:
+    image = Image.new("P", (2, 2), 0)
+    image.putpalette([10, 20, 30] + [0] * 765)
+    assert pixel(image) == (10, 20, 30)
+    assert pixel(image, transparency=0) == (255, 255, 255)
+    assert pixel(image, "GIF") == (10, 20, 30)
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_sixteen_bit_grey_keeps_its_high_byte(form: str) -> None:
+    values = (np.arange(4096, dtype=np.uint16) * 16).reshape(64, 64)
+    decoded = np.asarray(decode(as_bytes(Image.fromarray(values), form)))
+    assert np.array_equal(decoded, np.repeat((values >> 8)[..., None], 3, axis=2))
+
+
+def test_other_modes() -> None:
+    assert pixel(Image.new("L", (2, 2), 7)) == (7, 7, 7)
+    assert pixel(Image.new("1", (2, 2), 1)) == (255, 255, 255)
+    assert pixel(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG") == (255, 0, 0)
+    lab = ImageCms.createProfile("LAB")
+    red = ImageCms.profileToProfile(
+        Image.new("RGB", (2, 2), "red"), ImageCms.createProfile("sRGB"), lab, outputMode="LAB"
+    )
+    assert pixel(red, "TIFF")[0] > 200  # the band called "A" is no alpha
+
+
+def test_pixels_without_a_known_range_are_refused() -> None:
+    with pytest.raises(OSError, match="mode F"):
+        decode(as_bytes(Image.new("F", (2, 2)), "TIFF"))
+    image = Image.new("I", (2, 2), 0)
+    image.putpixel((0, 0), 70000)
+    with pytest.raises(OSError, match=r"grey values 0 .. 70000 do not fit 16 bits"):
+        decode(as_bytes(image, "TIFF"))
+
+
+def test_exif_orientation_is_followed() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=exif)).size == (4, 8)
+
+
+def test_a_broken_exif_block_does_no_harm() -> None:
+    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=b"Exif\0\0garbage garbage")).size == (8, 4)
+
+
+def test_an_animation_shows_its_first_frame() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    assert pixel(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True) == (255, 0, 0)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_truncated_file_is_an_error(form: str) -> None:
+    content = as_bytes(picture(0, (64, 64)), form)
+    with pytest.raises(OSError, match="truncated"):
+        decode(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", b"GIF89a"])
+def test_what_is_no_picture(content: bytes) -> None:
+    with pytest.raises(OSError):  # noqa: PT011  (the text is Pillow's for some)
+        decode(content)
+
+
+def test_no_picture_and_no_file_say_so(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="not a picture in a format that Pillow reads"):
+        decode(b"no picture")
+    with pytest.raises(FileNotFoundError):
+        decode(tmp_path / "none.png")
+
+
+def bomb(width: int, height: int) -> bytes:
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def test_a_decompression_bomb_is_refused() -> None:
+    with pytest.raises(OSError, match="DecompressionBombError"):
+        decode(bomb(60_000, 60_000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"]), st.data())
+def test_damaged_bytes_give_a_picture_or_an_oserror(form: str, data: st.DataObject) -> None:
+    content = bytearray(as_bytes(picture(3, (16, 16)), form))
+    for _ in range(4):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    assert outcome(bytes(content)) in ("RGB", "OSError")
+
+
+def outcome(content: bytes) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return decode(content).mode
+        except OSError:
+            return "OSError"

@@ -1,0 +1,262 @@
+"""Embedding files: round trips, files as others write them, and what is refused in words."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.data.embedding_files import load_embeddings, save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.texts import Texts, TextTable
+
+SUFFIXES = [".npz", ".safetensors"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
+    n, d = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    columns = draw(st.lists(TEXT, max_size=2, unique=True))
+    names = ("a", "ü", "c/d")
+    labels = {column: Labels(rng.integers(UNKNOWN, len(names), n), names) for column in columns}
+    captions = tuple(draw(st.lists(TEXT, min_size=n, max_size=n))) if draw(st.booleans()) else ()
+    ids = tuple(draw(st.lists(TEXT, min_size=n, max_size=n)))
+    embeddings = Embeddings(
+        rng.normal(size=(n, d)).astype(dtype), ids, labels, captions, {"model": "m", "n": [n, None]}
+    )
+    prompts = draw(st.lists(TEXT, max_size=3, unique=True))
+    return embeddings, {prompt: torch.from_numpy(rng.normal(size=d)).float() for prompt in prompts}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(given=everything())
+@settings(max_examples=30, deadline=None)
+def test_what_was_saved_is_loaded(suffix: str, tmp_path_factory: Any, given: Any) -> None:
+    embeddings, texts = given
+    path = tmp_path_factory.mktemp("files") / "new" / f"file{suffix}"
+    assert save_embeddings(path, embeddings, texts) == path
+    found, found_texts = load_embeddings(path)
+    assert found.features.dtype == embeddings.features.dtype
+    assert np.array_equal(found.features, embeddings.features)
+    assert (found.ids, found.captions) == (embeddings.ids, embeddings.captions)
+    assert found.about == {**embeddings.about, "file": str(path)}
+    assert found.labels.keys() == embeddings.labels.keys()
+    for column, labels in embeddings.labels.items():
+        assert found.column(column).names == labels.names
+        assert np.array_equal(found.column(column).codes, labels.codes)
+    assert (found_texts is None) == (not texts)
+    for prompt, row in texts.items():
+        assert found_texts is not None
+        assert torch.equal(found_texts[prompt], row)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    return {"features": np.eye(3, 4, dtype=np.float32), **more}
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    path = folder / "mine.npz"
+    np.savez(path, **fields)
+    return path
+
+
+def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        **arrays(ids=np.array(["x.jpg", "y.jpg", "z.jpg"]), captions=np.array([b"one", b"two", "drei ü".encode()])),
+        **{
+            "label.gender": np.array(["male", "", "female"]),
+            "label.place": np.array([1, 0, -1], dtype=np.int8),
+            "names.place": np.array(["land", "water"]),
+            "label.year": np.array([1999, -1, 204]),
+            "label.smiling": np.array([True, False, True]),
+        },
+    )
+    found, texts = load_embeddings(path)
+    assert texts is None
+    assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
+    assert found.captions == ("one", "two", "drei ü")
+    assert found.column("gender").counts == {"female": 1, "male": 1}
+    assert found.column("place").names == ("land", "water")
+    assert found.column("place").codes.tolist() == [1, 0, UNKNOWN]
+    assert found.column("year").names == ("204", "1999")
+    assert found.column("year").codes.tolist() == [1, UNKNOWN, 0]
+    assert found.column("smiling").codes.tolist() == [1, 0, 1]
+    assert found.column("smiling").names == ("no", "yes")
+    assert found.about == {"file": str(path)}
+
+
+def test_names_may_be_given_for_strings(tmp_path: Path) -> None:
+    fields = {"label.g": np.array(["b", "a", "b"]), "names.g": np.array(["b", "a", "none of them"])}
+    found, _ = load_embeddings(write(tmp_path, **arrays(), **fields))
+    assert found.column("g").names == ("b", "a", "none of them")
+    assert found.column("g").codes.tolist() == [0, 1, 0]
+
+
+def test_other_names_and_joined_texts(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        image=np.eye(2, 3, dtype=np.float16),
+        attr=np.array([[1, -1], [0, 2.5]]),
+        attr_names=np.array(["Male", "Young"]),
+        first=np.ones((1, 3), dtype=np.float32),
+        first_prompts=np.array(["a"]),
+        second=np.zeros((2, 3), dtype=np.float32),
+        second_prompts=np.array(["b", "c"]),
+        more=np.array([{}], dtype=object),  # not asked for, so not looked at
+    )
+    keys = {"attributes": "attr", "attribute_names": "attr_names"}
+    keys |= {"text": ["first", "second"], "prompts": ["first_prompts", "second_prompts"]}  # type: ignore[dict-item]
+    found, texts = load_embeddings(path, keys=keys)
+    assert found.ids == ("0", "1")
+    assert found.column("Male").codes.tolist() == [1, 0]
+    assert found.column("Young").names == ("no", "yes")
+    assert found.column("Young").codes.tolist() == [0, 1]
+    assert texts is not None
+    assert list(texts) == ["a", "b", "c"]
+    assert texts["a"].tolist() == [1, 1, 1]
+    assert found.about["ignored"] == ["more"]
+    assert load_embeddings(path, keys={"features": "second"})[0].features.shape == (2, 3)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
+def test_a_safetensors_file_is_mapped_and_may_be_bfloat16(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    ids = torch.frombuffer(bytearray(json.dumps(["x", "y"]).encode()), dtype=torch.uint8)
+    save_file({"features": torch.eye(2, 3), "ids": ids, "label.g": torch.tensor([1, 0])}, path)
+    found, _ = load_embeddings(path)
+    assert found.ids == ("x", "y")
+    assert found.column("g").codes.tolist() == [1, 0]
+    assert str(path) in Path("/proc/self/maps").read_text()
+    save_file({"features": torch.eye(2, 3).bfloat16()}, path)
+    assert load_embeddings(path)[0].features.dtype == np.float32
+
+
+def test_texts_serve_in_the_place_of_a_model(tmp_path: Path) -> None:
+    path = write(tmp_path, **arrays(text=np.eye(2, 4, dtype=np.float32) * 3, prompts=np.array(["p", "q"])))
+    _, rows = load_embeddings(path)
+    assert rows is not None
+    assert torch.equal(Texts(TextTable(rows)).embed(["q", "p"]), torch.eye(2, 4, dtype=torch.float64)[[1, 0]])
+
+
+JSON_NO_LIST = np.frombuffer(b'{"a": 1}', dtype=np.uint8)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"features": np.ones((3, 4), dtype=int)}, r"features: expected floats \(n, d\), got \(3, 4\) of int64"),
+    ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got \(\)"),
+    ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
+    ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got \(3,\) of float64"),
+    ({"ids": JSON_NO_LIST}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
+    ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
+    ({"ids": np.array([{}, 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
+    ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
+    ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
+    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected codes -1"),
+    ({"label.g": np.array(["a", "b", "x"]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected one of"),
+    ({"attributes": np.ones((3, 2)), "attribute_names": np.array(["a"])}, r"'attributes': expected numbers \(n, 1\)"),
+    ({"attributes": np.ones((3, 2))}, r"'attributes': expected numbers \(n, 0\)"),
+    ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
+    ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(0,\)"),
+    ({"text": np.ones((1, 5)), "prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\), .* got \(1, 5\)"),
+    ({"text": np.eye(2, 4), "prompts": np.array(["a", "a"])}, "'prompts': 'a' is there twice with different"),
+    ({"about": np.array("[1]")}, "'about': expected a JSON object, got list"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), BAD)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
+    fields: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **(arrays() | fields))
+    with pytest.raises(InvalidInputError, match=rf"mine.npz: .*{text}"):
+        load_embeddings(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"features": "img"}, r"expected an array 'img', found \['features'\]; say what is what with keys="),
+        ({"featurs": "features"}, r"keys: expected features, .* or names.\*, got \['featurs'\]"),
+        ({"features": ["features", "features"]}, "keys: expected one name for 'features', got 2"),
+    ],
+)
+def test_keys_that_lead_nowhere_are_refused(keys: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        load_embeddings(write(tmp_path, **arrays()), keys=keys)
+
+
+def test_features_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"expected an array 'features', found \['vectors'\]"):
+        load_embeddings(write(tmp_path, vectors=np.ones((2, 2))))
+
+
+def one_array() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.ones(3))
+    return file.getvalue()
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a pickle was opened",))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()])
+def test_files_that_are_none_are_refused(suffix: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=rf"bad{suffix}: cannot be read .*expected a {suffix} file of arrays"):
+        load_embeddings(path)
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    path = write(tmp_path, features=np.array([[Bomb()]], dtype=object))
+    with pytest.raises(InvalidInputError, match=r"'features' cannot be read .* Python objects are never unpickled"):
+        load_embeddings(path)
+
+
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    for suffix in SUFFIXES:
+        path = save_embeddings(tmp_path / f"file{suffix}", load_embeddings(write(tmp_path, **arrays()))[0])
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(InvalidInputError, match="cannot be read"):
+            load_embeddings(path)
+
+
+def test_other_formats_and_no_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no.npz: no such file"):
+        load_embeddings(tmp_path / "no.npz")
+    with pytest.raises(InvalidInputError, match=r"expected a file that ends in .npz or .safetensors"):
+        load_embeddings(tmp_path / "mine.npy")
+    with pytest.raises(InvalidInputError, match=r"expected a file that ends in .npz or .safetensors"):
+        save_embeddings(tmp_path / "mine.pt", load_embeddings(write(tmp_path, **arrays()))[0])
+
+
+def test_the_same_prompt_twice_with_the_same_embedding_is_one(tmp_path: Path) -> None:
+    rows = np.array([[1, 0, 0, 0], [1, 1e-5, 0, 0]], dtype=np.float32)
+    _, texts = load_embeddings(write(tmp_path, **arrays(text=rows, prompts=np.array(["a", "a"]))))
+    assert texts is not None
+    assert list(texts) == ["a"]
+
+
+def test_a_saved_npz_holds_no_pickle(tmp_path: Path) -> None:
+    embeddings = Embeddings(np.eye(2, dtype=np.float32), ("a", "b"), {"g": Labels.of(["x", None])})
+    content = save_embeddings(tmp_path / "file.npz", embeddings, {"p": torch.ones(2)}).read_bytes()
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    assert json.loads(found["ids"].tobytes()) == ["a", "b"]
+    assert found["label.g"].tolist() == [0, UNKNOWN]

@@ -1,0 +1,90 @@
+"""Labels and their intersections, as laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias.data import UNKNOWN, Labels, cross
+from vldebias.errors import InvalidInputError
+
+NAMES = ("a", "b", "c")
+values = st.lists(st.sampled_from([*NAMES, None, ""]), max_size=30)
+tables = st.lists(st.tuples(*[st.sampled_from([*NAMES, None])] * 3), max_size=30)
+
+
+def back(labels: Labels) -> list[str | None]:
+    return [labels.names[code] if code != UNKNOWN else None for code in labels.codes]
+
+
+@given(values)
+def test_values_come_back(rows: list[str | None]) -> None:
+    labels = Labels.of(rows)
+    assert back(labels) == [row or None for row in rows]
+    assert labels.names == tuple(sorted({row for row in rows if row}))
+    assert back(Labels.of(rows, NAMES)) == back(labels)
+
+
+@given(values)
+def test_counts_and_known_add_up(rows: list[str | None]) -> None:
+    labels = Labels.of(rows, NAMES)
+    assert list(labels.counts) == list(NAMES)
+    assert all(labels.counts[name] == rows.count(name) for name in NAMES)
+    assert sum(labels.counts.values()) == labels.known.sum() == len(rows) - rows.count(None) - rows.count("")
+
+
+@given(values, st.data())
+def test_rows_are_picked_in_order(rows: list[str | None], data: st.DataObject) -> None:
+    labels = Labels.of(rows, NAMES)
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []
+    assert back(labels[np.array(picked, dtype=int)]) == [rows[i] or None for i in picked]
+    assert back(labels[labels.known]) == [row for row in rows if row]
+    assert back(labels[1:3]) == [row or None for row in rows[1:3]]
+
+
+@given(tables)
+def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | None, ...]]) -> None:
+    columns = [Labels.of([row[k] for row in rows], NAMES) for k in range(3)]
+    crossed = cross(*columns)
+    assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
+    assert crossed.names == tuple(f"{x}/{y}/{z}" for x in NAMES for y in NAMES for z in NAMES)
+
+
+@given(tables)
+def test_cross_of_one_is_itself_and_does_not_depend_on_grouping(rows: list[tuple[str | None, ...]]) -> None:
+    a, b, c = (Labels.of([row[k] for row in rows], NAMES) for k in range(3))
+    assert np.array_equal(cross(a).codes, a.codes)
+    assert np.array_equal(cross(cross(a, b), c).codes, cross(a, cross(b, c)).codes)
+
+
+@pytest.mark.parametrize(
+    ("codes", "names", "match"),
+    [
+        (np.zeros((2, 2), int), ("a",), r"expected integer codes \(n,\), got \(2, 2\)"),
+        (np.zeros(2), ("a",), r"got \(2,\) of float64"),
+        (np.array([0, 1]), ("a",), r"expected codes -1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
+        (np.array([-2]), ("a",), r"got \[-2\]"),
+        (np.array([0]), ("a", "a"), "a name stands twice"),
+    ],
+)
+def test_what_is_no_label_is_refused(codes: np.ndarray, names: tuple[str, ...], match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        Labels(codes, names)
+
+
+def test_strangers_are_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected one of \['a', 'b'\], got \['x'\]"):
+        Labels.of(["a", "x"], ["a", "b"])
+
+
+def test_cross_needs_labels_of_one_length() -> None:
+    with pytest.raises(InvalidInputError, match=r"got lengths \[1, 2\]"):
+        cross(Labels.of(["a"]), Labels.of(["a", "b"]))
+    with pytest.raises(InvalidInputError, match=r"got lengths \[\]"):
+        cross()
+
+
+def test_repr_counts() -> None:
+    assert repr(Labels.of(["a", None, "a"])) == "Labels(3 rows, {'a': 2}, 1 unknown)"

@@ -1,0 +1,86 @@
+"""The miniature world as a data set: the renders of its own functions, rounded to bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from vldebias.data import UNKNOWN, group_counts
+from vldebias.errors import InvalidInputError
+from vldebias.miniature import birds, portraits
+from vldebias.miniature.data import open_world
+
+
+def pixels(data, index: int) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(data.read(index)).copy()).permute(2, 0, 1).float() / 255
+
+
+def test_birds_are_the_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vldebias.miniature.data._BLOCK", 7)  # blocks must not show
+    data = open_world("birds", n=20, seed=3, start=5, balanced=True)
+    world = birds.sample(20, seed=3, start=5, balanced=True)
+    for i in range(20):
+        assert (pixels(data, i) - world.images[i]).abs().max() <= 0.5 / 255 + 1e-6
+    for column, field, names in (
+        ("label", world.label, birds.CLASSES),
+        ("place", world.background, birds.BACKGROUNDS),
+        ("species", world.species, birds.SPECIES),
+    ):
+        assert data.column(column).names == names
+        assert data.column(column).codes.tolist() == field.tolist()
+    assert data.captions == tuple(world.captions)
+    assert data.ids[:2] == ("3/000005", "3/000006")
+
+
+def test_portraits_are_the_renders() -> None:
+    data = open_world("portraits", n=300, seed=4)
+    world = portraits.sample(300, seed=4)
+    assert (pixels(data, 299) - world.images[299]).abs().max() <= 0.5 / 255 + 1e-6
+    for column, names in (
+        ("profession", portraits.PROFESSIONS),
+        ("gender", portraits.GENDERS),
+        ("tone", portraits.TONES),
+        ("age", portraits.AGES),
+        ("hair", portraits.HAIRS),
+    ):
+        assert data.column(column).names == names
+        assert data.column(column).codes.tolist() == getattr(world, column).tolist()
+    assert data.captions == tuple(world.captions)
+
+
+def test_hair_is_dark_or_blond_where_it_is_either() -> None:
+    data = open_world("portraits", n=300, seed=4)
+    hair, age, label = (data.column(name) for name in ("hair", "age", "label"))
+    for i in range(300):
+        shown = "grey" if age.names[age.codes[i]] == "old" else hair.names[hair.codes[i]]
+        expected = {"black": "dark", "brown": "dark", "blond": "blond"}.get(shown)
+        assert (label.names[label.codes[i]] if label.codes[i] != UNKNOWN else None) == expected
+
+
+def test_balance_and_bias() -> None:
+    biased = group_counts(open_world("birds", n=600, seed=1), "label", "place")
+    balanced = group_counts(open_world("birds", n=600, seed=1, balanced=True), "label", "place")
+    assert biased["landbird/water"] < 40 < 110 < balanced["landbird/water"]
+
+
+def test_a_fingerprint_names_the_images() -> None:
+    seen = [
+        open_world("birds", n=20, seed=1),
+        open_world("birds", n=21, seed=1),
+        open_world("birds", n=20, seed=2),
+        open_world("birds", n=20, seed=1, start=1),
+        open_world("birds", n=20, seed=1, balanced=True),
+        open_world("portraits", n=20, seed=1),
+    ]
+    assert len({data.fingerprint for data in seen}) == len(seen)
+    assert open_world("birds", n=20, seed=1, split="val").fingerprint == seen[0].fingerprint
+
+
+def test_what_does_not_fit_says_why() -> None:
+    with pytest.raises(InvalidInputError, match="unknown world 'cats'; there are birds, portraits"):
+        open_world("cats")
+    with pytest.raises(InvalidInputError, match="birds: expected at least one image, got n = 0"):
+        open_world("birds", n=0)
+    with pytest.raises(InvalidInputError, match="must not be negative"):
+        open_world("birds", n=3, seed=-1)

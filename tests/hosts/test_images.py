@@ -1,0 +1,358 @@
+"""Image towers: the features that the model itself makes, and a digest that nothing which changes them escapes."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import test_open_clip
+import test_transformers
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torchvision import transforms
+
+import vldebias
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.images import OPEN_CLIP, TRANSFORMERS, describe_preprocessing, image_encoder
+from vldebias.miniature import load_clip, load_transformers_clip
+from vldebias.prompts import PromptSet
+
+SQUARE = {"size": {"height": 32, "width": 32}}
+CROP = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+PROCESSORS: dict[str, Callable[[], Any]] = {
+    "CLIPModel": lambda: transformers.CLIPImageProcessor(**CROP),
+    "MetaClip2Model": lambda: transformers.CLIPImageProcessor(**CROP),
+    "CLIPSegModel": lambda: transformers.ViTImageProcessor(**SQUARE),
+    "ChineseCLIPModel": lambda: transformers.ChineseCLIPImageProcessor(**SQUARE, do_center_crop=False),
+    "AltCLIPModel": lambda: transformers.CLIPImageProcessor(**CROP),
+    "AlignModel": lambda: transformers.EfficientNetImageProcessor(**SQUARE),
+    "SiglipModel": lambda: transformers.SiglipImageProcessor(**SQUARE),
+    "Siglip2Model": lambda: transformers.Siglip2ImageProcessor(patch_size=16, max_num_patches=4),
+}
+
+
+def pictures(n: int = 3) -> list[Image.Image]:
+    """Of different sizes."""
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (40 + 8 * i, 64, 3), dtype=np.uint8)) for i in range(n)]
+
+
+def make(name: str) -> nn.Module:
+    """A model whose features differ from image to image."""
+    torch.manual_seed(1)
+    model = test_transformers.MODELS[name][0]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def plain(size: int = 32) -> transforms.Compose:
+    return open_clip.image_transform(size, is_train=False)
+
+
+def test_every_supported_class_is_tested() -> None:
+    assert set(PROCESSORS) == set(TRANSFORMERS)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_features_are_those_of_forward(name: str) -> None:
+    model, processor = make(name), PROCESSORS[name]()
+    encoder = image_encoder(model, processor)
+    found = encoder.encode(pictures())
+    inputs = {k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"}
+    ids = torch.tensor([[3, 5, 7, 2]])
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).image_embeds
+    assert torch.allclose(normalize(found, dim=1), expected, atol=1e-5)
+    assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+    assert not torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-3)  # as before normalising
+    assert encoder.dim == found.shape[1]
+    assert encoder.fingerprint is not None
+
+
+@pytest.mark.parametrize("name", test_open_clip.MODELS)
+def test_open_clip_features_are_those_of_forward(name: str) -> None:
+    torch.manual_seed(1)
+    model, preprocess = test_open_clip.MODELS[name](), plain()
+    found = image_encoder(model, preprocess).encode(pictures())
+    pixels = torch.stack([preprocess(image) for image in pictures()])
+    with torch.no_grad():
+        assert torch.allclose(found, model.encode_image(pixels, normalize=False), atol=1e-5)
+        output = model(pixels)
+        expected = output["image_features"] if isinstance(output, dict) else output[0]
+    assert torch.allclose(normalize(found, dim=1), expected, atol=1e-5)
+    assert not torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-3)
+
+
+def test_every_open_clip_class_is_tested() -> None:
+    assert {type(build()).__name__ for build in test_open_clip.MODELS.values()} == set(OPEN_CLIP)
+
+
+def test_the_two_libraries_agree_on_the_miniature() -> None:
+    model, preprocess, _ = load_clip()
+    twin, _, processor = load_transformers_clip()
+    images = [image.resize((32, 32)) for image in pictures()]
+    one, other = image_encoder(model, preprocess), image_encoder(twin, processor)
+    assert torch.allclose(one.encode(images), other.encode(images), atol=1e-4)
+    assert one.digest != other.digest
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = make("CLIPModel")
+    encoder = image_encoder(model, PROCESSORS["CLIPModel"]())
+    expected = encoder.encode(pictures())
+    model.train()
+    model.config.vision_config.attention_dropout = 0.5
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = 0.5
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(encoder.encode(pictures()), expected)
+    assert model.training
+    assert expected.dtype == torch.float32
+    assert not expected.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_it_computes_in_the_precision_of_the_model(dtype: torch.dtype) -> None:
+    model = make("CLIPModel")
+    expected = image_encoder(model, PROCESSORS["CLIPModel"]()).encode(pictures())
+    found = image_encoder(model.to(dtype), PROCESSORS["CLIPModel"]()).encode(pictures())
+    assert found.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(found, expected).min() > 0.99
+    assert torch.equal(found, expected) is False
+
+
+def test_norms_may_be_kept_in_another_precision() -> None:
+    """As open_clip's precision="fp16" does: the weights that read the pixels decide."""
+    model = test_open_clip.make_clip().bfloat16()
+    model.visual.class_embedding.data = model.visual.class_embedding.data.float()
+    seen = []
+    model.visual.conv1.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    image_encoder(model, plain()).encode(pictures(1))
+    assert seen == [torch.bfloat16]
+
+
+def test_an_attachment_does_not_touch_images(gender: PromptSet) -> None:
+    model = test_open_clip.make_clip()
+    encoder = image_encoder(model, plain())
+    expected, digest = encoder.encode(pictures()), image_encoder(model, plain()).digest
+    with vldebias.debias(model, gender, tokenizer=test_open_clip.tokenizer_for(model)):
+        assert torch.equal(encoder.encode(pictures()), expected)
+        assert image_encoder(model, plain()).digest == digest
+
+
+def digest(model: Any) -> str:
+    return image_encoder(model, "unused".upper, preprocessing="same").digest
+
+
+@pytest.mark.parametrize("name", ["CLIPModel", "AlignModel", "SiglipModel"])
+def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
+    model = make(name)
+    before, fingerprint = digest(model), image_encoder(model, print).fingerprint
+    assert digest(copy.deepcopy(model)) == before
+    towers = [model.vision_model, *([model.visual_projection] if hasattr(model, "visual_projection") else [])]
+    tensors = [t for tower in towers for t in [*tower.parameters(), *tower.buffers()]]
+    assert len(tensors) > 16  # more than the fingerprint reads
+    for tensor in tensors:
+        kept = tensor.detach().clone()
+        tensor.data.view(-1)[-1] += 1
+        assert digest(model) != before
+        tensor.data.copy_(kept)
+    with torch.no_grad():
+        for parameter in model.text_model.parameters():
+            parameter.add_(1)
+    assert digest(model) == before
+    assert image_encoder(model, print).fingerprint == fingerprint
+
+
+def test_text_weights_of_open_clip_do_not_count() -> None:
+    model = test_open_clip.make_clip()
+    before = digest(model)
+    with torch.no_grad():
+        model.text_projection.add_(1)
+        model.logit_scale.add_(1)
+    assert digest(model) == before
+
+
+def test_the_same_weights_in_another_architecture_count() -> None:
+    """ViT-B-32 and ViT-B-32-quickgelu share their weights and not their features."""
+    exact, quick = test_open_clip.make_clip(), open_clip.CLIP(24, test_open_clip.VISION, test_open_clip.TEXT, True)
+    quick.load_state_dict(exact.state_dict(), strict=False)
+    one, other = image_encoder(exact, plain()), image_encoder(quick.eval(), plain())
+    assert one.fingerprint == other.fingerprint
+    assert not torch.allclose(one.encode(pictures()), other.encode(pictures()), atol=1e-3)
+    assert one.digest != other.digest
+
+
+def test_kinds_and_constants_of_modules_count() -> None:
+    """None of them is a weight."""
+    model = test_open_clip.make_clip()
+    block, found = model.visual.transformer.resblocks[0], [digest(model)]
+    block.mlp.gelu = nn.ReLU()
+    found.append(digest(model))
+    block.mlp.gelu = nn.SiLU()  # the same settings as ReLU
+    found.append(digest(model))
+    model.visual.ln_post.eps = 0.5
+    found.append(digest(model))
+    model.visual.pool_type = "avg"
+    found.append(digest(model))
+    model.train()
+    model.eval()
+    assert len(set(found)) == 5
+    assert digest(model) == found[-1]
+
+
+def test_an_adapter_counts() -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = make("CLIPModel")
+    before = digest(model)
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"], init_lora_weights=False), model.vision_model)
+    assert digest(model) != before
+
+
+def test_a_cast_counts_even_where_no_value_changes() -> None:
+    model = make("CLIPModel").half().float()
+    assert digest(copy.deepcopy(model).half()) != digest(model)
+
+
+def test_weights_that_are_not_there_are_refused() -> None:
+    model = make("CLIPModel").to("meta")
+    with pytest.raises(InvalidInputError, match="is on the meta device; load the weights first"):
+        digest(model)
+
+
+def greyed(image: Image.Image) -> Tensor:
+    return transforms.functional.to_tensor(image.convert("L").convert("RGB"))
+
+
+DESCRIBED = [
+    lambda: plain(32),
+    lambda: plain(40),
+    lambda: transforms.Compose([greyed, transforms.Normalize(0.5, 0.5)]),
+    lambda: greyed,
+    lambda: PROCESSORS["CLIPModel"](),
+    lambda: transformers.CLIPImageProcessor(**CROP, do_normalize=False),
+    lambda: transformers.SiglipImageProcessor(**SQUARE),
+    lambda: load_clip()[1],
+]
+
+
+def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
+    texts = [describe_preprocessing(build()) for build in DESCRIBED]
+    assert len(set(texts)) == len(texts)
+    assert texts == [describe_preprocessing(build()) for build in DESCRIBED]
+    assert not any("0x" in text for text in texts)
+    assert texts[3] == "<function greyed>"
+
+
+@pytest.mark.slow
+def test_descriptions_are_the_same_in_another_process() -> None:
+    code = (
+        "import open_clip, transformers\nfrom vldebias.hosts.images import describe_preprocessing as d\n"
+        "print(d(open_clip.image_transform(32, is_train=False)))\n"
+        "print(d(transformers.SiglipImageProcessor(size={'height': 32, 'width': 32})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = [describe_preprocessing(plain()), describe_preprocessing(transformers.SiglipImageProcessor(**SQUARE))]
+    assert done.stdout.strip() == "\n".join(expected)
+
+
+class Nameless:
+    def __call__(self, image: Image.Image) -> Tensor:
+        return greyed(image)
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        Nameless(),
+        lambda image: greyed(image),
+        transforms.Compose([transforms.Lambda(greyed)]),
+        transforms.Compose([lambda image: image, transforms.ToTensor()]),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
+    model = test_open_clip.make_clip()
+    with pytest.raises(InvalidInputError, match=r"does not say what it does.*preprocessing='a text for it'"):
+        image_encoder(model, preprocess)
+    assert image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing == "grey, version 1"
+
+
+def test_a_processor_stands_for_its_image_processor() -> None:
+    model, processor = make("CLIPModel"), PROCESSORS["CLIPModel"]()
+
+    class Both:
+        image_processor = processor
+
+    assert image_encoder(model, Both()).preprocessing == describe_preprocessing(processor)
+    assert torch.equal(
+        image_encoder(model, Both()).encode(pictures()), image_encoder(model, processor).encode(pictures())
+    )
+
+
+def test_names() -> None:
+    model = test_open_clip.make_clip()
+    assert image_encoder(model, plain()).name == "CLIP"
+    assert image_encoder(model, plain(), name="ViT-B-32/openai").name == "ViT-B-32/openai"
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (
+            nn.Linear(2, 2),
+            "torch.nn.modules.linear.Linear: expected an image-text model: of open_clip CLIP, CustomText",
+        ),
+        (test_transformers.make_clip_text(), "CLIPTextModelWithProjection: expected an image-text model"),
+        (nn.DataParallel(nn.Linear(2, 2)), "Of a wrapper .* pass the model inside"),
+        (None, "NoneType: expected an image-text model"),
+    ],
+)
+def test_other_models_are_refused_by_name(model: Any, text: str) -> None:
+    with pytest.raises(UnsupportedHostError, match=text):
+        image_encoder(model, plain())
+
+
+def test_subclasses_are_supported() -> None:
+    class Mine(open_clip.CLIP):
+        pass
+
+    model = Mine(24, test_open_clip.VISION, test_open_clip.TEXT)
+    assert image_encoder(model, plain()).dim == 24
+
+
+def test_preprocessing_that_gives_something_else_is_refused() -> None:
+    model = test_open_clip.make_clip()
+    with pytest.raises(InvalidInputError, match=r"preprocess: expected open_clip's transform or .*, got <class 'int'>"):
+        image_encoder(model, 3)
+    with pytest.raises(InvalidInputError, match=r"expected a tensor \(3, h, w\) for an image, got Image"):
+        image_encoder(model, transforms.CenterCrop(32)).encode(pictures())
+    batched = image_encoder(model, lambda image: greyed(image)[None], preprocessing="batched")
+    with pytest.raises(InvalidInputError, match=r"expected a tensor \(3, h, w\) for an image, got \(1, 3, 40, 64\)"):
+        batched.encode(pictures())
+
+
+def test_a_tuple_for_an_output_is_refused() -> None:
+    model = make("CLIPModel")
+    model.config.return_dict = False
+    with pytest.raises(InvalidInputError, match="expected a named output, got a tuple"):
+        image_encoder(model, PROCESSORS["CLIPModel"]()).encode(pictures())
+
+
+def test_features_of_another_shape_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = test_open_clip.make_clip()
+    monkeypatch.setattr(model, "encode_image", lambda pixels, normalize: pixels)
+    with pytest.raises(InvalidInputError, match=r"CLIP: expected features \(3, d\) of 3 images, got \(3, 3, 32, 32\)"):
+        image_encoder(model, plain()).encode(pictures())

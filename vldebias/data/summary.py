@@ -1,0 +1,163 @@
+"""What is in a data set, and whether all its images can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import combinations, islice
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from vldebias.data.images import ImageData, ImageStream
+from vldebias.data.labels import Labels, cross
+from vldebias.errors import InvalidInputError
+
+__all__ = ["check_images", "describe", "group_counts"]
+
+_CROSSED = 4  # columns whose intersections are counted unless others are named
+_CELLS = 100  # an intersection of more groups is no table to read
+_AHEAD = 256  # images that are read at once
+
+Read = Callable[[], Image.Image]
+
+
+class _Labelled(Protocol):
+    """ImageData or Embeddings."""
+
+    @property
+    def labels(self) -> Mapping[str, Labels]: ...
+    def column(self, name: str) -> Labels: ...
+
+
+def group_counts(data: _Labelled, *columns: str) -> dict[str, int]:
+    """Rows of every group, such as {"landbird/land": 3498, ...}; rows with an unknown label are in no group.
+
+    Of the training split these are the weights of the reweighted average (Sagawa et al., 2020).
+
+    Raises:
+        InvalidInputError: no column given, or one that is not there.
+    """
+    return cross(*(data.column(name) for name in columns)).counts
+
+
+def describe(data: ImageData | ImageStream, columns: Iterable[str] | None = None) -> dict[str, Any]:
+    """Counts for a first look, as JSON takes them; no image is opened.
+
+    Args:
+        data: what `open_data` gives; a stream is gone through once, from its first row to its last.
+        columns: whose intersections of two are counted; by default the first four. Intersections of more than a
+            hundred groups are left out.
+
+    Returns:
+        name, split, images, columns {column: {"counts": {name: rows}, "unknown": rows}}, intersections {"a x b":
+        {"counts", "unknown"}}, captions (rows that have one), about.
+
+    Raises:
+        InvalidInputError: a column that is not there.
+    """
+    data = data if isinstance(data, ImageData) else _gone_through(data)
+    chosen = list(columns) if columns is not None else list(data.labels)[:_CROSSED]
+    crossed = {(a, b): (data.column(a), data.column(b)) for a, b in combinations(chosen, 2)}
+    small = {pair: labels for pair, labels in crossed.items() if len(labels[0].names) * len(labels[1].names) <= _CELLS}
+    return {
+        "name": data.name,
+        "split": data.split,
+        "images": len(data),
+        "columns": {name: _counted(labels) for name, labels in data.labels.items()},
+        "intersections": {f"{a} x {b}": _counted(cross(*labels)) for (a, b), labels in small.items()},
+        "captions": sum(1 for caption in data.captions if caption),
+        "about": dict(data.about),
+    }
+
+
+def _gone_through(stream: ImageStream) -> ImageData:
+    """The rows of a stream without their images."""
+    ids: list[str] = []
+    captions: list[str] = []
+    values: dict[str, list[str | None]] = {column: [] for column in stream.names}
+    for row in stream.records():
+        for column in row.labels:
+            values.setdefault(column, [None] * len(ids))
+        for column, found in values.items():
+            found.append(row.labels.get(column))
+        ids.append(row.id)
+        captions.append(row.caption or "")
+    labels = {column: Labels.of(found, stream.names.get(column)) for column, found in values.items()}
+    return ImageData(
+        name=stream.name,
+        split=stream.split,
+        ids=tuple(ids),
+        read=_no_image,
+        labels=labels,
+        fingerprint=lambda: stream.fingerprint,
+        captions=tuple(captions),
+        about=stream.about,
+    )
+
+
+def _no_image(index: int) -> Image.Image:
+    raise OSError("the images of a stream are read from its records")
+
+
+def _counted(labels: Labels) -> dict[str, Any]:
+    return {"counts": labels.counts, "unknown": int((~labels.known).sum())}
+
+
+def check_images(
+    data: ImageData | ImageStream, *, sample: int | None = None, seed: int = 0, progress: bool = True
+) -> list[tuple[str, str]]:
+    """Reads every image and says which cannot be read, with the reason, in the order of the data.
+
+    Args:
+        data: what `open_data` gives.
+        sample: read that many only: at random, or the first ones of a stream.
+        seed: of the sample.
+        progress: show a bar on stderr.
+
+    Raises:
+        InvalidInputError: a sample that is not positive.
+    """
+    if sample is not None and sample < 1:
+        raise InvalidInputError(f"check_images: expected a positive sample, got {sample}")
+    rows, total = _rows(data, sample, seed)
+    with _bar(total, progress) as advance, ThreadPoolExecutor() as pool:
+        bad = []
+        while block := list(islice(rows, _AHEAD)):
+            reasons = pool.map(_reason, (read for _, read in block))
+            bad += [(name, reason) for (name, _), reason in zip(block, reasons, strict=True) if reason is not None]
+            advance(len(block))
+    return bad
+
+
+def _rows(
+    data: ImageData | ImageStream, sample: int | None, seed: int
+) -> tuple[Iterator[tuple[str, Read]], int | None]:
+    if not isinstance(data, ImageData):
+        return ((record.id, record.read) for record in islice(data.records(), sample)), sample
+    index = np.arange(len(data))
+    if sample is not None and sample < len(data):
+        index = np.sort(np.random.default_rng(seed).choice(index, sample, replace=False))
+    return ((data.ids[i], lambda i=i: data.read(i)) for i in index.tolist()), len(index)
+
+
+def _reason(read: Read) -> str | None:
+    try:
+        read()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+@contextmanager
+def _bar(total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
+    """Gives advance(n), which moves a bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("checking images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda n: progress.advance(task, n)

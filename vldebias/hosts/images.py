@@ -1,0 +1,229 @@
+"""Image towers: pictures in, features of the joint space out, and all that tells two towers apart."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.fingerprint import weights_fingerprint
+from vldebias.hosts.text import reading
+
+__all__ = ["OPEN_CLIP", "TRANSFORMERS", "ImageEncoder", "Pixels", "describe_preprocessing", "image_encoder"]
+
+OPEN_CLIP = ("CLIP", "CustomTextCLIP", "CoCa")
+TRANSFORMERS = (
+    "CLIPModel",
+    "MetaClip2Model",
+    "CLIPSegModel",
+    "ChineseCLIPModel",
+    "AltCLIPModel",
+    "AlignModel",
+    "SiglipModel",
+    "Siglip2Model",
+)
+
+Pixels = Mapping[str, Tensor]
+"""One image as its tower reads it: names of arguments -> tensors (1, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageEncoder:
+    """The image side of one image-text model.
+
+    Attributes:
+        name: of the model, for messages and protocols.
+        model: the whole model; where and in which precision it is, the encoder computes.
+        tower: the modules that make the features, the projection into the joint space included.
+        preprocessing: a text that differs where the preprocessing does.
+        prepare: RGB image -> pixels; called from several threads.
+        forward: pixels of a batch -> (b, d), before normalising.
+    """
+
+    name: str
+    model: nn.Module
+    tower: tuple[nn.Module, ...]
+    preprocessing: str
+    prepare: Callable[[Image.Image], Pixels]
+    forward: Callable[[Pixels], Tensor]
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """vldebias.fingerprint.weights_fingerprint of the tower, the same after a cast to half precision."""
+        return weights_fingerprint(*self.tower)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of every weight, every buffer and the architecture: any change of the tower changes it.
+
+        The fingerprint samples the weights and leaves adapters out, and the same weights serve two architectures
+        (open_clip's ViT-B-32 and ViT-B-32-quickgelu): too little for features that are kept.
+
+        Raises:
+            InvalidInputError: weights that are not in memory.
+        """
+        state = hashlib.sha256()
+        for module in self.tower:
+            for name, part in module.named_modules():
+                state.update(f"{name} {type(part).__qualname__} {_settings(part)}\n".encode())
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                if tensor.is_meta:
+                    raise InvalidInputError(f"{self.name}: {name} is on the meta device; load the weights first")
+                state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+                state.update(_bytes(tensor))
+        return state.hexdigest()
+
+    @cached_property
+    def dim(self) -> int:
+        """Width d of the features, found with a blank image."""
+        return int(self.encode([Image.new("RGB", (64, 64))]).shape[1])
+
+    def encode(self, images: Sequence[Image.Image]) -> Tensor:
+        """Features (b, d) of RGB images, before normalising, float32 on the CPU."""
+        return self.embed([self.prepare(image) for image in images])
+
+    def embed(self, prepared: Sequence[Pixels]) -> Tensor:
+        """Features (b, d) of images that `prepare` has made ready, float32 on the CPU."""
+        first, dtype = _reader(self.tower)
+        batch = {}
+        for name in prepared[0]:
+            tensor = torch.cat([pixels[name] for pixels in prepared])
+            batch[name] = tensor.to(first.device, dtype if tensor.is_floating_point() else None)
+        with reading(self.model), torch.inference_mode():
+            features = self.forward(batch)
+        if features.ndim != 2 or len(features) != len(prepared):
+            raise InvalidInputError(
+                f"{self.name}: expected features ({len(prepared)}, d) of {len(prepared)} images, "
+                f"got {tuple(features.shape)}"
+            )
+        return features.float().cpu()
+
+
+def image_encoder(
+    model: Any, preprocess: Any, *, name: str | None = None, preprocessing: str | None = None
+) -> ImageEncoder:
+    """The image side of an open_clip or transformers image-text model.
+
+    Args:
+        model: one of `OPEN_CLIP` or `TRANSFORMERS`, or a subclass.
+        preprocess: what came with the model: open_clip's transform, a transformers processor or image processor,
+            or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
+        name: of the model in messages and protocols; default: its class or checkpoint.
+        preprocessing: a text that stands for `preprocess` where its own description says too little.
+
+    Raises:
+        UnsupportedHostError: a model of another class.
+        InvalidInputError: `preprocess` cannot be called, or cannot be told from another one.
+    """
+    tower, forward = _seam(model)
+    processor = getattr(preprocess, "image_processor", preprocess)
+    if not callable(processor):
+        raise InvalidInputError(
+            f"preprocess: expected open_clip's transform or a transformers image processor, got {type(preprocess)}"
+        )
+    prepare = _process if hasattr(processor, "to_dict") else _transform
+    return ImageEncoder(
+        name=name or getattr(model, "name_or_path", None) or type(model).__name__,
+        model=model,
+        tower=tower,
+        preprocessing=preprocessing if preprocessing is not None else describe_preprocessing(processor),
+        prepare=partial(prepare, processor),
+        forward=forward,
+    )
+
+
+def describe_preprocessing(preprocess: Any) -> str:
+    """A text that is the same in every process and differs where the preprocessing does.
+
+    A transformers image processor is described by its class and settings, anything else by its repr; a function in
+    it by its name alone.
+
+    Raises:
+        InvalidInputError: a lambda, or an object without a repr of its own: two of them would look alike.
+    """
+    if hasattr(preprocess, "to_dict"):
+        kind = type(preprocess)
+        settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **preprocess.to_dict()}
+        return json.dumps(settings, sort_keys=True, default=str)
+    text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(preprocess))
+    if " at 0x" in text or "Lambda(" in text or "<lambda>" in text:
+        raise InvalidInputError(
+            f"preprocess: {text} does not say what it does, so its features could be taken for those of another; "
+            "expected a transform with a repr or a named function, or give preprocessing='a text for it'"
+        )
+    return text
+
+
+def _seam(model: Any) -> tuple[tuple[nn.Module, ...], Callable[[Pixels], Tensor]]:
+    """The modules of the image tower, and how to call it."""
+    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(model).__mro__}
+    if any(("open_clip", name) in names for name in OPEN_CLIP):
+        return (model.visual,), partial(_open_clip, model)
+    if any(("transformers", name) in names for name in TRANSFORMERS):
+        projection = getattr(model, "visual_projection", None)  # SigLIP and ALIGN end in the joint space without one
+        tower = (model.vision_model,) if projection is None else (model.vision_model, projection)
+        return tower, partial(_transformers, model)
+    raise UnsupportedHostError(
+        f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
+        f"{', '.join(OPEN_CLIP)}, of transformers {', '.join(TRANSFORMERS)}. Of a wrapper (DistributedDataParallel, "
+        "torch.compile, peft) pass the model inside; features made elsewhere are read by "
+        "vldebias.data.embedding_files.load_embeddings"
+    )
+
+
+def _open_clip(model: Any, batch: Pixels) -> Tensor:
+    return model.encode_image(batch["pixel_values"], normalize=False)
+
+
+def _transformers(model: Any, batch: Pixels) -> Tensor:
+    """A tensor from transformers 4, an output object from 5."""
+    known = inspect.signature(model.get_image_features).parameters
+    output = model.get_image_features(**{name: tensor for name, tensor in batch.items() if name in known})
+    if isinstance(output, tuple):
+        raise InvalidInputError(
+            f"{type(model).__name__}: expected a named output, got a tuple; set model.config.return_dict = True"
+        )
+    return output if isinstance(output, Tensor) else output.pooler_output
+
+
+def _process(processor: Any, image: Image.Image) -> Pixels:
+    return {name: value for name, value in processor(images=[image], return_tensors="pt").items() if name != "labels"}
+
+
+def _transform(transform: Callable[[Image.Image], Tensor], image: Image.Image) -> Pixels:
+    pixels = transform(image)
+    if not isinstance(pixels, Tensor) or pixels.ndim != 3:
+        shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise InvalidInputError(f"preprocess: expected a tensor (3, h, w) for an image, got {shape}")
+    return {"pixel_values": pixels[None]}
+
+
+def _reader(tower: tuple[nn.Module, ...]) -> tuple[Tensor, torch.dtype]:
+    """The weight that reads the pixels and its precision; norms around it may be kept in another."""
+    layers = (m.weight for t in tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+    weights = [*layers, *(p for t in tower for p in t.parameters())]
+    first = next((w for w in weights if w.is_floating_point()), torch.zeros(()))
+    return first, first.dtype
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """The plain values that a module was built with: sizes, kinds of pooling, constants of activations."""
+    plain = (bool, int, float, str, tuple)
+    found = {k: v for k, v in vars(module).items() if isinstance(v, plain) and k[0] != "_" and k != "training"}
+    return dict(sorted((k, str(v)) for k, v in found.items()))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The memory of a tensor, whatever its type."""
+    plain = tensor.detach().cpu().contiguous().flatten()
+    return plain.view(torch.uint8).numpy().data

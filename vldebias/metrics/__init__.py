@@ -1,5 +1,6 @@
 """Measures of bias and utility: numbers in, floats out, with intervals; every convention is a named parameter."""
 
+from vldebias.metrics.agreement import Agreement, agreement, krippendorff_alpha
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_difference_interval
 from vldebias.metrics.discrepancy import AttributeShares, attribute_shares, discrepancy
 from vldebias.metrics.groups import GroupAccuracy, average_accuracy, gap, group_accuracy, worst_group_accuracy
@@ -7,9 +8,11 @@ from vldebias.metrics.skew import max_skew, min_skew, ndkl
 from vldebias.metrics.transport import k_variance
 
 __all__ = [
+    "Agreement",
     "AttributeShares",
     "GroupAccuracy",
     "Interval",
+    "agreement",
     "attribute_shares",
     "average_accuracy",
     "bootstrap_interval",
@@ -17,6 +20,7 @@ __all__ = [
     "gap",
     "group_accuracy",
     "k_variance",
+    "krippendorff_alpha",
     "max_skew",
     "min_skew",
     "ndkl",

@@ -3,7 +3,8 @@
 Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), with the uniform prior that
 Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Papers differ in prior, ties and empty groups, so
 all three are visible here: the prior is a parameter, ties keep the order of the rows, an empty share is raised to
-`floor`. All values are in nats and hold for one query; the figures of papers are means over queries.
+`floor`. All values are in nats and hold for one query; the figures of papers are means over queries, and
+`vldebias.metrics.rankings` has many rankings at once.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+"""Skew of many rankings at once against one at a time, and resampled galleries against a sort of each."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.metrics import rankings as module
+from vldebias.metrics.rankings import (
+    log_ratios,
+    ndkls,
+    random_rankings,
+    rankings,
+    resampled_rankings,
+    resampled_weights,
+)
+
+laws = settings(max_examples=60, deadline=None, derandomize=True)
+G = 3
+
+
+@st.composite
+def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    """Scores (q, n) with many ties, groups (n,) of which some may be empty, k."""
+    q, n = draw(st.integers(1, 4)), draw(st.integers(1, 25))
+    levels = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 2.0]), min_size=n, max_size=n)
+    scores = np.array([draw(levels) for _ in range(q)])
+    groups = np.array(draw(st.lists(st.integers(0, G - 1), min_size=n, max_size=n)))
+    return scores, groups, draw(st.integers(1, n))
+
+
+@laws
+@given(galleries())
+def test_rankings_are_sorted_and_ties_keep_the_order_of_the_rows(gallery) -> None:
+    scores, _, _ = gallery
+    for row, order in zip(scores, rankings(scores), strict=True):
+        assert order.tolist() == sorted(range(len(row)), key=lambda i: (-row[i], i))
+
+
+@laws
+@given(galleries(), st.integers(0, 5))
+def test_random_ties_are_broken_by_one_order_of_the_rows(gallery, seed: int) -> None:
+    scores, _, _ = gallery
+    (order,) = rankings(np.zeros((1, scores.shape[1])), ties="random", seed=seed)
+    place = np.argsort(order)
+    for row, found in zip(scores, rankings(scores, ties="random", seed=seed), strict=True):
+        assert found.tolist() == sorted(range(len(row)), key=lambda i: (-row[i], place[i]))
+
+
+def test_random_ties_depend_on_the_seed() -> None:
+    orders = {tuple(rankings(np.zeros((1, 50)), ties="random", seed=seed)[0]) for seed in range(3)}
+    assert len(orders) == 3
+    assert tuple(range(50)) not in orders
+
+
+@laws
+@given(galleries(), st.sampled_from([0.0, 0.1, 0.6]), st.sampled_from([None, (0.5, 0.3, 0.2)]))
+def test_skews_of_many_are_those_of_each(gallery, floor: float, prior) -> None:
+    scores, groups, k = gallery
+    p = np.full(G, 1 / G) if prior is None else np.array(prior)
+    ratios = log_ratios(groups[rankings(scores)], k, p, floor=floor)
+    naive = {"prior": p, "floor": floor, "n_groups": G}
+    assert ratios.max(1) == pytest.approx([max_skew(row, groups, k, **naive) for row in scores])
+    assert ratios.min(1) == pytest.approx([min_skew(row, groups, k, **naive) for row in scores])
+
+
+@laws
+@given(galleries(), st.sampled_from([(1 / 3, 1 / 3, 1 / 3), (0.5, 0.3, 0.2)]))
+def test_ndkl_of_many_is_that_of_each_and_its_definition(gallery, prior) -> None:
+    scores, groups, k = gallery
+    ranked = groups[rankings(scores)]
+    found = ndkls(ranked.astype(np.uint8), k, np.array(prior))
+    assert found == pytest.approx([ndkl(row, groups, k, prior=prior, n_groups=G) for row in scores], abs=1e-12)
+    weights = [1 / math.log2(i + 1) for i in range(1, k + 1)]
+    for row, value in zip(ranked, found, strict=True):
+        shares = [np.bincount(row[:i], minlength=G) / i for i in range(1, k + 1)]
+        parts = [w * entropy(share, prior) for w, share in zip(weights, shares, strict=True)]
+        assert value == pytest.approx(sum(parts) / sum(weights), abs=1e-12)
+
+
+def test_each_ranking_may_have_its_own_prior() -> None:
+    groups = np.array([[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
+    priors = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]])
+    ratios, divergences = log_ratios(groups, 3, priors), ndkls(groups, 3, priors)
+    for i in (0, 2):
+        assert ratios[i] == pytest.approx(log_ratios(groups[i : i + 1], 3, priors[i])[0])
+        assert divergences[i] == pytest.approx(ndkls(groups[i : i + 1], 3, priors[i])[0])
+    assert ratios[1, 0] == 0
+    assert np.isnan(ratios[1, 1])  # a group that has no prior takes no part
+    assert np.isnan(log_ratios(groups, 3, priors, floor=0.1)[1, 1])
+    assert divergences[1] == 0
+
+
+@laws
+@given(galleries(), st.randoms(use_true_random=False))
+def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, random) -> None:
+    scores, _, k = gallery
+    n = scores.shape[1]
+    drawn = np.array([[random.randrange(n) for _ in range(n)] for _ in range(4)])
+    weights = np.stack([np.bincount(row, minlength=n) for row in drawn])
+    for row, order in zip(scores, rankings(scores), strict=True):
+        for held, top in zip(weights, resampled_rankings(order, weights, k), strict=True):
+            rows = np.repeat(np.arange(n), held)
+            assert top.tolist() == rows[np.argsort(-row[rows], kind="stable")][:k].tolist()
+
+
+def test_a_resample_is_read_as_far_as_it_has_to_be() -> None:
+    weights = np.zeros((2, 500), dtype=int)
+    weights[0, 400] = weights[1, 0] = 500  # the first row that the first resample holds is the 401st
+    assert resampled_rankings(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
+
+
+def test_a_resample_holds_as_many_rows_as_are_asked_for() -> None:
+    with pytest.raises(InvalidInputError, match="k: expected at most the 3 rows that a resample holds, got 4"):
+        resampled_rankings(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
+
+
+def test_weights_are_those_of_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    (weights,) = resampled_weights(40, 4000, seed=3)
+    assert (weights.sum(1) == 40).all()
+    assert weights.mean(0) == pytest.approx(1, abs=0.1)
+    assert weights.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
+    monkeypatch.setattr(module, "_BLOCK", 40 * 7)
+    blocks = list(resampled_weights(40, 4000, seed=3))
+    assert len(blocks) == 572
+    assert np.array_equal(np.concatenate(blocks), weights)  # memory does not change the numbers
+
+
+def test_random_rankings_are_prefixes_of_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
+    (rows,) = random_rankings(9, 6, 3000, seed=1)
+    assert rows.shape == (3000, 6)
+    assert all(len(set(row)) == 6 for row in rows.tolist())
+    assert np.bincount(rows[:, 5], minlength=9) / 3000 == pytest.approx(1 / 9, abs=0.02)
+    monkeypatch.setattr(module, "_BLOCK", 9 * 500)
+    assert np.array_equal(np.concatenate(list(random_rankings(9, 6, 3000, seed=1))), rows)
+
+
+def test_errors() -> None:
+    with pytest.raises(InvalidInputError, match=r"scores: expected \(q, n\) without NaN, got shape \(3,\)"):
+        rankings(np.zeros(3))
+    with pytest.raises(InvalidInputError, match="scores: expected"):
+        rankings(np.array([[0.0, np.nan]]))
+    with pytest.raises(InvalidInputError, match="ties: expected 'stable' or 'random', got 'best'"):
+        rankings(np.zeros((1, 3)), ties="best")
+    for measure in (log_ratios, ndkls):
+        for k in (0, 3):
+            with pytest.raises(InvalidInputError, match=rf"k: expected 1 .. 2, the length of the rankings, got {k}"):
+                measure(np.zeros((1, 2), dtype=int), k, np.ones(1))

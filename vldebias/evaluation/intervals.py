@@ -1,4 +1,9 @@
-"""From values per unit and method to figures: an interval for each, and one for its paired difference to "none"."""
+"""From values per unit and method to figures: an interval for each, and one for its paired difference to "none".
+
+Percentile intervals of a mean over units cover where there are some tens of units that differ. Units that are all
+alike give a width of 0, which says that resampling shows no variation and not that there is none; accuracies by group
+have intervals of their own for that (`vldebias.evaluation.group_bootstrap`).
+"""
 
 from __future__ import annotations
 

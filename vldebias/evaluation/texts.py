@@ -29,7 +29,7 @@ class TextTable(Host):
         model_id: which model they come from.
 
     Raises:
-        InvalidInputError: no prompts.
+        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
     """
 
     name = "table of text embeddings"
@@ -39,7 +39,14 @@ class TextTable(Host):
     def __init__(self, rows: Mapping[str, Tensor], model_id: str | None = None) -> None:
         if not rows:
             raise InvalidInputError("text embeddings: expected at least one prompt, got none")
-        self._rows = {prompt: normalize(row.detach().cpu().double(), dim=0) for prompt, row in rows.items()}
+        wide = {prompt: row.detach().cpu().double() for prompt, row in rows.items()}
+        shapes = {tuple(row.shape) for row in wide.values()}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+            raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes)}")
+        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
+        if bad:
+            raise InvalidInputError(f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}")
+        self._rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
         self.model_id = model_id
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
@@ -51,6 +58,10 @@ class TextTable(Host):
                 "store their embeddings too, or evaluate with the model"
             )
         return torch.stack([self._rows[prompt] for prompt in prompts])
+
+    def dim(self, role: str) -> int:
+        """Width of the rows."""
+        return len(next(iter(self._rows.values())))
 
     def space(self, role: str) -> str:
         """The name of this space."""
@@ -135,6 +146,9 @@ class _Remembering(Host):
         if new:
             self._rows.update(zip(((role, p) for p in new), self._host.embed(new, role), strict=True))
         return torch.stack([self._rows[role, prompt] for prompt in prompts])
+
+    def dim(self, role: str) -> int:
+        return self._host.dim(role)
 
     def space(self, role: str) -> str:
         return self._host.space(role)

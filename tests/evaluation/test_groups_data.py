@@ -1,0 +1,67 @@
+"""Labels are matched with class prompts by name; groups of another split by theirs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from groups_parts import NAMES, PLACES, PROMPTS, birds
+
+from vldebias.data import Labels
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.group_data import GroupSplit, class_of
+from vldebias.prompts import load_prompts
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (("landbird", "waterbird"), [0, 1]),
+        (("waterbird", "landbird"), [1, 0]),
+        (("Waterbird",), [1]),
+        (("1", "0"), [1, 0]),
+    ],
+)
+def test_labels_name_classes(labels: tuple[str, ...], expected: list[int]) -> None:
+    assert class_of(labels, PROMPTS) == expected
+
+
+def test_a_label_may_be_a_word_of_the_class_name() -> None:
+    celeba = load_prompts("celeba")
+    assert class_of(("dark", "blond"), celeba) == [0, 1]
+    assert class_of(("blond", "dark"), celeba) == [1, 0]
+    professions = load_prompts("professions-gender")
+    assert professions.class_names[class_of((professions.class_names[7].lower(),), professions)[0]].lower() == (
+        professions.class_names[7].lower()
+    )
+
+
+@pytest.mark.parametrize("labels", [("robin", "waterbird"), ("bird",), ("0", "2"), ("landbird", "0"), ("-", "0")])
+def test_labels_that_name_no_class_are_refused(labels: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="labels that each name one of the classes"):
+        class_of(labels, PROMPTS)
+
+
+def test_a_label_that_names_two_classes_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"got \['hair'\]"):
+        class_of(("hair",), load_prompts("celeba"))
+
+
+def test_groups_of_another_split_are_found_by_name() -> None:
+    data = birds(50)
+    split = GroupSplit.of(data, PROMPTS, "label", "place")
+    turned = {
+        "label": Labels(1 - data.column("label").codes, NAMES[::-1]),
+        "place": Labels(1 - data.column("place").codes, PLACES[::-1]),
+    }
+    other = GroupSplit.of(replace(data, labels=turned), PROMPTS, "label", "place")
+    np.testing.assert_array_equal(other.codes_in(split.groups.names), split.groups.codes)
+    np.testing.assert_array_equal(other.target, split.target)
+    with pytest.raises(InvalidInputError, match=r"expected those of the test split .* got \['landbird/land'"):
+        split.codes_in(("landbird/meadow",))
+
+
+def test_features_are_normalised_and_ties_go_to_the_first() -> None:
+    split = GroupSplit.of(birds(5), PROMPTS, "label", "place")
+    torch.testing.assert_close(split.features.norm(dim=1), torch.ones(5))
+    np.testing.assert_array_equal(split.right(torch.zeros(5, 2)), split.target == 0)

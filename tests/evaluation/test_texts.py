@@ -1,0 +1,170 @@
+"""Texts under a projection are what a model with the attachment gives; a table of embeddings stands in for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.evaluation.texts import Texts, TextTable
+from vldebias.hosts import resolve
+from vldebias.miniature import load_clip, load_pipeline
+from vldebias.prompts import PromptSet
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+
+JOBS = ("doctor", "nurse", "chef")
+GENDER = PromptSet(
+    name="small-gender",
+    groups=tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in JOBS),
+    spurious=("A photo of a man.", "A photo of a woman."),
+    classes=tuple(f"A photo of a {job}." for job in JOBS),
+    class_names=JOBS,
+    stated_words=("man", "woman", "male", "female"),
+)
+FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
+STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
+SETTINGS = [
+    ("cali", 1.0, True),
+    ("cali", 1.0, False),
+    ("orth-cali", 0.3, True),
+    ("orth", 1.0, False),
+    ("orth", 0.0, True),
+]
+Encode = Callable[[Sequence[str]], Tensor]
+
+
+def open_clip_model() -> tuple[nn.Module, Any, Encode]:
+    model, _, tokenizer = load_clip()
+    return model, tokenizer, lambda prompts: model.encode_text(tokenizer(list(prompts)), normalize=True)
+
+
+def transformers_model() -> tuple[nn.Module, Any, Encode]:
+    from transformers import CLIPConfig, CLIPModel
+
+    tokenizer = load_pipeline().tokenizer
+    layers = {"hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    text = {**layers, **ids, "vocab_size": len(tokenizer), "max_position_embeddings": tokenizer.model_max_length}
+    vision = {**layers, "image_size": 32, "patch_size": 16}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
+    with torch.no_grad():  # the usual initial weights make all prompts nearly the same
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+
+    def encode(prompts: Sequence[str]) -> Tensor:
+        found = model.get_text_features(**tokenizer(list(prompts), return_tensors="pt", padding=True))
+        return normalize(getattr(found, "pooler_output", found), dim=-1)
+
+    return model, tokenizer, encode
+
+
+@pytest.mark.parametrize("make", [open_clip_model, transformers_model])
+@torch.no_grad()
+def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Module, Any, Encode]]) -> None:
+    model, tokenizer, encode = make()
+    texts = Texts(model, tokenizer)
+    torch.testing.assert_close(texts.embed(FREE + STATED).float(), encode(FREE + STATED), atol=2e-5, rtol=0)
+    for method, strength, keep in SETTINGS:
+        projection = texts.fit(GENDER, method, 500.0)
+        found = texts.under(FREE + STATED, projection, strength=strength, keep_stated=keep)
+        how = {"method": method, "lam": 500.0, "strength": strength, "keep_stated": keep}
+        with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
+            torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=2e-5, rtol=0)
+        alike = torch.isclose(found, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
+        assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
+
+
+def test_none_changes_nothing_and_strength_zero_is_identical() -> None:
+    model, tokenizer, _ = open_clip_model()
+    texts = Texts(model, tokenizer)
+    assert texts.fit(GENDER, "none") is None
+    rows = texts.embed(FREE)
+    assert torch.equal(texts.under(FREE, None), rows)
+    torch.testing.assert_close(texts.under(FREE, texts.fit(GENDER, "cali"), strength=0.0), rows)
+
+
+def test_texts_of_an_attached_model_are_not_projected() -> None:
+    """A cache of rows that depended on what is attached at the moment would be wrong afterwards."""
+    model, tokenizer, _ = open_clip_model()
+    rows = Texts(model, tokenizer).embed(FREE)
+    with vldebias.debias(model, GENDER, tokenizer=tokenizer):
+        torch.testing.assert_close(Texts(model, tokenizer).embed(FREE), rows)
+
+
+def test_every_prompt_is_embedded_once() -> None:
+    model, tokenizer, _ = open_clip_model()
+    host = resolve(model, tokenizer=tokenizer)
+    seen: list[str] = []
+    embed = host.embed
+
+    def counted(prompts: Sequence[str], role: str) -> Tensor:
+        seen.extend(prompts)
+        return embed(prompts, role)
+
+    host.embed = counted  # type: ignore[method-assign]
+    texts = Texts(host)
+    twice = texts.embed([*FREE, FREE[0]])
+    assert torch.equal(twice[0], twice[3])
+    for method in ("orth", "cali", "orth-cali"):
+        texts.under(FREE, texts.fit(GENDER, method))
+    assert len(seen) == len(set(seen)) == len({*FREE, *GENDER.classes, *GENDER.spurious, *sum(GENDER.groups, ())})
+
+
+def test_a_pipeline_is_refused() -> None:
+    with pytest.raises(UnsupportedHostError, match="expected an image-text model; a pipeline is evaluated by images"):
+        Texts(load_pipeline())
+
+
+def table() -> TextTable:
+    prompts = [*FREE, *STATED, *GENDER.classes, *GENDER.spurious, *sum(GENDER.groups, ())]
+    generator = torch.Generator().manual_seed(1)
+    return TextTable({prompt: 3 * torch.randn(12, generator=generator) for prompt in prompts}, "someone's model")
+
+
+def test_a_table_fits_like_a_model() -> None:
+    texts = Texts(table())
+    rows = texts.embed(FREE)
+    assert rows.dtype == torch.float64
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(3, dtype=torch.float64))
+    projection = texts.fit(GENDER, "orth-cali", 70.0)
+    assert projection is not None
+    assert (projection.lam, projection.space, projection.model_id) == (70.0, "table.joint", "someone's model")
+    expected = normalize(projection(rows), dim=-1)
+    torch.testing.assert_close(texts.under(FREE, projection), expected)
+    assert texts.host.dim("joint") == 12
+    texts.host.check("joint", projection)
+    assert texts.host.fingerprint() is None
+
+
+def test_a_table_attaches_to_nothing() -> None:
+    with pytest.raises(UnsupportedHostError, match="attaching needs the model itself"):
+        vldebias.debias(table(), GENDER)
+    with pytest.raises(UnsupportedHostError, match="attaching needs the model itself"):
+        table().merge({}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ({}, "at least one prompt, got none"),
+        ({"a": torch.ones(2), "b": torch.ones(3)}, r"of one width, got \[\(2,\), \(3,\)\]"),
+        ({"a": torch.ones(1, 2)}, r"rows \(d,\) of one width"),
+        ({"a": torch.ones(2), "b": torch.zeros(2)}, r"1 rows are zero or not finite, such as \['b'\]"),
+        ({"a": torch.tensor([1.0, float("nan")])}, "zero or not finite"),
+    ],
+)
+def test_tables_that_make_no_sense_are_refused(rows: dict[str, Tensor], match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        TextTable(rows)
+
+
+def test_a_prompt_that_is_not_in_the_table_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"1 prompts are not in the file, such as \['a photo of a dragon'\]"):
+        Texts(table()).embed([FREE[0], "a photo of a dragon"])

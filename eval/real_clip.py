@@ -27,16 +27,20 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
 
+from vldebias.data import Embeddings, Labels
+from vldebias.evaluation.intervals import Measured, figures
+from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Figure, Protocol, Result, commit, versions
-from vldebias.metrics import Interval, bootstrap_interval, max_skew, paired_difference_interval
-from vldebias.projection import CalibratedProjection
+from vldebias.evaluation.retrieval import evaluate_retrieval
+from vldebias.evaluation.texts import Texts, TextTable
+from vldebias.prompts import PromptSet
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = "celeba1000_vitb32_openai.npz"
 TASK = "celeba-1000"
+METHODS = ("none", "orth", "orth-cali", "cali", "difference")  # difference: P0 of the one direction "man" - "woman"
+METRICS = {"max_skew": "lower", "min_skew": "higher", "ndkl": "lower"}
 K, LAM, POOLS, PER_GENDER = 100, 1000.0, 10, 402
 
 
@@ -46,55 +50,76 @@ def data_file() -> Path:
 
 
 @dataclass(frozen=True)
-class Embeddings:
-    """L2-normalised float64: images (1000, d), queries (51, d), pairs (32, 2, d), spurious (2, d); male (1000,)."""
+class Real:
+    """1000 images with their gender, the texts of the same model, 51 queries, and the prompts about gender."""
 
-    images: Tensor
-    queries: Tensor
-    pairs: Tensor
-    spurious: Tensor
-    male: np.ndarray
+    images: Embeddings
+    texts: Texts
+    queries: tuple[str, ...]
+    prompts: PromptSet
 
 
-def load(path: Path) -> Embeddings:
+def load(path: Path) -> Real:
     with np.load(path, allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
-    unit = {name: normalize(torch.tensor(read[name]).double(), dim=-1) for name in ("image", "text64", "prof")}
-    text = dict(zip(map(str, read["prompts64"]), unit["text64"], strict=True))
-    pairs = [(prompt, prompt.removesuffix("man") + "woman") for prompt in text if prompt.endswith(" man")]
-    return Embeddings(
-        images=unit["image"],
-        queries=unit["prof"],
-        pairs=torch.stack([torch.stack([text[a], text[b]]) for a, b in pairs]),
-        spurious=torch.stack([text["a photo of a man"], text["a photo of a woman"]]),
-        male=read["attr"][:, list(read["attr_names"]).index("Male")] > 0,
+    male = read["attr"][:, list(read["attr_names"]).index("Male")] > 0
+    queries = tuple(map(str, read["prof_prompts"]))
+    about = [str(prompt) for prompt in read["prompts64"]]
+    rows = dict(zip([*about, *queries], torch.tensor(np.concatenate([read["text64"], read["prof"]])), strict=True))
+    return Real(
+        images=Embeddings(
+            features=read["image"],
+            ids=tuple(map(str, read["names"])),
+            labels={"gender": Labels.of(np.where(male, "male", "female"), names=("male", "female"))},
+            about={"model": "CLIP ViT-B/32 openai", "data": "CelebA", "split": "000001-001000"},
+        ),
+        texts=Texts(TextTable(rows, "CLIP ViT-B/32 openai")),
+        queries=queries,
+        prompts=PromptSet(
+            name="man-woman",
+            attributes={"male": ("man",), "female": ("woman",)},
+            groups=tuple((p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")),
+            spurious=("a photo of a man", "a photo of a woman"),
+        ),
     )
 
 
-def projections(data: Embeddings) -> dict[str, CalibratedProjection | None]:
-    """The methods of chapter 7, and for comparison P0 of the single direction "man" - "woman"."""
-    man, woman = data.spurious
-    return {
-        "none": None,
-        "orth": CalibratedProjection.fit(None, data.spurious),
-        "orth-cali": CalibratedProjection.fit(data.pairs, data.spurious, LAM),
-        "cali": CalibratedProjection.fit(data.pairs, None, LAM),
-        "difference": CalibratedProjection.fit(None, (man - woman)[None]),
-    }
-
-
-def pools(male: np.ndarray) -> list[np.ndarray]:
+def pools(gender: Labels) -> list[np.ndarray]:
     """Rows of each pool: as many men as women, drawn without replacement."""
     draws = [np.random.default_rng(seed) for seed in range(POOLS)]
-    groups = [np.flatnonzero(male), np.flatnonzero(~male)]
+    groups = [np.flatnonzero(gender.codes == code) for code in (0, 1)]
     return [np.concatenate([rng.choice(group, PER_GENDER, replace=False) for group in groups]) for rng in draws]
 
 
-def skews(data: Embeddings, queries: Tensor) -> np.ndarray:
-    """MaxSkew@100 of each query, mean over the pools: (51,)."""
-    scores = (normalize(queries, dim=-1) @ data.images.T).numpy()
-    found = [[max_skew(row[pool], data.male[pool], K) for row in scores] for pool in pools(data.male)]
-    return np.mean(found, axis=0)
+def evaluate(data: Real, rows: np.ndarray) -> Part:
+    """One pool; its own intervals are not used, so they are not resampled."""
+    (part,) = evaluate_retrieval(
+        data.images[rows],
+        data.texts,
+        {"gender": data.prompts},
+        task=TASK,
+        queries=data.queries,
+        k=K,
+        methods=METHODS,
+        lam=LAM,
+        keep_stated=False,
+        resamples=1,
+    )
+    return part
+
+
+def over_pools(parts: list[Part], queries: tuple[str, ...], metric: str) -> dict[str, np.ndarray]:
+    """Method -> metric of each query, mean over the pools: (51,)."""
+    found = [{(f.method, f.subset): f.value for f in part.figures if f.metric == metric} for part in parts]
+    return {method: np.mean([[one[method, q] for q in queries] for one in found], axis=0) for method in METHODS}
+
+
+def cosines(data: Real) -> dict[str, np.ndarray]:
+    """Method -> cosine of each query with itself before and after: (51,)."""
+    before = data.texts.embed(data.queries)
+    fitted = {method: data.texts.fit(data.prompts, method, LAM) for method in METHODS}
+    after = {m: data.texts.under(data.queries, p, keep_stated=False) for m, p in fitted.items()}
+    return {method: (before * rows).sum(1).numpy() for method, rows in after.items()}
 
 
 def floor() -> float:
@@ -108,39 +133,20 @@ def measure(path: Path) -> Result:
     """All figures, with 95 % intervals over the queries."""
     started = time.monotonic()
     data = load(path)
-    methods = projections(data)
-    after = {name: data.queries if p is None else p(data.queries) for name, p in methods.items()}
-    skew = {name: skews(data, queries) for name, queries in after.items()}
-    cosine = {name: cosine_similarity(data.queries, queries, dim=-1).numpy() for name, queries in after.items()}
-    figures = [
-        *(_figure(f"max_skew@{K}", name, skew, "lower") for name in methods),
-        *(_figure("query_cosine", name, cosine, "higher") for name in methods),
-        _random_ranking(),
+    parts = [evaluate(data, rows) for rows in pools(data.images.column("gender"))]
+    n = {"queries": len(data.queries)}
+    measured = [
+        Measured(TASK, f"{metric}@{K}", better, n, over_pools(parts, data.queries, f"{metric}@{K}"))
+        for metric, better in METRICS.items()
     ]
+    measured.append(Measured(TASK, "query_cosine", "higher", n, cosines(data)))
     return Result(
         name="real_clip_b32",
-        figures=figures,
-        protocols=[_protocol(path, data, methods)],
+        figures=[*(figure for one in measured for figure in figures(one)), _random_ranking()],
+        protocols=[_protocol(path, data, parts[0].protocol)],
         versions=versions(),
         commit=commit(),
         seconds=round(time.monotonic() - started, 1),
-    )
-
-
-def _figure(metric: str, method: str, values: dict[str, np.ndarray], better: str) -> Figure:
-    found = bootstrap_interval(values[method])
-    change: Interval | None = None
-    if method != "none":
-        change = paired_difference_interval(values["none"], values[method])
-    return Figure(
-        task=TASK,
-        metric=metric,
-        method=method,
-        value=found.value,
-        interval=(found.low, found.high),
-        change=None if change is None else (change.value, change.low, change.high),
-        better=better,
-        n={"queries": found.n},
     )
 
 
@@ -158,30 +164,30 @@ def _random_ranking() -> Figure:
     )
 
 
-def _protocol(path: Path, data: Embeddings, methods: dict[str, CalibratedProjection | None]) -> Protocol:
-    return Protocol(
-        task=TASK,
-        description=(
-            f"MaxSkew@{K} over gender, uniform prior, stable ties, mean over queries and pools; cosine of a query "
-            "with itself before and after. Intervals: bootstrap over queries, given the images."
-        ),
-        model="CLIP ViT-B/32 openai",
-        fingerprint=None,
-        prompts="man / woman pairs of race x age prompts; queries: professions",
-        prompts_hash=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
-        split=f"CelebA 000001-001000, {POOLS} pools of {PER_GENDER} men and {PER_GENDER} women",
-        methods={
-            name: {} if p is None else {"method": p.method, "lam": p.lam, "rank": p.rank, "strength": 1.0}
-            for name, p in methods.items()
-        },
-        seeds=list(range(POOLS)),
-        n={
-            "images": len(data.images),
-            "men": int(data.male.sum()),
-            "queries": len(data.queries),
-            "pairs": len(data.pairs),
-            "spurious": len(data.spurious),
-        },
+def _protocol(path: Path, data: Real, pool: Protocol) -> Protocol:
+    """What one pool did, with what is different for the mean over pools."""
+    gender = data.images.column("gender")
+    kept = ("k", "prior", "ties", "floor", "queries", "keep_stated")
+    return pool.model_copy(
+        update={
+            "task": TASK,
+            "description": (
+                f"Skew@{K} over gender, uniform prior, stable ties, mean over queries and pools; cosine of a query "
+                "with itself before and after. Intervals: bootstrap over queries, given the images."
+            ),
+            "title": "Retrieval of professions on real embeddings: gender",
+            "prompts_hash": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+            "split": f"CelebA 000001-001000, {POOLS} pools of {PER_GENDER} men and {PER_GENDER} women",
+            "seeds": list(range(POOLS)),
+            "n": {
+                "images": len(data.images),
+                "men": gender.counts["male"],
+                "queries": len(data.queries),
+                "pairs": len(data.prompts.pairs),
+                "spurious": len(data.prompts.spurious),
+            },
+            "settings": {name: pool.settings[name] for name in kept} | {"resample": "queries", "resamples": 2000},
+        }
     )
 
 

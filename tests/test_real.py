@@ -11,8 +11,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from vldebias.evaluation.result import Result
+from vldebias.metrics import max_skew
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "eval" / "results" / "real_clip_b32.json"
@@ -67,18 +69,32 @@ def test_every_method_lowers_the_skew_beyond_its_interval(result: Result) -> Non
 
 def test_texts_and_images_share_one_space(path: Path) -> None:
     data = real_clip.load(path)
-    man, woman = data.spurious
-    guessed = (data.images @ man > data.images @ woman).numpy()
-    assert (guessed == data.male).mean() > 0.98
-    assert data.pairs.shape == (32, 2, 512)
-    assert torch.equal(data.pairs[0], data.spurious)
+    man, woman = data.texts.embed(data.prompts.spurious).float()
+    guessed = (data.images.normalised() @ man < data.images.normalised() @ woman).long().numpy()
+    assert (guessed == data.images.column("gender").codes).mean() > 0.98
+    assert len(data.prompts.pairs) == 32
+    assert data.prompts.pairs[0] == data.prompts.spurious
+    assert len(data.queries) == 51
 
 
 def test_pools_are_balanced(path: Path) -> None:
-    data = real_clip.load(path)
-    pools = real_clip.pools(data.male)
+    gender = real_clip.load(path).images.column("gender")
+    pools = real_clip.pools(gender)
     assert len(pools) == 10
-    assert all(len(np.unique(pool)) == 804 and data.male[pool].sum() == 402 for pool in pools)
+    assert all(len(np.unique(pool)) == 804 and gender[pool].counts == {"male": 402, "female": 402} for pool in pools)
+
+
+def test_a_pool_agrees_with_plain_loops(path: Path) -> None:
+    data = real_clip.load(path)
+    pool = real_clip.pools(data.images.column("gender"))[0]
+    part = real_clip.evaluate(data, pool)
+    rows = normalize(torch.tensor(data.images.features[pool]).double(), dim=1)
+    projection = data.texts.fit(data.prompts, "cali", 1000.0)
+    queries = normalize(projection(data.texts.embed(data.queries)), dim=1)
+    groups = data.images.column("gender").codes[pool]
+    values = {(f.method, f.subset): f.value for f in part.figures if f.metric == "max_skew@100"}
+    for query, row in zip(data.queries, queries, strict=True):
+        assert values["cali", query] == pytest.approx(max_skew(rows @ row, groups, 100))
 
 
 def test_the_committed_result_is_what_the_code_gives(result: Result) -> None:
@@ -104,6 +120,9 @@ def test_the_committed_result_is_complete() -> None:
     (protocol,) = committed.protocols
     assert protocol.seeds == list(range(10))
     assert protocol.methods["orth-cali"]["lam"] == 1000
+    assert protocol.settings["prior"] == "uniform"
+    assert protocol.settings["ties"] == "stable"
+    assert protocol.settings["floor"] == {"max_skew@100": 0.0, "min_skew@100": 0.005}
 
 
 def test_missing_data_is_said(

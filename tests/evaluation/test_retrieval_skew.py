@@ -1,0 +1,165 @@
+"""Skew on galleries, resampled galleries and random rankings against the functions for one query."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import tensor
+from torchmetrics.retrieval import RetrievalPrecision
+
+from vldebias.data import UNKNOWN, Labels
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.metrics.rankings import rankings, resampled_weights
+
+laws = settings(max_examples=40, deadline=None, derandomize=True)
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
+    """Scores (q, n) with ties, labels with at least two groups of which some may have no image, k."""
+    q, n = draw(st.integers(1, 3)), draw(st.integers(2, 20))
+    scores = np.array([draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n)) for _ in range(q)])
+    codes = [0, 2, *draw(st.lists(st.integers(0, 2), min_size=n - 2, max_size=n - 2))]
+    return scores, Labels(np.array(codes), NAMES), draw(st.integers(1, n))
+
+
+@laws
+@given(problems(), st.sampled_from(["uniform", "dataset"]), st.sampled_from([None, 0.2]))
+def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, floor: float | None) -> None:
+    scores, labels, k = problem
+    found = Gallery(labels, Rules((k,), prior=prior, floor=floor)).values(rankings(scores))
+    for i, row in enumerate(scores):
+        one = (row, labels.codes, k)
+        assert found[f"max_skew@{k}"][i] == pytest.approx(max_skew(*one, prior=prior, floor=floor or 0.0))
+        assert found[f"min_skew@{k}"][i] == pytest.approx(min_skew(*one, prior=prior, floor=floor or 1 / (2 * k)))
+        assert found[f"ndkl@{k}"][i] == pytest.approx(ndkl(*one, prior=prior), abs=1e-12)
+
+
+@laws
+@given(problems(), st.sampled_from(["uniform", "dataset"]))
+def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
+    scores, labels, k = problem
+    gallery = Gallery(labels, Rules((k,), prior=prior, resamples=5, seed=7))
+    drawn = gallery.resampled({"none": rankings(scores)})["none"]
+    (weights,) = resampled_weights(len(labels), 5, 7)
+    for b, held in enumerate(weights):
+        rows = np.repeat(np.arange(len(labels)), held)
+        for i, row in enumerate(scores):
+            # uniform: over the groups of the gallery, though a resample may lack one of them
+            shares = prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
+            groups = labels.codes[rows] if prior == "dataset" else gallery.codes[rows].astype(int)
+            size = None if prior == "dataset" else len(gallery.names)
+            one, options = (row[rows], groups, k), {"prior": shares, "n_groups": size}
+            assert drawn[f"max_skew@{k}"][i, b] == pytest.approx(max_skew(*one, **options), abs=1e-12)
+            assert drawn[f"min_skew@{k}"][i, b] == pytest.approx(min_skew(*one, floor=1 / (2 * k), **options))
+            assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
+
+
+@laws
+@given(problems())
+def test_the_whole_gallery_is_as_the_gallery_is(problem) -> None:
+    scores, labels, _ = problem
+    n = len(labels)
+    gallery = Gallery(labels, Rules((n,), prior="dataset", resamples=3))
+    ranked = rankings(scores)
+    drawn = gallery.resampled({"none": ranked})["none"]
+    for found in (gallery.values(ranked), drawn, gallery.random()):
+        assert found[f"max_skew@{n}"] == pytest.approx(0, abs=1e-12)
+        assert found[f"min_skew@{n}"] == pytest.approx(0, abs=1e-12)
+
+
+def test_several_k_are_several_metrics() -> None:
+    scores, labels = np.array([[4.0, 3.0, 2.0, 1.0]]), Labels(np.array([0, 0, 1, 1]), ("a", "b"))
+    found = Gallery(labels, Rules((2, 4))).values(rankings(scores))
+    assert found["max_skew@2"] == pytest.approx(math.log(2))
+    assert found["max_skew@4"] == 0
+    assert found["min_skew@2"] == pytest.approx(math.log(0.25 / 0.5))
+    assert set(found) == {f"{metric}@{k}" for metric in ("max_skew", "min_skew", "ndkl") for k in (2, 4)}
+
+
+def test_precision_agrees_with_torchmetrics() -> None:
+    rng = np.random.default_rng(0)
+    scores, relevant = rng.normal(size=(5, 40)), rng.random((5, 40)) < 0.3
+    gallery = Gallery(Labels(rng.integers(2, size=40), ("a", "b")), Rules((10,), resamples=4, seed=2))
+    ranked = rankings(scores)
+    metric = RetrievalPrecision(top_k=10)
+    rows = np.repeat(np.arange(5), 40)
+    expected = metric(tensor(scores.ravel()), tensor(relevant.ravel()), indexes=tensor(rows))
+    assert gallery.values(ranked, relevant)["precision@10"].mean() == pytest.approx(float(expected))
+    drawn = gallery.resampled({"none": ranked}, relevant)["none"]["precision@10"]
+    (weights,) = resampled_weights(40, 4, 2)
+    for b, held in enumerate(weights):
+        for i in range(5):
+            top = np.repeat(ranked[i], held[ranked[i]])[:10]
+            assert drawn[i, b] == relevant[i, top].mean()
+
+
+def test_resamples_are_shared_by_methods() -> None:
+    rng = np.random.default_rng(0)
+    ranked = rankings(rng.normal(size=(2, 30)))
+    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), Rules((7,), resamples=20))
+    drawn = gallery.resampled({"none": ranked, "again": ranked})
+    assert all(np.array_equal(drawn["none"][metric], drawn["again"][metric]) for metric in drawn["none"])
+
+
+def test_memory_does_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    ranked = rankings(rng.normal(size=(2, 30)))
+    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), Rules((7,), prior="dataset", resamples=20))
+    whole = gallery.resampled({"none": ranked})["none"]
+    monkeypatch.setattr("vldebias.metrics.rankings._BLOCK", 30 * 3)
+    parts = gallery.resampled({"none": ranked})["none"]
+    assert all(np.array_equal(whole[metric], parts[metric]) for metric in whole)
+
+
+def test_random_rankings_have_the_hypergeometric_expectation() -> None:
+    labels = Labels(np.repeat([0, 1], [60, 40]), ("a", "b"))
+    found = Gallery(labels, Rules((20,), resamples=20_000)).random()["max_skew@20"]
+    share = np.random.default_rng(1).hypergeometric(60, 40, 20, size=100_000) / 20
+    assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=3e-3)
+    assert np.std(found) == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), abs=3e-3)
+
+
+def test_groups_without_an_image_take_no_part() -> None:
+    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), Rules((4,)))
+    assert gallery.names == ("a", "d")
+    assert gallery.prior().tolist() == [0.5, 0.5]
+    assert gallery.codes.tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("codes", "k", "text"),
+    [
+        ([0, 0, 0], (1,), r"skew needs images of two groups, got {'a': 3, 'b': 0, 'c': 0, 'd': 0}"),
+        ([0, 1, 2], (2, 4), r"k: expected at most the 3 images whose group is known, got 4; choose a smaller k"),
+        ([0, 1, UNKNOWN], (1,), r"gallery: 1 images have no known group"),
+    ],
+)
+def test_galleries_without_skew_are_refused(codes: list[int], k: tuple[int, ...], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Gallery(Labels(np.array(codes), NAMES), Rules(k))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"k": ()}, r"k: expected one or more different integers >= 1, got \[\]"),
+        ({"k": (0,)}, r"k: .* got \[0\]"),
+        ({"k": (True,)}, r"k: .* got \[True\]"),
+        ({"k": (2.5,)}, r"k: .* got \[2.5\]"),
+        ({"k": (3, 3)}, r"k: .* got \[3, 3\]"),
+        ({"prior": "flat"}, r"prior: expected 'uniform' or 'dataset', got 'flat'"),
+        ({"ties": "best"}, r"ties: expected 'stable' or 'random', got 'best'"),
+        ({"floor": 0.0}, r"floor: expected a share in \(0, 1\], or None .* got 0.0"),
+        ({"floor": 1.5}, r"floor: .* got 1.5"),
+        ({"resamples": 0}, r"resamples: expected at least 1, got 0"),
+    ],
+)
+def test_rules_out_of_range_are_refused(change: dict, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Rules(**{"k": (5,), **change})

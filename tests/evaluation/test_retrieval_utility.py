@@ -1,0 +1,194 @@
+"""Recall, accuracy and precision beside the skew, against torchmetrics, scikit-learn and plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score
+from torchmetrics.retrieval import RetrievalHitRate
+
+from vldebias import make_prompt_set
+from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.part import Part
+from vldebias.evaluation.result import Figure
+from vldebias.evaluation.retrieval import Utility, evaluate_retrieval
+from vldebias.evaluation.retrieval_utility import relevance
+from vldebias.evaluation.texts import Texts, TextTable
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+JOBS = ("doctor", "nurse", "police officer", "officer")
+GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
+QUERIES = GENDER.classes
+CAPTIONS = tuple(f"caption {i}" for i in range(12))
+CLASSES = {"hair": ["blond hair", "dark hair"], "hat": ["a hat", "no hat"]}  # in the order of the names
+N, D = 60, 8
+
+
+def make_texts() -> tuple[Texts, dict[str, torch.Tensor]]:
+    prompts = [*GENDER.classes, *GENDER.spurious, *(p for group in GENDER.groups for p in group), *CAPTIONS]
+    prompts = list(dict.fromkeys([*prompts, *(p for column in CLASSES.values() for p in column)]))
+    rows = torch.randn(len(prompts), D, generator=torch.Generator().manual_seed(2)).double()
+    return Texts(TextTable(dict(zip(prompts, rows, strict=True)))), dict(zip(prompts, rows, strict=True))
+
+
+TEXTS, ROWS = make_texts()
+
+
+def make_gallery(empty: int = 0) -> Embeddings:
+    """Images near their captions, which several share; some labels unknown."""
+    rng = np.random.default_rng(3)
+    own = rng.integers(len(CAPTIONS), size=N)
+    features = torch.stack([ROWS[CAPTIONS[i]] for i in own]).numpy() + 1.5 * rng.normal(size=(N, D))
+    hat = rng.integers(2, size=N)
+    hat[:5] = UNKNOWN
+    return Embeddings(
+        features=features,
+        ids=tuple(map(str, range(N))),
+        labels={
+            "gender": Labels(rng.integers(2, size=N), ("male", "female")),
+            "hair": Labels(rng.integers(2, size=N), ("blond", "dark")),
+            "hat": Labels(hat, ("hat", "none")),
+            "job": Labels(rng.integers(4, size=N), JOBS),
+        },
+        captions=("",) * empty + tuple(CAPTIONS[i] for i in own[empty:]),
+    )
+
+
+GALLERY = make_gallery()
+
+
+def evaluate(utility: Utility, gallery: Embeddings = GALLERY, **options) -> Part:
+    settings = {"task": "t", "queries": QUERIES, "k": 10, "resamples": 200, "methods": ("cali",), **options}
+    (part,) = evaluate_retrieval(gallery, TEXTS, {"gender": GENDER}, utility=utility, **settings)
+    return part
+
+
+def figure(part: Part, metric: str, method: str, subset: str = "") -> Figure:
+    (found,) = [f for f in part.figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
+    part = evaluate(Utility(captions=True, recall_k=(1, 4)))
+    texts = TEXTS.under(CAPTIONS, TEXTS.fit(GENDER, method))
+    scores = GALLERY.normalised().double() @ texts.T  # (images, captions)
+    own = torch.tensor([[a == b for b in CAPTIONS] for a in GALLERY.captions])
+    image = torch.arange(N)[:, None].expand_as(scores)
+    expected = RetrievalHitRate(top_k=k)(scores.flatten(), own.flatten(), indexes=image.flatten())
+    to_text = figure(part, f"recall@{k}", method, "image to text").value
+    assert to_text == pytest.approx(float(expected))
+    code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
+    asked = scores.T[code]  # one query for each image: the caption of several counts for each
+    expected = RetrievalHitRate(top_k=k)(
+        asked.flatten(), own.T[code].flatten(), indexes=image.T.new_tensor(np.repeat(np.arange(N), N))
+    )
+    to_image = figure(part, f"recall@{k}", method, "text to image").value
+    assert to_image == pytest.approx(float(expected))
+    both = figure(part, f"recall@{k}", method)
+    assert both.value == pytest.approx((to_text + to_image) / 2)
+    assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
+    assert "same caption" in part.protocol.settings["recall"]
+
+
+def test_images_of_one_caption_are_drawn_together() -> None:
+    """A caption's images hit or miss alike from text to image: as many units as captions, so wide intervals."""
+    found = figure(evaluate(Utility(captions=True, recall_k=(1,)), resamples=4000), "recall@1", "none", "text to image")
+    sizes = np.array([GALLERY.captions.count(caption) for caption in sorted(set(GALLERY.captions))])
+    texts = TEXTS.embed(sorted(set(GALLERY.captions)))
+    best = (texts @ GALLERY.normalised().double().T).argmax(1)
+    hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, sorted(set(GALLERY.captions)), strict=True)])
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(sizes), size=(4000, len(sizes)))
+    means = (hits * sizes)[drawn].sum(1) / sizes[drawn].sum(1)
+    assert found.value == pytest.approx((hits * sizes).sum() / N)
+    assert found.interval[1] - found.interval[0] == pytest.approx(np.ptp(np.quantile(means, [0.025, 0.975])), rel=0.15)
+
+
+def test_images_without_a_caption_are_left_out() -> None:
+    part = evaluate(Utility(captions=True, recall_k=(1,)), make_gallery(empty=20))
+    assert figure(part, "recall@1", "cali").n["images"] == N - 20
+
+
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
+    part = evaluate(Utility(classes=CLASSES))
+    known = GALLERY.column("hat").known
+    projection, images = TEXTS.fit(GENDER, method), GALLERY.normalised().double()[torch.tensor(known)]
+    each = []
+    for column, prompts in CLASSES.items():
+        labels = GALLERY.column(column)
+        texts = TEXTS.under(prompts, projection)
+        guessed = (images @ texts.T).argmax(1).numpy()
+        each.append(accuracy_score(labels.codes[known], guessed))
+        assert figure(part, "accuracy", method, column).value == pytest.approx(each[-1])
+    mean = figure(part, "accuracy", method)
+    assert mean.value == pytest.approx(np.mean(each))
+    assert mean.n == {"images": N - 5, "without a label": 5}
+    assert mean.interval[0] < mean.value < mean.interval[1]
+
+
+def test_one_column_is_its_own_mean() -> None:
+    part = evaluate(Utility(classes={"hair": CLASSES["hair"]}))
+    assert [f.subset for f in part.figures if f.metric == "accuracy"] == ["", ""]
+    assert part.protocol.settings["accuracy"] == {"hair": CLASSES["hair"]}
+
+
+def test_precision_counts_the_images_that_the_query_names() -> None:
+    part = evaluate(Utility(relevant="job"))
+    scores = TEXTS.embed(QUERIES) @ GALLERY.normalised().double().T
+    wanted = GALLERY.column("job").codes
+    for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
+        expected = (wanted[row.topk(10).indices.numpy()] == i).mean()
+        assert figure(part, "precision@10", "none", query).value == pytest.approx(expected)
+    assert "job" in part.protocol.settings["precision"]
+    assert not [f for f in part.figures if f.metric == "precision@10" and f.method == "random"]
+
+
+def test_relevance_takes_the_longest_name() -> None:
+    labels = Labels(np.array([2, 3, UNKNOWN, 2]), JOBS)
+    found = relevance(labels, "job", ["A photo of a police officer.", "An Officer at work."])
+    assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
+
+
+def test_nothing_is_measured_unasked() -> None:
+    metrics = {f.metric for f in evaluate(Utility()).figures}
+    assert metrics == {"max_skew@10", "min_skew@10", "ndkl@10", "query_cosine"}
+
+
+@pytest.mark.parametrize(
+    ("utility", "text"),
+    [
+        (
+            Utility(classes={"hair": ["dark"]}),
+            r"\['hair'\]: expected a list with a prompt for each of \['blond', 'dark'\]",
+        ),
+        (Utility(classes={"hair": "ab"}), r"\['hair'\]: expected a list .* got 'ab'"),
+        (Utility(classes={"hair": {"dark": "x", "blond": "y"}}), r"\['hair'\]: expected a list .* got {'dark': 'x'"),
+        (Utility(classes={"shoes": []}), r"no column 'shoes'"),
+        (Utility(relevant="hat"), r"relevant='hat': expected each query to name one of \['hat', 'none'\], got"),
+    ],
+)
+def test_a_utility_that_the_gallery_does_not_have_is_refused(utility: Utility, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        evaluate(utility)
+
+
+def test_captions_have_to_be_there() -> None:
+    bare = Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels)
+    with pytest.raises(InvalidInputError, match="captions=True and the gallery has no captions"):
+        evaluate(Utility(captions=True), bare)
+
+
+def test_labels_have_to_be_there() -> None:
+    nobody = {**GALLERY.labels, "hat": Labels(np.full(N, UNKNOWN), ("hat", "none"))}
+    gallery = Embeddings(GALLERY.features, GALLERY.ids, nobody)
+    with pytest.raises(InvalidInputError, match=r"no image has a label in every one of \['hat'\]"):
+        evaluate(Utility(classes={"hat": CLASSES["hat"]}), gallery)
+
+
+@pytest.mark.parametrize("ks", [(), (0,), (True,)])
+def test_recall_needs_a_k(ks: tuple) -> None:
+    with pytest.raises(InvalidInputError, match="recall_k: expected integers >= 1"):
+        Utility(recall_k=ks)

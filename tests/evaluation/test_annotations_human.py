@@ -1,0 +1,405 @@
+"""Human evaluation of drawn images: votes, discrepancy against its definition, pairing, agreement, judges."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON, AnnotationLog, Answer
+from vldebias.evaluation.annotations import NOT_ANSWERED, Annotations, read_annotations
+from vldebias.evaluation.drawn_record import Drawn, by_variant
+from vldebias.evaluation.human import EVERYTHING, evaluate_annotations
+from vldebias.evaluation.human_figures import radius
+from vldebias.evaluation.result import Figure, Protocol
+from vldebias.evaluation.votes import NO_MAJORITY, count_votes, options
+from vldebias.metrics import attribute_shares, discrepancy, krippendorff_alpha
+
+NAMES = ("male", "female")
+OPTIONS = {"attribute": "gender", "names": NAMES, "task": "people gender", "resamples": 200}
+Said = dict[tuple[str, str], Sequence[Sequence[str | None]]]  # (variant, concept) -> annotators x images
+
+
+def records(variants: Sequence[str], concepts: Sequence[str], images: int) -> list[Drawn]:
+    return [
+        Drawn(f"{variant}/{concept}/{i}.png", variant, f"A photo of a {concept}.", concept, i)
+        for variant in variants
+        for concept in concepts
+        for i in range(images)
+    ]
+
+
+def annotations(said: Said) -> Annotations:
+    return Annotations(
+        tuple(
+            Answer(image=f"{variant}/{concept}/{i}.png", annotator=f"person {a}", attribute="gender", value=value)
+            for (variant, concept), rows in said.items()
+            for a, row in enumerate(rows)
+            for i, value in enumerate(row)
+            if value is not None
+        )
+    )
+
+
+def short(letters: str) -> list[str | None]:
+    return [{"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON, ".": None}[c] for c in letters]
+
+
+def evaluate(said: dict, **options) -> tuple[list[Figure], Protocol]:
+    """One annotator per string of letters, one letter per image."""
+    rows = {key: [short(row) for row in given] for key, given in said.items()}
+    variants, concepts = (list(dict.fromkeys(key[i] for key in said)) for i in (0, 1))
+    drawn = records(variants, concepts, max(len(row) for given in said.values() for row in given))
+    (part,) = evaluate_annotations(annotations(rows), drawn, **OPTIONS | options)
+    return part.figures, part.protocol
+
+
+def one(figures: list[Figure], metric: str, method: str, subset: str = "") -> Figure:
+    (found,) = [f for f in figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
+    return found
+
+
+# ---- votes -----------------------------------------------------------------------------------------------------
+
+codes = st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=1, max_size=6)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(codes)
+def test_votes_against_counting_one_by_one(table: list[list[int]]) -> None:
+    given_codes = np.array(table)
+    said = options(NAMES)
+    for image, (majority, each) in enumerate(
+        zip(count_votes(given_codes, 2, "majority"), count_votes(given_codes, 2, "each"), strict=True)
+    ):
+        answers = [said[code] for code in given_codes[:, image] if code != NOT_ANSWERED]
+        assert dict(zip(said, each, strict=True)) == {value: answers.count(value) for value in said}
+        most = [v for v in said if answers.count(v) == max(map(answers.count, answers), default=0) and v in answers]
+        winner = most[0] if len(most) == 1 else NO_MAJORITY
+        assert dict(zip(said, majority, strict=True)) == {
+            value: float(bool(answers) and value == winner) for value in said
+        }
+
+
+def test_votes_refuses_another_way() -> None:
+    with pytest.raises(InvalidInputError, match="votes: expected one of majority, each, got 'mean'"):
+        count_votes(np.zeros((1, 1), int), 2, "mean")
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    st.lists(st.text("mf?0", min_size=5, max_size=5), min_size=2, max_size=4),
+    st.lists(st.text("mf?0", min_size=5, max_size=5), min_size=4, max_size=4),
+)
+def test_means_over_prompts_are_those_of_the_metric(before: list[str], after: list[str]) -> None:
+    """Against metrics.discrepancy, the function that the automatic evaluation uses."""
+    concepts = [f"job {i}" for i in range(len(before))]
+    said = {("none", c): [row] for c, row in zip(concepts, before, strict=True)}
+    said |= {("cali", c): [row] for c, row in zip(concepts, after, strict=False)}
+    figures, _ = evaluate(said, resamples=20)
+    for variant, rows in (("none", before), ("cali", after[: len(before)])):
+        labels = [["mf".find(letter) for letter in row] for row in rows]
+        expected = [discrepancy(r, 2, unknown=-1) if max(r) >= 0 else 0.5**0.5 for r in labels]
+        assert one(figures, "discrepancy", variant).value == pytest.approx(np.mean(expected))
+        for concept, value in zip(concepts, expected, strict=True):
+            found = one(figures, "discrepancy", variant, concept)
+            assert found.value == pytest.approx(value)
+            assert found.interval[0] <= found.value <= found.interval[1] <= 0.5**0.5
+        rate = {
+            kind: np.mean([row.count(c) / 5 for row in rows]) for kind, c in (("cannot_tell", "?"), ("no_person", "0"))
+        }
+        assert one(figures, "cannot_tell", variant).value == pytest.approx(rate["cannot_tell"])
+        assert one(figures, "no_person", variant).value == pytest.approx(rate["no_person"])
+        assert one(figures, "unknown", variant).value == pytest.approx(sum(rate.values()))
+        shares = [one(figures, "share", variant, name).value for name in NAMES]
+        assert sum(shares) + one(figures, "unknown", variant).value == pytest.approx(1)
+
+
+def test_the_change_is_paired_by_prompt() -> None:
+    """Prompts differ a lot, the variant lowers each by the same: the change is known though the mean is not."""
+    said = {
+        ("none", "a"): ["mmmmmmmm"],
+        ("none", "b"): ["mmmmmmff"],
+        ("cali", "a"): ["mmmmmmmf"],
+        ("cali", "b"): ["mmmmmfff"],
+    }
+    figures, _ = evaluate(said)
+    mean = one(figures, "discrepancy", "cali")
+    step = -(2**0.5) / 8
+    assert mean.change == pytest.approx((step, step, step))
+    assert mean.interval[1] - mean.interval[0] > 0.2
+    assert one(figures, "discrepancy", "none").change is None
+    assert one(figures, "discrepancy", "none").n == {"prompts": 2, "labelled images": 32}
+
+
+def test_one_prompt_is_resampled_over_its_images() -> None:
+    figures, protocol = evaluate({("none", "a"): ["mmmmmmmf"], ("cali", "a"): ["mmmmffff"]})
+    found = one(figures, "discrepancy", "none")
+    assert found.n == {"images": 8}
+    assert found.interval[0] < found.value <= found.interval[1]
+    assert one(figures, "discrepancy", "cali").change[0] == pytest.approx(-found.value)
+    assert one(figures, "share", "none", "male").value == 7 / 8
+    assert one(figures, "share", "cali", "male").change is None  # no verdict on a share
+    assert protocol.settings["resampled"].startswith("images of the one prompt")
+
+
+def test_one_prompt_compares_the_seeds_labelled_under_both() -> None:
+    figures, _ = evaluate({("none", "a"): ["mmmf...."], ("cali", "a"): ["..mfffff"]})
+    assert one(figures, "discrepancy", "none").value == one(figures, "discrepancy", "cali").value == 0
+    assert one(figures, "discrepancy", "none").n == {"images": 2}
+
+
+def test_a_prompt_without_a_common_seed_counts_in_the_mean_alone() -> None:
+    said = {("none", "a"): ["m."], ("none", "b"): ["mf"], ("cali", "a"): [".f"], ("cali", "b"): ["mf"]}
+    figures, _ = evaluate(said)
+    assert one(figures, "discrepancy", "none").value == pytest.approx(0.5**0.5 / 2)
+    assert {f.subset for f in figures if f.metric == "discrepancy"} == {"", "b"}
+
+
+def test_majority_and_each_answer_differ() -> None:
+    said = {("none", "a"): ["mm", "mm", "ff"], ("none", "b"): ["mf", "mf", "mf"]}
+    assert one(evaluate(said)[0], "discrepancy", "none", "a").value == pytest.approx(0.5**0.5)
+    shares = attribute_shares([0, 0, 0, 0, 1, 1], 2)
+    assert one(evaluate(said, votes="each")[0], "discrepancy", "none", "a").value == pytest.approx(shares.discrepancy)
+    tied = evaluate({("none", "a"): ["mm", "fm"], ("none", "b"): ["mm", "mm"]})[0]
+    assert one(tied, "no_majority", "none").value == one(tied, "unknown", "none").value == 0.25
+
+
+def test_agreement_is_that_of_the_metric() -> None:
+    said = {("none", "a"): ["mmf0", "mff0", "mm.?"], ("cali", "a"): ["mfmf", "mfmm", "...."]}
+    figures, protocol = evaluate(said)
+    code = {"m": 0, "f": 1, "?": 2, "0": 3, ".": -1}
+    rows = {v: [[code[c] for c in row] for row in said[v, "a"]] for v in ("none", "cali")}
+    both = np.concatenate([rows["none"], rows["cali"]], axis=1)
+    for method, table in (("none", rows["none"]), ("cali", rows["cali"]), (EVERYTHING, both)):
+        assert one(figures, "alpha", method).value == pytest.approx(krippendorff_alpha(table, missing=-1))
+        assert one(figures, "alpha", method).change is None
+    assert one(figures, "percent_agreement", "cali").value == 0.75
+    assert one(figures, "alpha", EVERYTHING).n == {"images with two answers": 8, "annotators": 3, "answers": 19}
+    assert "answers too" in protocol.settings["agreement"]["level"]
+
+
+def test_why_there_is_no_agreement() -> None:
+    said = {
+        ("none", "a"): ["mm", "mm"],
+        ("none", "b"): ["mm", "mm"],
+        ("cali", "a"): ["mf", "mf"],
+        ("cali", "b"): ["ff", ".."],
+    }
+    figures, protocol = evaluate(said)
+    assert [f.method for f in figures if f.metric == "alpha"] == [EVERYTHING, "cali"]
+    assert protocol.settings["agreement"]["none"].startswith("not measured: labels: all 8 pairable answers are 0")
+    alone = evaluate({("none", "a"): ["mf"], ("none", "b"): ["mf"]})[1]
+    assert "two or more annotators" in alone.settings["agreement"][EVERYTHING]
+
+
+def test_a_judge_is_compared_with_most_people() -> None:
+    said = {("none", "a"): ["mmf?"], ("none", "b"): ["mf0m"]}
+    judged = {f"none/a/{i}.png": v for i, v in enumerate(("male", "female", "female", "male"))}
+    judged |= {f"none/b/{i}.png": v for i, v in enumerate(("male", "unknown", "unknown"))}
+    figures, protocol = evaluate(said, judged=judged, judge="clip")
+    found = one(figures, "judge_agreement", "none")
+    assert found.value == 3 / 4
+    assert found.n == {"prompts": 2, "images": 4}
+    confusion = protocol.settings["people (rows) and judge (columns), images"]
+    assert confusion["male"] == {"male": 2, "female": 1, "unknown": 0}
+    assert confusion["female"] == {"male": 0, "female": 1, "unknown": 1}
+    assert confusion[CANNOT_TELL] == {"male": 1, "female": 0, "unknown": 0}
+    assert confusion[NO_PERSON] == {"male": 0, "female": 0, "unknown": 1}
+    assert sum(sum(row.values()) for row in confusion.values()) == 7
+    assert protocol.settings["judge"] == "clip"
+    with pytest.raises(
+        InvalidInputError, match=r"judged: expected one of \['male', 'female', 'unknown'\], got \['man'\]"
+    ):
+        evaluate(said, judged={"none/a/0.png": "man"})
+
+
+def test_the_protocol_says_what_was_left_out() -> None:
+    said = {
+        ("none", "a"): ["mm"],
+        ("none", "b"): ["mf"],
+        ("none", "c"): ["mm"],
+        ("cali", "a"): ["mf"],
+        ("cali", "b"): ["mf"],
+    }
+    rows = {key: [short(row) for row in given] for key, given in said.items()}
+    made = annotations(rows | {("lost", "x"): [short("m")]})
+    drawn = Protocol(
+        task="generation",
+        description="",
+        model="sd",
+        fingerprint={"a": 1},
+        prompts="professions-gender",
+        prompts_hash="h",
+        split="generated",
+        methods={"none": {}, "cali": {"lam": 500.0, "strength": 1.0}},
+        seeds=[7],
+        n={},
+    )
+    (part,) = evaluate_annotations(made, records(("none", "cali"), "abc", 2), drawn=drawn, **OPTIONS)
+    found = part.protocol
+    assert found.settings["prompts left out (not labelled under every variant)"] == 1
+    assert found.settings["labelled images that were not drawn here"] == 1
+    assert (found.model, found.prompts_hash, found.seeds, found.methods) == ("sd", "h", [7], drawn.methods)
+    assert found.n["labelled images, none"] == 6
+    assert one(part.figures, "discrepancy", "cali").lam == 500
+    assert not [f for f in part.figures if f.subset == "c"]
+    spread = found.settings["standard deviation of the discrepancy over prompts"]
+    assert spread["none"] == pytest.approx(np.std([0.5**0.5, 0], ddof=1))
+    assert list(part.plots) == ["people-gender-cali"]
+    Protocol.model_validate_json(found.model_dump_json())  # plain JSON
+
+
+def test_more_than_two_values_have_no_dumbbells() -> None:
+    rows = {("none", c): [[None, "old", "young"]] for c in "ab"} | {
+        ("cali", c): [["old", "young", "mid"]] for c in "ab"
+    }
+    said = annotations(rows)
+    (part,) = evaluate_annotations(
+        said,
+        records(("none", "cali"), "ab", 3),
+        attribute="gender",
+        names=("old", "mid", "young"),
+        task="t",
+        resamples=9,
+    )
+    assert part.plots == {}
+    assert one(part.figures, "discrepancy", "cali").value == pytest.approx(0)
+
+
+def test_the_interval_covers_the_expected_discrepancy() -> None:
+    """Prompts with their images drawn again: the interval of the mean covers its expectation (5 images, 30 prompts)."""
+    rng = np.random.default_rng(0)
+    covered, concepts, code = [], [f"j{i}" for i in range(30)], np.array(list("mf"))
+    drawn = records(("none",), concepts, 5)
+
+    def draw() -> np.ndarray:
+        return (rng.random((30, 5)) < rng.beta(2, 2, (30, 1))).astype(int)
+
+    expected = np.mean([[discrepancy(row, 2) for row in draw()] for _ in range(200)])
+    for _ in range(40):
+        said = {("none", c): [short("".join(code[row]))] for c, row in zip(concepts, draw(), strict=True)}
+        (part,) = evaluate_annotations(annotations(said), drawn, **OPTIONS | {"resamples": 150})
+        low, high = one(part.figures, "discrepancy", "none").interval
+        covered.append(low <= expected <= high)
+    assert 0.87 <= np.mean(covered) <= 1
+
+
+@pytest.mark.parametrize(
+    ("said", "change", "text"),
+    [
+        ({("none", "a"): ["m"]}, {"names": ("male",)}, r"names: expected two or more different values of gender, got"),
+        ({("none", "a"): ["m"]}, {"names": ("male", "male")}, "names: expected two or more different values"),
+        (
+            {("none", "a"): ["m"], ("cali", "b"): ["m"]},
+            {},
+            r"no prompt is labelled under every variant \['none', 'cali'\]",
+        ),
+        ({("none", "a"): ["m."], ("cali", "a"): [".m"]}, {}, "no image of 'A photo of a a.' is labelled under every"),
+    ],
+)
+def test_errors(said: dict, change: dict, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        evaluate(said, **change)
+
+
+def test_annotations_of_other_images_are_told_apart() -> None:
+    made = annotations({("none", "a"): [["male"]]})
+    with pytest.raises(
+        InvalidInputError, match=r"none of 1 drawn images was labelled.*\['none/a/0.png'\].*other/a/0.png"
+    ):
+        evaluate_annotations(made, records(("other",), "a", 1), **OPTIONS)
+
+
+def test_records_are_grouped_with_none_first() -> None:
+    found = by_variant(records(("cali", "none"), "ab", 2))
+    assert list(found) == ["none", "cali"]
+    assert found["none"]["A photo of a b.", 1].path == "none/b/1.png"
+    with pytest.raises(InvalidInputError, match=r"'none' has 'p' with seed 1 twice: x.png and y.png"):
+        by_variant([Drawn("x.png", "none", "p", "c", 1), Drawn("y.png", "none", "p", "c", 1)])
+    with pytest.raises(InvalidInputError, match="expected at least one record, got none"):
+        by_variant([])
+    with pytest.raises(InvalidInputError, match=r"path: expected one below the folder.*got '../x.png'"):
+        Drawn("../x.png", "none", "p", "c", 1)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
+def test_the_interval_of_one_prompt_covers_its_true_discrepancy(share: float) -> None:
+    """25 images of a fair prompt, where the measured value is always too large, and of skewed ones.
+
+    As of every interval of a proportion, its coverage swings around 95 % with so few images.
+    """
+    rng = np.random.default_rng(0)
+    true, covered = abs(share - 0.5) * 2**0.5, []
+    for i in range(300):
+        said = np.eye(5)[(rng.random(25) > share).astype(int)]
+        value, by = discrepancy(said[:, 1].astype(int), 2), radius(said, 2, resamples=300, seed=i)
+        covered.append(value - by <= true <= value + by)
+    assert 0.88 <= np.mean(covered) <= 1
+
+
+def test_one_answer_per_image_gives_the_posterior_of_jeffreys() -> None:
+    """19 of 20 men: the radius is that of the Beta(19.5, 1.5) posterior around 0.95."""
+    from scipy.stats import beta
+
+    drawn = beta(19.5, 1.5).rvs(200_000, random_state=0)
+    expected = np.quantile(np.abs(drawn - 0.95) * 2**0.5, 0.95)
+    said = np.eye(5)[[0] * 19 + [1]]
+    assert radius(said, 2, resamples=6_000, seed=0) == pytest.approx(expected, rel=0.05)
+    unknown_too, thrice = np.concatenate([said, np.eye(5)[[2, 3]]]), said * 3
+    for others in (unknown_too, thrice):  # neither moves the shares, nor makes them surer
+        assert radius(others, 2, resamples=6_000, seed=0) == pytest.approx(expected, rel=0.05)
+
+
+def test_equal_answers_are_not_certain() -> None:
+    assert 0.05 < radius(np.eye(5)[[0] * 25], 2, resamples=500, seed=0) < 0.2
+
+
+def test_nothing_named_is_as_far_as_can_be() -> None:
+    assert radius(np.eye(5)[[2, 3]], 2, resamples=50, seed=0) == pytest.approx(0.5**0.5)
+
+
+@pytest.mark.slow
+def test_from_a_drawn_folder_through_the_log_to_the_figures_of_the_automatic_evaluation(tmp_path: Path) -> None:
+    """People who say what the judge says get the judge's figures; the log, the folder and the measures fit together."""
+    from dataclasses import replace
+
+    from vldebias.evaluation.drawing_plan import Variant
+    from vldebias.evaluation.drawn import DrawnSet
+    from vldebias.evaluation.generation import evaluate_generation
+    from vldebias.evaluation.judgements import judge_images, labels_of
+    from vldebias.evaluation.judges import MiniatureJudge
+    from vldebias.miniature import load_pipeline
+    from vldebias.prompts import load_prompts
+
+    prompts = load_prompts("professions-gender")
+    three = {key: getattr(prompts, key)[:3] for key in ("held_out_classes", "held_out_class_names", "held_out_groups")}
+    few, judge = replace(prompts, **three), MiniatureJudge()
+    auto = evaluate_generation(
+        load_pipeline(), few, judge, tmp_path, task="t", attributes=["gender"], variants={"cali": Variant()}, images=4,
+        steps=6, stated=False, pair_table=False, resamples=50,
+    )[0]  # fmt: skip
+    drawn = DrawnSet.open(tmp_path)
+    labels = labels_of(judge, judge_images(judge, drawn), ["gender"], 0.8)["gender"]
+    log = AnnotationLog(tmp_path / "answers.jsonl")
+    for record, code in zip(drawn, labels.codes, strict=True):
+        for annotator in ("ada", "bob"):
+            log.append(record.path, annotator, "gender", labels.names[code] if code >= 0 else CANNOT_TELL)
+    (people,) = evaluate_annotations(
+        read_annotations(log.path), drawn, attribute="gender", names=labels.names, task="p", drawn=auto.protocol,
+        judged={r.path: labels.names[c] if c >= 0 else "unknown" for r, c in zip(drawn, labels.codes, strict=True)},
+    )  # fmt: skip
+    for method in ("none", "cali"):
+        for metric in ("discrepancy", "unknown"):
+            (theirs,) = [f for f in auto.figures if (f.metric, f.method) == (metric, method) and "unseen" in f.subset]
+            assert one(people.figures, metric, method).value == pytest.approx(theirs.value)
+            assert one(people.figures, metric, method).lam == theirs.lam
+        assert one(people.figures, "judge_agreement", method).value == 1
+    assert one(people.figures, "alpha", EVERYTHING).value == 1
+    assert people.protocol.fingerprint == auto.protocol.fingerprint

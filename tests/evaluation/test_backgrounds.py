@@ -1,0 +1,168 @@
+"""Animals and backgrounds: the judge reads the scene and not the bird, a tiny pipeline goes through all of it.
+
+The miniature pipeline draws portraits and no birds, so here the drawing is a pipeline of random weights and the judge
+is tried on rendered birds, whose backgrounds are known.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import sd
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.backgrounds import background_judge, evaluate_backgrounds, subject_prompts
+from vldebias.evaluation.drawn import DrawnSet
+from vldebias.evaluation.judges import FunctionJudge, decide
+from vldebias.miniature import birds, load_clip
+from vldebias.prompts import PromptSet, load_prompts
+
+ANIMALS = ("cat", "dog", "crow")
+TINY = PromptSet(
+    "tiny-backgrounds",
+    groups=tuple(
+        (f"a photo of a {a} with water background", f"a photo of a {a} with land background") for a in ANIMALS
+    ),
+    classes=tuple(f"a photo of a {animal}" for animal in ANIMALS),
+    class_names=ANIMALS,
+    attributes={"water": ("water",), "land": ("land",)},
+    templates=("a photo of a {concept} with {attribute} background",),
+    stated_words=("water background", "land background"),
+)
+SCENES = {
+    "water": ("ocean", "lake", "port"),
+    "land": ("forest", "meadow", "mountain"),
+}
+SMALL = {"images": 3, "steps": 1, "guidance": 3.0, "options": {"height": 16, "width": 16}, "resamples": 30}
+
+
+@pytest.fixture(scope="module")
+def clip():
+    return load_clip()
+
+
+# ---- the judge -------------------------------------------------------------------------------------------------
+
+
+def test_the_judge_reads_the_background_whatever_bird_is_before_it(clip) -> None:
+    world = birds.sample(600, seed=5, balanced=True)
+    images = [Image.fromarray((x * 255).byte().permute(1, 2, 0).numpy()) for x in world.images]
+    judge = background_judge(*clip, scenes=SCENES)
+    assert judge.names["background"] == ("water", "land")
+    labels = decide(judge.predict(images)["background"], judge.names["background"], 0.6)
+    water, told = world.background.numpy() == 1, labels.known
+    right = (labels.codes == 0) == water
+    assert told.mean() > 0.5
+    for bird in (0, 1):  # landbirds and waterbirds alike, in front of either background
+        for place in (False, True):
+            assert right[told & (world.label.numpy() == bird) & (water == place)].mean() > 0.8
+
+
+def test_the_judge_knows_the_subject(clip) -> None:
+    judge = background_judge(*clip, subjects=("waterbird", "landbird"), others=("forest",))
+    assert judge.names["animal"] == ("waterbird", "landbird", "forest")
+    assert judge.fingerprint != background_judge(*clip).fingerprint
+
+
+@pytest.mark.parametrize("subjects", [(), ("dog",)])
+def test_judge_errors(clip, subjects: tuple) -> None:
+    with pytest.raises(InvalidInputError, match="judge: expected subjects and other things to tell them from, got"):
+        background_judge(*clip, subjects=subjects)
+
+
+# ---- the prompts -----------------------------------------------------------------------------------------------
+
+
+def test_the_prompts_are_those_of_the_paper() -> None:
+    prompts = subject_prompts(("waterbird", "owlet"))
+    assert prompts.held_out_classes == ("a photo of a waterbird", "a photo of an owlet")
+    assert prompts.held_out_pairs[0] == (
+        "a photo of a waterbird with water background",
+        "a photo of a waterbird with land background",
+    )
+    fitted = load_prompts("backgrounds")
+    assert prompts.pairs == fitted.pairs
+    assert prompts.name == "backgrounds, waterbird, owlet"
+    assert prompts.hash != fitted.hash
+
+
+@pytest.mark.parametrize(
+    ("subjects", "text"),
+    [
+        ((), r"subjects: expected different animals that 'backgrounds' does not fit on, got \[\]"),
+        (("heron", "waterbird"), r"got \['heron', 'waterbird'\]; it fits on \['heron'\]"),
+        (("waterbird", "waterbird"), "expected different animals"),
+    ],
+)
+def test_prompt_errors(subjects: tuple, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        subject_prompts(subjects)
+
+
+# ---- a pipeline ------------------------------------------------------------------------------------------------
+
+
+def figures_of(parts) -> dict:
+    return {(f.task, f.metric, f.method, f.subset): f for part in parts for f in part.figures}
+
+
+def test_a_tiny_pipeline_from_end_to_end(clip, tmp_path: Path) -> None:
+    subjects = ("waterbird", "landbird")
+    judge = background_judge(*clip, subjects=subjects)
+    parts = evaluate_backgrounds(sd(), judge, tmp_path, subjects=subjects, prompts=TINY, **SMALL)
+    found = figures_of(parts)
+    for method in ("none", "cali"):
+        assert 0 <= found["backgrounds background", "discrepancy", method, "unseen animals"].value <= 0.5**0.5
+        assert ("backgrounds background", "recognised", method, "unseen animals") in found
+        assert ("backgrounds background", "share", method, "waterbird: water") in found
+    pairs = [f for (task, metric, *_), f in found.items() if task == "backgrounds pairs" and f.method == "cali"]
+    assert pairs
+    assert all(f.change[0] < 0 for f in pairs)  # the projection brings the pairs of unseen birds together
+    assert all(part.protocol.prompts == "tiny-backgrounds, waterbird, landbird" for part in parts)
+    drawn = DrawnSet.open(tmp_path)
+    assert drawn.missing == []
+    assert {i.prompt for i in drawn.images if i.stated is None} == {"a photo of a waterbird", "a photo of a landbird"}
+
+
+def test_shares_are_those_that_the_judge_tells(tmp_path: Path) -> None:
+    """One prompt, and a judge that calls an image water where its mean is high: shares counted by hand."""
+
+    def water(images) -> dict[str, np.ndarray]:
+        chance = np.array([float(np.mean(np.asarray(image)) > threshold) for image in images])
+        return {"background": np.stack([chance, 1 - chance], axis=1)}
+
+    threshold = -1.0
+    first = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="1")
+    options = {"prompts": TINY, "stated": False, **SMALL}
+    found = figures_of(evaluate_backgrounds(sd(), first, tmp_path, **options))
+    assert found["backgrounds background", "share", "none", "waterbird: water"].value == 1
+    drawn = DrawnSet.open(tmp_path)
+    mean = {v: [np.mean(drawn.read(i)) for i in drawn.select(variant=v)] for v in ("none", "cali")}
+    threshold = float(np.median(mean["none"]))
+    second = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="2")
+    found = figures_of(evaluate_backgrounds(sd(), second, tmp_path, **options))
+    for variant in ("none", "cali"):
+        share = found["backgrounds background", "share", variant, "waterbird: water"]
+        assert share.value == pytest.approx(np.mean([m > threshold for m in mean[variant]]))
+    assert found["backgrounds background", "share", "none", "waterbird: water"].value == pytest.approx(1 / 3)
+
+
+def test_the_default_variant_is_the_one_of_the_paper(tmp_path: Path) -> None:
+    judge = FunctionJudge(
+        {"background": ("water", "land")},
+        lambda images: {"background": np.full((len(images), 2), 0.5)},
+        name="unsure",
+        version="1",
+    )
+    torch.manual_seed(0)
+    parts = evaluate_backgrounds(sd(), judge, tmp_path, prompts=TINY, stated=False, **SMALL)
+    cali = parts[0].protocol.methods["cali"]
+    assert (cali["method"], cali["lam"], list(cali["sets"])) == ("cali", 500, ["tiny-backgrounds"])
+    unknown = figures_of(parts)["backgrounds background", "unknown", "none", "unseen animals"]
+    assert unknown.value == 1  # a judge that is not sure tells nothing, and that is said

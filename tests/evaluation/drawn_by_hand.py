@@ -1,0 +1,73 @@
+"""A folder of images painted by hand, whose colours say what they show: red the gender, green the concept."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vldebias.evaluation.drawing_plan import DrawnImage, Variant
+from vldebias.evaluation.drawn import DrawnSet, write_png
+from vldebias.evaluation.judges import FunctionJudge
+from vldebias.evaluation.planning import make_plan
+from vldebias.prompts import PromptSet
+
+TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")
+JOBS = (*TRAIN, *UNSEEN)
+GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
+UNCLEAR = 2  # a gender that the judge below cannot tell
+
+
+def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"a male {job}", f"a female {job}") for job in jobs)
+
+
+PEOPLE = PromptSet(
+    "people",
+    groups=_groups(TRAIN),
+    classes=tuple(f"a {job}" for job in TRAIN),
+    class_names=TRAIN,
+    held_out_groups=_groups(UNSEEN),
+    held_out_classes=tuple(f"a {job}" for job in UNSEEN),
+    held_out_class_names=UNSEEN,
+    attributes={"male": ("male",), "female": ("female",)},
+    stated_words=("male", "female"),
+)
+Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
+
+
+def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[DrawnSet, Shows]:
+    """Images of every prompt under "none" and "cali" that show this and that; returns what each shows."""
+    settings = {"concepts": "both", "stated": True, "images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1}
+    settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
+    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
+    plan = make_plan(model, PEOPLE, {"cali": Variant((PEOPLE,))}, **settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    plan.write(folder / "plan.json")
+    drawn = DrawnSet.open(folder)
+    shows = {}
+    for image in drawn:
+        shown = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([JOBS.index(image.concept), 0])))
+        shows[image.path] = shown
+        repaint(drawn, image, shown)
+    return drawn, shows
+
+
+def repaint(drawn: DrawnSet, image: DrawnImage, shown: tuple[int, int, int]) -> None:
+    """One image that shows this gender, age and job."""
+    write_png(Image.new("RGB", (4, 4), shown), drawn.path(image), {"flagged": shown[0] == UNCLEAR})
+
+
+class Reader(FunctionJudge):
+    """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was shown."""
+
+    def __init__(self, version: str = "1") -> None:
+        names = {"job": [job.title() for job in JOBS], "gender": GENDERS, "age": AGES}
+        super().__init__(names, self._read, name="reader of colours", version=version)
+        self.asked = 0
+
+    def _read(self, images: Any) -> dict[str, np.ndarray]:
+        self.asked += len(images)
+        gender, age, job = np.array([image.getpixel((0, 0)) for image in images]).T
+        chances = np.array([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]])
+        return {"gender": chances[gender], "age": np.eye(3)[age], "job": np.eye(len(JOBS))[job]}

@@ -1,0 +1,310 @@
+"""Drawing: the pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they stopped."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import gender, sd, sdxl
+
+from vldebias import debias
+from vldebias.attachment import attachment_of
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.evaluation import drawing
+from vldebias.evaluation.drawing import draw
+from vldebias.evaluation.drawing_folder import identity, joint_fingerprint
+from vldebias.evaluation.drawing_plan import NOT_KEPT, DrawnImage, Plan, Variant
+from vldebias.evaluation.drawn import DrawnSet, read_png, write_png
+from vldebias.evaluation.planning import make_plan
+from vldebias.fingerprint import fingerprint_matches
+from vldebias.prompts import PromptSet
+
+SIZE = {"height": 16, "width": 16}
+JOBS = ("doctor", "nurse")
+PEOPLE = PromptSet(
+    "people",
+    groups=tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS),
+    classes=tuple(f"a photo of a {job}" for job in JOBS),
+    class_names=JOBS,
+    attributes={"male": ("male",), "female": ("female",)},
+    stated_words=("male", "female"),
+)
+VARIANTS = {"cali": Variant((PEOPLE,))}
+
+
+def plan_for(pipe: Any, variants: dict[str, Variant] = VARIANTS, **changes: Any) -> Plan:
+    settings = {"concepts": "train", "stated": True, "images": 3, "stated_images": 1, "seeds": [0], "steps": 2}
+    settings |= {"guidance": 3.0, "batch_size": 4, "options": SIZE} | changes
+    return make_plan(identity(pipe), PEOPLE, variants, **settings)
+
+
+def drawn_in(folder: Path, variants: dict[str, Variant] = VARIANTS, **changes: Any) -> DrawnSet:
+    pipe = sd()
+    return draw(pipe, plan_for(pipe, variants, **changes), variants, folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
+    return drawn_in(tmp_path_factory.mktemp("whole"))
+
+
+def pixels(drawn: DrawnSet, image: DrawnImage) -> np.ndarray:
+    return np.asarray(drawn.read(image)).astype(int)
+
+
+def test_every_image_is_what_the_pipeline_draws_from_its_noise(whole: DrawnSet) -> None:
+    for image in (whole.images[1], whole.images[-1]):
+        pipe, noise = sd(), torch.Generator().manual_seed(image.noise)
+        call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
+        if image.variant == "none":
+            expected = pipe(image.prompt, **call).images[0]
+        else:
+            assert image.variant.endswith(NOT_KEPT)
+            with debias(pipe, PEOPLE, keep_stated=False):
+                expected = pipe(image.prompt, **call).images[0]
+        assert np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1  # batched here, single there
+
+
+def test_variants_change_images_and_differ_only_by_the_projection(whole: DrawnSet, tmp_path: Path) -> None:
+    none, cali = whole.select(variant="none"), whole.select(variant="cali")
+    assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, cali, strict=True))
+    nothing = drawn_in(tmp_path, {"off": Variant((PEOPLE,), strength=0.0)}, stated=False)
+    for a, b in zip(nothing.select(variant="none"), nothing.select(variant="off"), strict=True):
+        assert (a.prompt, a.seed) == (b.prompt, b.seed)
+        assert (pixels(nothing, a) == pixels(nothing, b)).all()
+
+
+def test_stated_prompts_are_left_alone_unless_told_otherwise(whole: DrawnSet) -> None:
+    by_variant = {name: whole.select(variant=name, stated=True) for name in whole.plan.variants}
+    changed = 0
+    for none, kept, bare in zip(*by_variant.values(), strict=True):
+        assert (pixels(whole, none) == pixels(whole, kept)).all()
+        changed += int((pixels(whole, none) != pixels(whole, bare)).any())
+        assert whole.about(kept)["left_alone"] is True
+        assert whole.about(bare)["left_alone"] is whole.about(none)["left_alone"] is False
+    assert changed
+
+
+def test_the_batch_does_not_matter_beyond_rounding(whole: DrawnSet, tmp_path: Path) -> None:
+    single = drawn_in(tmp_path, batch_size=1)
+    for image in whole:
+        assert np.abs(pixels(whole, image) - pixels(single, image)).max() <= 1
+
+
+def test_a_file_says_how_it_was_made(whole: DrawnSet) -> None:
+    image = whole.select(variant="cali").images[2]
+    about = whole.about(image)
+    expected = {"prompt": image.prompt, "seed": image.seed, "noise": image.noise, "variant": "cali", "method": "cali"}
+    expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True}
+    expected |= {"steps": 2, "guidance": 3.0, "options": SIZE, "pipeline": "StableDiffusionPipeline"}
+    expected |= {"left_alone": False, "flagged": False}
+    assert expected.items() <= about.items()
+    assert {"model", "fingerprint", "version"} <= about.keys()
+    with Image.open(whole.path(image)) as opened:
+        assert json.loads(opened.text["vldebias"]) == about
+    assert whole.about(whole.images[0])["method"] == "none"
+
+
+def test_missing_and_damaged_files_are_drawn_again_and_no_others(whole: DrawnSet, tmp_path: Path) -> None:
+    drawn = drawn_in(tmp_path)
+    before = contents(tmp_path)
+    assert before == contents(whole.folder)
+    missing, cut, garbage, other, stranger = (drawn.path(image) for image in drawn.images[3:8])
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[:-40])
+    garbage.write_bytes(b"no picture")
+    write_png(drawn.read(drawn.images[6]), other, {"prompt": "another"})
+    Image.new("RGB", (16, 16)).save(stranger)
+    assert drawn.missing == [drawn.images[3]]
+    damaged = {missing, cut, garbage, other, stranger}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged}
+    drawn_in(tmp_path)
+    assert contents(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert DrawnSet.open(tmp_path).missing == []
+
+
+class Interrupted(sd().__class__):  # type: ignore[misc]
+    """A pipeline that the user stops in its fourth batch."""
+
+    calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        type(self).calls += 1
+        if type(self).calls == 4:
+            raise KeyboardInterrupt
+        return super().__call__(*args, **kwargs)
+
+
+def test_an_interrupted_run_goes_on(whole: DrawnSet, tmp_path: Path) -> None:
+    pipe = sd(Interrupted)
+    plan = plan_for(sd())
+    bar = dict(pipe._progress_bar_config)
+    with pytest.raises(KeyboardInterrupt):
+        draw(pipe, plan, VARIANTS, tmp_path)
+    assert attachment_of(pipe) is None
+    assert pipe._progress_bar_config == bar
+    assert (
+        len(contents(tmp_path)) == 4 + 4 + 2 - 0 if False else 0 < len(contents(tmp_path)) < len(contents(whole.folder))
+    )
+    drawn_in(tmp_path)
+    assert contents(tmp_path) == contents(whole.folder)
+
+
+def test_nothing_is_fitted_or_drawn_where_all_is_there(whole: DrawnSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(drawing, "debias", never)
+    monkeypatch.setattr(drawing, "_through", never)
+    assert drawn_in(whole.folder).images == whole.images
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"steps": 3}, "steps was 2 and is 3 now"),
+        ({"guidance": 4.0}, "guidance was 3.0 and is 4.0 now"),
+        ({"images": 2}, "images was 3 and is 2 now"),
+        ({"variants": {"cali": Variant((PEOPLE,), lam=1.0)}}, "variants differ"),
+        ({"options": SIZE | {"eta": 1.0}}, 'options was {"height": 16, "width": 16} and is'),
+    ],
+)
+def test_other_settings_are_refused_in_a_folder_with_images(
+    whole: DrawnSet, changes: dict[str, Any], told: str
+) -> None:
+    before = contents(whole.folder)
+    with pytest.raises(
+        InvalidInputError, match=f"other settings: {told}.*Draw into another folder, repeat the settings"
+    ):
+        drawn_in(whole.folder, **changes)
+    assert contents(whole.folder) == before
+
+
+def test_other_weights_and_schedulers_are_refused(whole: DrawnSet) -> None:
+    from diffusers import DDIMScheduler
+    from diffusers_tiny import own
+
+    trained = own(sd())
+    with torch.no_grad():
+        for weight in trained.unet.parameters():
+            weight.mul_(1.1)
+    with pytest.raises(InvalidInputError, match="the weights of unet are others"):
+        draw(trained, plan_for(trained), VARIANTS, whole.folder)
+    pipe = sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1))
+    with pytest.raises(InvalidInputError, match="scheduler was"):
+        draw(pipe, plan_for(pipe), VARIANTS, whole.folder)
+
+
+def test_rounding_of_the_fingerprint_is_not_another_model(whole: DrawnSet) -> None:
+    """The images keep the fingerprint that the plan was begun with, and none is drawn again."""
+    plan = plan_for(sd())
+    prints = {n: p | {"norms": [x + 1e-6 for x in p["norms"]]} for n, p in plan.model["fingerprints"].items()}
+    before = contents(whole.folder)
+    drawn = draw(sd(), plan.model_copy(update={"model": plan.model | {"fingerprints": prints}}), VARIANTS, whole.folder)
+    assert drawn.plan == whole.plan
+    assert contents(whole.folder) == before
+
+
+def test_one_fingerprint_stands_for_all_components() -> None:
+    from diffusers_tiny import own
+
+    prints = identity(sd())["fingerprints"]
+    joint = joint_fingerprint(prints)
+    assert fingerprint_matches(joint, joint_fingerprint(dict(reversed(prints.items()))))
+    trained = own(sd())
+    with torch.no_grad():
+        for weight in trained.unet.parameters():
+            weight.mul_(1.1)
+    assert not fingerprint_matches(joint, joint_fingerprint(identity(trained)["fingerprints"]))
+    assert not fingerprint_matches(joint, joint_fingerprint({n: p for n, p in prints.items() if n != "vae"}))
+    assert joint_fingerprint(prints | {"vae": None}) is None
+    assert joint_fingerprint({}) is None
+
+
+def test_settings_may_change_until_the_first_image_is_there(tmp_path: Path) -> None:
+    plan_for(sd(), batch_size=64).write(tmp_path / "plan.json")
+    drawn = drawn_in(tmp_path, images=1, stated=False)
+    assert DrawnSet.open(tmp_path).plan == drawn.plan
+
+
+def test_images_without_a_plan_are_not_ours(tmp_path: Path) -> None:
+    write_png(Image.new("RGB", (4, 4)), tmp_path / "none" / "a" / "0.png", {})
+    with pytest.raises(InvalidInputError, match=r"holds images but no plan.json; draw into an empty folder"):
+        drawn_in(tmp_path)
+
+
+def test_a_pipeline_that_carries_a_projection_is_refused(tmp_path: Path) -> None:
+    pipe = sd()
+    with debias(pipe, gender()), pytest.raises(AlreadyAttachedError, match=r"carries .*call .remove\(\) on it first"):
+        draw(pipe, plan_for(pipe), VARIANTS, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_negative_prompt_is_one_text_for_all(tmp_path: Path, whole: DrawnSet) -> None:
+    drawn = drawn_in(tmp_path, options=SIZE | {"negative_prompt": "blurry drawing"}, stated=False)
+    assert any(
+        (pixels(drawn, a) != pixels(whole, b)).any() for a, b in zip(drawn.select(variant="none"), whole, strict=False)
+    )
+
+
+def test_other_families_draw_too(tmp_path: Path) -> None:
+    pipe = sdxl()
+    drawn = draw(pipe, plan_for(pipe, images=1), VARIANTS, tmp_path)
+    assert drawn.missing == []
+    none, bare = (drawn.select(variant=v, stated=True) for v in ("none", f"cali{NOT_KEPT}"))
+    assert any((pixels(drawn, a) != pixels(drawn, b)).any() for a, b in zip(none, bare, strict=True))
+
+
+def test_black_images_of_a_safety_checker_are_marked() -> None:
+    def pipe(prompts: list[str], **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(images=[Image.new("RGB", (4, 4))] * len(prompts), nsfw_content_detected=[False, True])
+
+    plan = plan_for(sd())
+    assert drawing._through(pipe, plan.of("none")[:2], plan)[1] == [False, True]
+
+
+def test_progress_counts_what_is_left(tmp_path: Path) -> None:
+    pipe = sd()
+    plan = plan_for(pipe, stated=False)
+    with Progress(disable=True) as progress:
+        draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
+        next(tmp_path.glob("none/*/*.png")).unlink()
+        draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
+        draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
+    told = [(task.description, task.total, task.completed) for task in progress.tasks]
+    assert told == [
+        ("drawing", 12, 12),
+        ("drawing (11 of 12 there already)", 1, 1),
+        ("drawing (12 of 12 there already)", 1, 1),
+    ]
+
+
+def test_selecting_nothing_is_an_error(whole: DrawnSet) -> None:
+    assert len(whole.select(concept="nurse", variant="cali")) == 3
+    assert len(whole.select(part="train")) == 12
+    with pytest.raises(InvalidInputError, match=r"no images of .*there are the variants \['none', 'cali'"):
+        whole.select(variant="orth")
+
+
+def test_reading_a_damaged_text_is_an_oserror(tmp_path: Path) -> None:
+    from PIL import PngImagePlugin
+
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("vldebias", "{")
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png", pnginfo=info)
+    with pytest.raises(OSError, match=r"a\.png"):
+        read_png(tmp_path / "a.png")

@@ -1,0 +1,180 @@
+"""Plans: which images there are, that variants share their noise, and that names stay apart."""
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing_plan import NOT_KEPT, Plan, Variant
+from vldebias.evaluation.planning import make_plan
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+
+MODEL: dict[str, Any] = {"pipeline": "Tiny", "id": None, "fingerprints": {}}
+
+FEW = make_prompt_set("few", {"male": ["male"], "female": ["female"]}, ["vet", "dj"])
+
+
+def plan(prompts: PromptSet | None = None, variants: dict[str, Variant] | None = None, **changes: Any) -> Plan:
+    settings = {"concepts": "unseen", "stated": True, "images": 3, "stated_images": 2, "seeds": [0, 4], "steps": 2}
+    settings |= {"guidance": 3.0, "batch_size": 7, "options": {}} | changes
+    chosen = {"cali": Variant()} if variants is None else variants
+    return make_plan(MODEL, prompts or load_prompts("professions-gender"), chosen, **settings)
+
+
+def test_every_prompt_has_its_images_under_every_variant() -> None:
+    made = plan()
+    counts = Counter((image.variant, image.stated is not None) for image in made.all_images)
+    plain, stated = 20 * 3 * 2, 40 * 2 * 2
+    assert counts == {
+        ("none", False): plain,
+        ("cali", False): plain,
+        ("none", True): stated,
+        ("cali", True): stated,
+        ("cali, stated not kept", True): stated,
+    }
+    assert {image.seed for image in made.all_images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
+
+
+@pytest.mark.parametrize(
+    ("concepts", "parts"), [("train", {"train"}), ("unseen", {"unseen"}), ("both", {"train", "unseen"})]
+)
+def test_concepts_choose_the_parts(concepts: str, parts: set[str]) -> None:
+    made = plan(concepts=concepts)
+    assert {p.part for p in made.prompts} == parts
+    assert len([p for p in made.prompts if p.stated is None]) == {"train": 80, "unseen": 20, "both": 100}[concepts]
+
+
+def test_noise_is_the_same_under_every_variant_and_different_for_every_prompt_and_seed() -> None:
+    noise: dict[tuple[str, int], set[int]] = {}
+    for image in plan().all_images:
+        noise.setdefault((image.prompt, image.seed), set()).add(image.noise)
+    assert all(len(found) == 1 for found in noise.values())
+    assert len(set(chain(*noise.values()))) == len(noise)
+
+
+@given(size=st.integers(1, 40), images=st.integers(1, 5))
+def test_batches_are_the_images_in_order(size: int, images: int) -> None:
+    made = plan(FEW, {"cali": Variant((FEW,))}, concepts="train", batch_size=size, images=images)
+    for variant in made.variants:
+        batches = list(made.batches(variant))
+        assert list(chain(*batches)) == made.of(variant)
+        assert all(len(batch) == size for batch in batches[:-1])
+
+
+@pytest.mark.parametrize("name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"])
+@pytest.mark.parametrize("part", ["train", "unseen"])
+def test_stated_prompts_know_their_value_and_concept(name: str, part: str) -> None:
+    """In these sets a group has one prompt for each value, in order, and groups follow the classes."""
+    prompts = load_prompts(name)
+    groups = prompts.groups if part == "train" else prompts.held_out_groups
+    concepts = prompts.class_names if part == "train" else prompts.held_out_class_names
+    expected = [
+        (p, v, c) for g, c in zip(groups, concepts, strict=True) for p, v in zip(g, prompts.attributes, strict=True)
+    ]
+    made = plan(prompts, concepts=part)
+    assert [(p.prompt, p.stated, p.concept) for p in made.prompts if p.stated] == expected
+
+
+def test_only_variants_that_keep_stated_prompts_have_a_twin_that_does_not() -> None:
+    kept, bare = Variant(), Variant(keep_stated=False)
+    assert list(plan(variants={"a": kept, "b": bare}).variants) == ["none", "a", "b", f"a{NOT_KEPT}"]
+    assert list(plan(variants={"a": kept}, stated=False).variants) == ["none", "a"]
+
+
+def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
+    groups = (("a man", "a woman"),)
+    words = {"male": ("man",), "female": ("woman",)}
+    prompts = PromptSet("alike", groups, classes=("A nurse.", "a nurse"), class_names=("x", "y"), attributes=words)
+    long = make_prompt_set("long", words, [f"{'very ' * 30}{end}" for end in ("old nurse", "young nurse")])
+    for one in (prompts, long):
+        paths = [image.path for image in plan(one, concepts="train").all_images]
+        assert len({path.lower() for path in paths}) == len(paths)
+        assert all(len(part) < 100 for path in paths for part in Path(path).parts)
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = plan(options={"height": 64, "negative_prompt": "blurry"})
+    made.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == made
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(InvalidInputError, match=r"plan.json: no such file; expected a folder of images"):
+        Plan.read(path)
+    path.write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"not a plan of images: model: Field required; draw into an empty"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": 0}, r"expected at least 1, got \{'images': 0\}"),
+        ({"batch_size": 0}, r"expected at least 1, got \{'batch_size': 0\}"),
+        ({"images": 10_001}, r"images: expected at most 10000 per seed, got 10001; add seeds"),
+        ({"seeds": []}, r"seeds: expected different numbers from 0 on, got \[\]"),
+        ({"seeds": [1, 1]}, r"seeds: expected different numbers"),
+        ({"seeds": [-1]}, r"seeds: expected different numbers"),
+        ({"options": {"guidance_scale": 1}}, r"options: \['guidance_scale'\] are set by the plan; use steps="),
+        ({"options": {"image": Path}}, r"options: expected values that JSON can write, got .*not JSON serializable"),
+        ({"concepts": "all"}, r"concepts: expected one of train, unseen, both, got 'all'"),
+        ({"variants": {}}, r"variants: expected at least one"),
+        ({"variants": {"none": Variant()}}, r"not 'none', which is drawn always"),
+        ({"variants": {"a b": Variant(), "A-B": Variant()}}, r"stay different as names of folders"),
+        ({"variants": {"?": Variant()}}, r"names of letters and digits"),
+        ({"variants": {"a": Variant(), "a, stated not kept": Variant()}}, r"stay different as names of folders"),
+    ],
+)
+def test_errors_say_what_was_expected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        plan(**changes)
+
+
+def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused() -> None:
+    words = {"male": ("male",), "female": ("female",)}
+    seen = PromptSet(
+        "seen", (("a male vet", "a female vet"),), classes=("a vet",), class_names=("vet",), attributes=words
+    )
+    with pytest.raises(InvalidInputError, match="seen: has no unseen classes, so there is no prompt to draw"):
+        plan(seen)
+    both = PromptSet(
+        "both", (("a male or female vet", "a vet"),), classes=("a vet",), class_names=("vet",), attributes=words
+    )
+    with pytest.raises(InvalidInputError, match=r"names \['male', 'female'\] of the values .* draw with stated=False"):
+        plan(both, concepts="train")
+    assert plan(both, concepts="train", stated=False).prompts
+    bare = PromptSet("bare", (("a", "b"),), classes=("a vet",), class_names=("vet",))
+    with pytest.raises(InvalidInputError, match="bare: stated=True needs train pairs and attribute words"):
+        plan(bare, concepts="train")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompts": "gender"}, r"expected a tuple of prompt sets, got 'gender'; write \(prompts,\)"),
+        ({"prompts": ()}, r"expected a tuple of prompt sets, got \(\)"),
+        ({"prompts": ("nothing",)}, "nothing"),
+        ({"method": "magic"}, "expected a method of .*cali.*, got 'magic'"),
+        ({"strength": 1.5}, r"strength in \[0, 1\] and lam from 0 on, got 1.5 and 500.0"),
+        ({"lam": -1.0}, "got 1.0 and -1.0"),
+        ({"lam": float("nan")}, "got 1.0 and nan"),
+        (
+            {"prompts": (PromptSet("bare", (("a", "b"),)),), "method": "orth"},
+            "needs spurious prompts and the sets have none",
+        ),
+    ],
+)
+def test_a_variant_that_cannot_be_fitted_is_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Variant(**arguments)
+
+
+def test_a_variant_of_several_attributes_has_the_spurious_prompts_of_its_parts() -> None:
+    assert Variant(("fairface",), method="orth-cali").sets[0].parts

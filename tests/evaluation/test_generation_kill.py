@@ -1,0 +1,79 @@
+"""A run that is killed without warning goes on; two processes draw what one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import json, sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from vldebias import load_prompts
+from vldebias.evaluation.drawing_plan import Variant
+from vldebias.evaluation.generation import evaluate_generation
+from vldebias.evaluation.judges import MiniatureJudge
+from vldebias.miniature import load_pipeline
+
+parts = evaluate_generation(
+    load_pipeline(), load_prompts("professions-gender"), MiniatureJudge(), Path(sys.argv[1]), task="generation",
+    attributes=["gender"], variants={"cali": Variant()}, images=2, stated_images=1, steps=2, batch_size=6,
+    resamples=50, pair_table=False,
+)
+Path(sys.argv[1], "figures.json").write_text(json.dumps([f.model_dump() for part in parts for f in part.figures]))
+"""
+
+
+def pngs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.png")}
+
+
+def run(script: Path, folder: Path, *launcher: str) -> None:
+    subprocess.run([sys.executable, *launcher, str(script), str(folder)], check=True, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("script") / "run.py"
+    path.write_text(RUN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    run(script, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_goes_on_to_the_same_pixels_and_figures(
+    script: Path, whole: Path, tmp_path: Path
+) -> None:
+    for stop in (15, 110):  # without the projection, and with it
+        started = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 240
+        while len(list(tmp_path.rglob("[0-9]*.png"))) < stop and started.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        os.kill(started.pid, signal.SIGKILL)
+        assert started.wait() == -signal.SIGKILL
+        there = len(list(tmp_path.rglob("[0-9]*.png")))
+        assert stop <= there < len(pngs(whole))
+    first = next(tmp_path.glob("none/*/0.png"))
+    times = first.stat().st_mtime_ns
+    run(script, tmp_path)
+    assert first.stat().st_mtime_ns == times  # what was there is not drawn again
+    assert pngs(tmp_path) == pngs(whole)
+    assert (tmp_path / "figures.json").read_text() == (whole / "figures.json").read_text()
+
+
+@pytest.mark.slow
+def test_two_processes_draw_and_judge_what_one_does(script: Path, whole: Path, tmp_path: Path) -> None:
+    run(script, tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517")
+    assert pngs(tmp_path) == pngs(whole)
+    assert len(list((tmp_path / "judgements").glob("*/*.jsonl"))) == 2
+    assert (tmp_path / "figures.json").read_text() == (whole / "figures.json").read_text()

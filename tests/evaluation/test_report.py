@@ -1,111 +1,184 @@
-"""Results: round trip, verdicts from the interval of the change, a page in one file that needs no network."""
+"""Results and pages: round trip, a page in one file that needs no network, the same from the figures alone."""
 
 import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from made_figures import figure, protocol, result
 from PIL import Image
 from pydantic import ValidationError
 from rich.console import Console
 
-from vldebias.evaluation.pictures import bars, contact_sheet, dumbbells, save_png
-from vldebias.evaluation.report import markdown_table, print_table, rows, write_page
-from vldebias.evaluation.result import Figure, Protocol, Result, versions
-
-
-def figure(method: str, value: float, change: tuple[float, float, float] | None, better: str = "higher") -> Figure:
-    interval = (value - 0.1, value + 0.1)
-    return Figure(
-        task="birds",
-        metric="average",
-        method=method,
-        value=value,
-        interval=interval,
-        change=change,
-        better=better,
-        n={},
-    )
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.pictures import bars, contact_sheet, read_metadata, save_png
+from vldebias.evaluation.report import (
+    draw_charts,
+    markdown,
+    markdown_table,
+    pictures_beside,
+    plain,
+    print_table,
+    render,
+    write_page,
+)
+from vldebias.evaluation.result import Result, versions
 
 
 @pytest.fixture
-def result() -> Result:
-    protocol = Protocol(
-        task="birds",
-        description="<script>alert(1)</script>",
-        model="m",
-        fingerprint=None,
-        prompts="waterbirds",
-        prompts_hash="0" * 64,
-        split="test",
-        methods={"none": {}},
-        seeds=[0],
-        n={"images": 3},
-    )
+def made() -> Result:
     figures = [
-        figure("none", 0.5, None),
-        figure("orth", 0.7, (0.2, 0.1, 0.3)),
-        figure("cali", 0.4, (-0.1, -0.2, -0.05)),
-        figure("orth-cali", 0.5, (0.0, -0.1, 0.1)),
+        figure("none", 0.5),
+        figure("orth", 0.7, change=(0.2, 0.1, 0.3)),
+        figure("cali", 0.4, change=(-0.1, -0.2, -0.05)),
+        figure("orth-cali", 0.5, change=(0.0, -0.1, 0.1)),
+        figure("dfr-up", 0.9, change=(0.4, 0.3, 0.5), uses_labels=True),
+        *(
+            figure(m, 0.6, metric="accuracy", subset=g, n={"images": 7})
+            for g in ("a/b", "c/d")
+            for m in ("none", "orth")
+        ),
     ]
-    return Result(name="x", figures=figures, protocols=[protocol], versions=versions(), commit=None, seconds=1.0)
+    return result(figures, protocol(description="<script>alert(1)</script>"), versions=versions())
 
 
-def test_round_trip(result: Result, tmp_path: Path) -> None:
-    path = result.write(tmp_path / "deep" / "r.json")
-    assert Result.model_validate_json(path.read_text()) == result
+def test_round_trip(made: Result, tmp_path: Path) -> None:
+    path = made.write(tmp_path / "deep" / "r.json")
+    assert Result.read(path) == made
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_unknown_keys_are_refused(result: Result) -> None:
+def test_unknown_keys_are_refused(made: Result) -> None:
     with pytest.raises(ValidationError, match="extra"):
-        Result.model_validate({**result.model_dump(), "extra": 1})
+        Result.model_validate({**made.model_dump(), "extra": 1})
 
 
-def test_verdicts(result: Result) -> None:
-    assert [row[5] for row in rows(result)] == ["", "better", "worse", "unclear"]
-    lower = result.model_copy(update={"figures": [figure("cali", 0.3, (-0.2, -0.3, -0.1), "lower")]})
-    assert rows(lower)[0][5] == "better"
-    same = result.model_copy(update={"figures": [figure("cali", 0.3, (0.0, 0.0, 0.0))]})
-    assert rows(same)[0][5] == "same"
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    with pytest.raises(InvalidInputError, match=r"r\.json: no such file; expected a result of `vldebias eval`"):
+        Result.read(path)
+    path.write_text('{"name": "x"}')
+    with pytest.raises(InvalidInputError, match=r"not a result of .*: figures: Field required"):
+        Result.read(path)
 
 
-def test_figure_names_what_there_is(result: Result) -> None:
-    assert result.figure("birds", "average", "orth").value == 0.7
+def test_figure_names_what_there_is(made: Result) -> None:
+    assert made.figure("birds", "average", "orth").value == 0.7
     with pytest.raises(KeyError, match="orth-cali"):
-        result.figure("birds", "average", "erm")
+        made.figure("birds", "average", "erm")
 
 
-def test_table_and_markdown_hold_every_value(result: Result) -> None:
+def test_terminal_shows_wholes_and_counts_the_rest(made: Result) -> None:
     console = Console(record=True, width=160)
-    print_table(result, console)
+    print_table(made, console)
     text = console.export_text()
-    table = markdown_table(result, [("birds", "average")])
-    assert len(table.splitlines()) == 6
-    for value in ("0.500 [0.400, 0.600]", "+0.200 [+0.100, +0.300]"):
+    for value in ("0.500 [0.400, 0.600]", "+0.200 [+0.100, +0.300]", "better", "worse", "unclear", "dfr-up†"):
         assert value in text
-        assert value in table
-    assert len(markdown_table(result, []).splitlines()) == 2
+    assert "† was given labels" in text
+    assert "a/b" not in text
+    assert "4 more figures" in text
 
 
-def test_dumbbells_join_before_and_after_in_the_order_of_before() -> None:
-    axis = dumbbells(["a", "b", "c"], np.array([0.9, 0.1, 0.5]), np.array([0.2, 0.6, 0.5]), "shares").axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "c", "a"]
-    before, after = (points.get_offsets()[:, 0].tolist() for points in axis.collections[-2:])
-    assert (before, after) == ([0.1, 0.5, 0.9], [0.6, 0.5, 0.2])
+def test_terminal_fits_eighty_columns(made: Result) -> None:
+    console = Console(record=True, width=80)
+    print_table(made, console)
+    row = next(line for line in console.export_text().splitlines() if line.startswith("orth "))
+    assert "0.700 [0.600, 0.800]" in row
+    assert re.search(r"\+0\.200 \[\+0\.100, \+0\.300\] +better$", row.rstrip())
 
 
-def test_page_is_one_safe_file(result: Result, tmp_path: Path) -> None:
+def test_flat_markdown_table(made: Result) -> None:
+    table = markdown_table(made, [("birds", "average")])
+    assert len(table.splitlines()) == 7
+    assert "| birds | average accuracy (higher is better) | orth | 0.700 [0.600, 0.800] | +0.200" in table
+    assert len(markdown_table(made, []).splitlines()) == 2
+
+
+def test_whole_markdown_has_tables_protocol_and_links(made: Result, tmp_path: Path) -> None:
+    pictures = draw_charts(made, tmp_path / "charts")
+    text = markdown(made, pictures, tmp_path)
+    assert "| orth | 0.700 [0.600, 0.800]<br>+0.200 [+0.100, +0.300] better |" in text
+    assert "| method | a/b (7 images) | c/d (7 images) |" in text
+    assert "| weights fingerprint | not known |" in text
+    assert "](charts/" in text
+    assert text.count("† was given labels") == 1
+
+
+def test_page_is_one_safe_file(made: Result, tmp_path: Path) -> None:
     sheet = contact_sheet([("a", torch.rand(3, 3, 8, 8)), ("b", torch.rand(3, 3, 8, 8))])
     told = {"prompt": "A photo of a doctor.", "changed": True}
     png = save_png(sheet, tmp_path / "sheet.png", told)
-    chart = save_png(bars(result.figures, {("birds", "average"): "Birds"}), tmp_path / "bars.png", {})
+    chart = save_png(bars(made.figures, {("birds", "average"): "Birds"}), tmp_path / "bars.png", {})
     with Image.open(png) as image:
         assert json.loads(image.info["vldebias"]) == told
-    page = write_page(result, [("a sheet", png), ("bars", chart)], tmp_path / "index.html").read_text()
+    page = write_page(made, [("a sheet", png), ("bars", chart)], tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "<script>" not in page
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "&lt;script&gt;" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "url(" not in page
     assert "0.700 [0.600, 0.800]" in page
+
+
+def test_page_says_in_words_what_its_colours_say(made: Result, tmp_path: Path) -> None:
+    page = write_page(made, [], tmp_path / "index.html").read_text()
+    rows = re.findall(r'<th scope="row">([^<]*)</th>\s*<td( class="\w+")?>([^<]*)<small>([^<]*)<b>(\w+)</b>', page)
+    assert [(name, css, word) for name, css, _, _, word in rows[:3]] == [
+        ("orth", ' class="better"', "better"),
+        ("cali", ' class="worse"', "worse"),
+        ("orth-cali", "", "unclear"),
+    ]
+
+
+def test_tables_of_the_page_can_be_read_aloud(made: Result, tmp_path: Path) -> None:
+    page = write_page(made, [], tmp_path / "index.html").read_text()
+    tables = re.findall(r"<table[^>]*>(.*?)</table>", page, re.DOTALL)
+    assert len(tables) == 4  # at a glance, by method, by part, protocol
+    for table in tables[:3]:
+        assert "<caption>" in table
+        assert not re.search(r"<th(?! scope=\"(col|row)\")[ >]", table)
+    assert '<html lang="en">' in page
+    assert 'name="viewport"' in page
+
+
+def test_pictures_stand_with_their_task(made: Result, tmp_path: Path) -> None:
+    plot = contact_sheet([("a", torch.rand(3, 3, 8, 8))])
+    inside = save_png(plot, tmp_path / "inside.png", {"task": "birds"})
+    above = save_png(plot, tmp_path / "above.png", {"task": "of another result"})
+    page = write_page(made, [("inside", inside), ("above", above)], tmp_path / "index.html").read_text()
+    section = page.index("<section")
+    assert page.index('alt="above"') < section < page.index('alt="inside"')
+
+
+@pytest.mark.parametrize(
+    ("models", "said"), [(["miniature CLIP"], True), (["ViT-L-14"], False), (["miniature", "SD"], False)]
+)
+def test_cartoon_people_are_named_for_the_miniature_alone(models: list[str], said: bool, tmp_path: Path) -> None:
+    made = result([figure()], *(protocol(f"birds{i}", model=model) for i, model in enumerate(models)))
+    page = write_page(made, [], tmp_path / "index.html").read_text()
+    assert ("cartoon people" in page) == said
+    assert ("cartoon people" in markdown(made)) == said
+
+
+def test_a_result_is_rendered_again_with_the_pictures_beside_it(made: Result, tmp_path: Path) -> None:
+    plot = contact_sheet([("a", torch.rand(3, 3, 8, 8))])
+    told = {"run": "x", "task": "birds", "caption": "strips"}
+    save_png(plot, tmp_path / "strips.png", told)
+    save_png(plot, tmp_path / "chart.png", told | {"chart": True})
+    save_png(plot, tmp_path / "stranger.png", told | {"run": "another"})
+    Image.new("RGB", (4, 4)).save(tmp_path / "plain.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    assert [path.name for _, path in pictures_beside(made, tmp_path)] == ["strips.png"]
+    first = render(made, tmp_path / "one.html", beside=tmp_path).read_bytes()
+    assert render(made, tmp_path / "two.html", beside=tmp_path).read_bytes() == first
+    assert first.count(b"data:image/png;base64,") == 3  # strips, bars by measure, bars by group
+
+
+def test_metadata_of_a_file_that_has_none(tmp_path: Path) -> None:
+    assert read_metadata(tmp_path / "missing.png") == {}
+
+
+def test_settings_are_written_without_braces() -> None:
+    assert plain({"a": [1, 2], "b": None, "c": {"d": True}}) == "a: 1, 2; b; c: d: yes"
+    assert [plain(v) for v in (None, 0.25, [], "x", False)] == ["none", "0.25", "none", "x", "no"]

@@ -1,4 +1,4 @@
-"""Pictures of a result: contact sheets of images with the same seeds, bars with intervals."""
+"""Pictures of a result: images with the same seeds side by side, bars with intervals; how they are saved and read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-__all__ = ["bars", "contact_sheet", "dumbbells", "save_png"]
+__all__ = ["bars", "contact_sheet", "dumbbells", "read_metadata", "save_png", "strength_strips", "subplots"]
 
 INK = "#1f2933"
 COLOURS = {"none": "#9aa5b1", "orth": "#7cc4b8", "cali": "#2b8a7e", "orth-cali": "#1d4e89"}
@@ -26,7 +28,7 @@ COLOURS = {"none": "#9aa5b1", "orth": "#7cc4b8", "cali": "#2b8a7e", "orth-cali":
 def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
     """A plot with one labelled row of images (n, 3, h, w) in [0, 1] per entry; columns are seeds."""
     margin = 1.3
-    plot, axes = _subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + margin, 0.37 * zoom * len(rows)))
+    plot, axes = subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + margin, 0.37 * zoom * len(rows)))
     for axis, (label, images) in zip(axes, rows, strict=True):
         strip = images.permute(2, 0, 3, 1).reshape(images.shape[2], -1, 3).numpy()
         axis.imshow(strip, interpolation="nearest")
@@ -38,9 +40,30 @@ def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
     return plot
 
 
+def strength_strips(rows: Sequence[tuple[str, Tensor]], strengths: Sequence[float], *, zoom: int = 2) -> Plot:
+    """One labelled row per prompt and seed, one column per strength: images (strengths, 3, h, w) in [0, 1] a row.
+
+    Raises:
+        InvalidInputError: no rows, or a row with another number of images than strengths.
+    """
+    wrong = {label: len(images) for label, images in rows if len(images) != len(strengths)}
+    if wrong or not rows:
+        raise InvalidInputError(f"strips: expected rows of {len(strengths)} images, one per strength, got {wrong}")
+    gap = 2  # white pixels, so that a column is seen as one
+    plot = contact_sheet([(label, torch.nn.functional.pad(images, (0, gap, 0, 0), value=1)) for label, images in rows])
+    plot.set_size_inches(1.3 + 0.42 * zoom * len(strengths), 0.38 * zoom * len(rows) + 0.35)
+    plot.subplots_adjust(left=1.3 / plot.get_size_inches()[0], top=1 - 0.33 / plot.get_size_inches()[1])
+    top, width = plot.axes[0], rows[0][1].shape[-1] + gap
+    centres = [width * i + (width - gap) / 2 for i in range(len(strengths))]
+    names = ["as it is" if s == 0 else f"strength {s:g}" for s in strengths]
+    top.set_xticks(centres, names, fontsize=8, color=INK)
+    top.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    return plot
+
+
 def bars(figures: Sequence[Figure], titles: Mapping[tuple[str, str], str]) -> Plot:
     """One panel of bars with 95 % intervals per (task, metric) of `titles`."""
-    plot, axes = _subplots(1, len(titles), (3.2 * len(titles), 3.0))
+    plot, axes = subplots(1, len(titles), (3.2 * len(titles), 3.0))
     for axis, ((task, metric), title) in zip(axes, titles.items(), strict=True):
         chosen = [f for f in figures if (f.task, f.metric) == (task, metric)]
         values = np.array([f.value for f in chosen])
@@ -63,7 +86,7 @@ def bars(figures: Sequence[Figure], titles: Mapping[tuple[str, str], str]) -> Pl
 
 def dumbbells(names: Sequence[str], before: np.ndarray, after: np.ndarray, title: str) -> Plot:
     """One line per name from its share before to its share after, ordered by the share before; 0.5 is marked."""
-    plot, (axis,) = _subplots(1, 1, (7.2, 0.24 * len(names) + 1.0))
+    plot, (axis,) = subplots(1, 1, (7.2, 0.24 * len(names) + 1.0))
     order = np.argsort(before)
     rows = np.arange(len(names))
     axis.axvline(0.5, color="#cbd2d9", linewidth=1, zorder=0)
@@ -72,6 +95,7 @@ def dumbbells(names: Sequence[str], before: np.ndarray, after: np.ndarray, title
         axis.scatter(shares[order], rows, color=COLOURS[method], s=34, zorder=2, label=method)
     axis.set_yticks(rows, [names[i] for i in order], fontsize=8)
     axis.set_xlim(-0.03, 1.03)
+    axis.set_ylim(-0.8, len(names) - 0.2)
     axis.set_title(title, fontsize=9.5, color=INK)
     axis.tick_params(labelsize=8, colors=INK)
     axis.spines[["top", "right"]].set_visible(False)
@@ -80,7 +104,7 @@ def dumbbells(names: Sequence[str], before: np.ndarray, after: np.ndarray, title
     return plot
 
 
-def _subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
+def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
     """Subplots without pyplot: no global state, no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Plot
@@ -99,3 +123,13 @@ def save_png(plot: Plot, path: Path, metadata: Mapping[str, Any]) -> Path:
     with Image.open(buffer) as image:
         image.save(path, pnginfo=info)
     return path
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """What `save_png` wrote into a picture; empty for any other file."""
+    try:
+        with Image.open(path) as image:
+            told = json.loads(getattr(image, "text", {}).get("vldebias", "{}"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Figure", "Protocol", "Result", "versions"]
+__all__ = ["Figure", "Protocol", "Result", "commit", "versions", "write_atomically"]
 
 
 class _Typed(BaseModel):
@@ -88,8 +88,12 @@ class Result(_Typed):
         """A result from its JSON file.
 
         Raises:
-            InvalidInputError: not a result; the message names the first field that does not fit.
+            InvalidInputError: no such file, or not a result; the message names the first field that does not fit.
         """
+        if not path.is_file():
+            raise InvalidInputError(
+                f"{path}: no such file; expected a result of `vldebias eval` or `vldebias quickstart`"
+            )
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
@@ -101,11 +105,16 @@ class Result(_Typed):
 
     def write(self, path: Path) -> Path:
         """Write as JSON, atomically: a reader never sees half a file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-        return path
+        return write_atomically(path, self.model_dump_json(indent=1) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> Path:
+    """Write a file that is whole or not there, and make its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+    return path
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,37 @@
+"""Made-up figures and results with the shape of real ones."""
+
+from typing import Any
+
+from vldebias.evaluation.result import Figure, Protocol, Result
+
+
+def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Figure:
+    given: dict[str, Any] = {
+        "task": "birds",
+        "metric": "average",
+        "interval": (value - 0.1, value + 0.1),
+        "change": None,
+        "better": "higher",
+        "n": {"images": 100},
+    }
+    return Figure(method=method, value=value, **(given | fields))
+
+
+def protocol(task: str = "birds", **fields: Any) -> Protocol:
+    given: dict[str, Any] = {
+        "description": "what was done",
+        "model": "ViT-L-14/openai",
+        "fingerprint": None,
+        "prompts": "waterbirds",
+        "prompts_hash": "0" * 64,
+        "split": "test",
+        "methods": {"none": {}},
+        "seeds": [0],
+        "n": {"images": 100},
+    }
+    return Protocol(task=task, **(given | fields))
+
+
+def result(figures: list[Figure], *protocols: Protocol, **fields: Any) -> Result:
+    given: dict[str, Any] = {"name": "x", "versions": {"vldebias": "1"}, "commit": None, "seconds": 1.0}
+    return Result(figures=figures, protocols=list(protocols), **(given | fields))

@@ -1,0 +1,333 @@
+"""Runs of suites on the miniature world, small: what they write, take over, measure again, and leave when stopped."""
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from vldebias.data.embedding_files import save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation import runner, steps
+from vldebias.evaluation.report import draw_charts
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.runner import run_suite, with_options
+from vldebias.evaluation.session import Options, Session, progress_on
+from vldebias.evaluation.suite_schema import Data, GroupsTask, Suite
+from vldebias.evaluation.suites import load_suite
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+BIRDS: dict[str, Any] = {
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds", "options": {"n": 80, "seed": 1, "balanced": True}},
+    "prompts": "waterbirds",
+    "label": "label",
+    "spurious": "place",
+    "lams": [0, 10, 1000],
+    "resamples": 20,
+}
+PORTRAITS: dict[str, Any] = {
+    "task": "retrieval",
+    "name": "portraits",
+    "title": "Portraits",
+    "data": {"name": "portraits", "options": {"n": 80, "seed": 2, "balanced": True}},
+    "prompts": {"gender": "fairface-gender"},
+    "queries": {"of": "fairface-gender"},
+    "k": 10,
+    "utility": {
+        "captions": True,
+        "recall_k": [5],
+        "classes": {"age": {"young": "a young person", "old": "an old person"}},
+    },
+    "resamples": 20,
+}
+TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
+TEXTS |= {"sets": {"tone": "skin-tone"}}
+
+
+def suite(*tasks: dict[str, Any], host: str | None = "miniature") -> Suite:
+    about = {"name": "small", "title": "t", "description": "d", "source": "s", "needs": "a brave heart"}
+    return Suite.model_validate({**about, "host": host, "tasks": tasks})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, str]]:
+    """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are drawn on demand."""
+
+    def go(
+        *tasks: dict[str, Any],
+        only: tuple[str, ...] = (),
+        host: str | None = "miniature",
+        charts: bool = False,
+        **options: Any,
+    ) -> Any:
+        said = StringIO()
+        monkeypatch.setattr(runner, "draw_charts", draw_charts if charts else lambda *_: [])
+        given = Options(**{"out": tmp_path, "cache": cache, **options})
+        found = run_suite(suite(*tasks, host=host), given, console=Console(file=said, width=200), only=only)
+        return found, said.getvalue()
+
+    return go
+
+
+def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
+    found, said = run(BIRDS, PORTRAITS, TEXTS, charts=True)
+    assert Result.read(tmp_path / "result.json") == found
+    tasks = [protocol.task for protocol in found.protocols]
+    assert tasks == ["birds", "birds: lambda", "birds: cosines", "portraits gender", "pairs tone"]
+    assert {figure.task for figure in found.figures} == set(tasks)
+    assert all(protocol.title.startswith(("Birds: ", "Portraits: ", "Pairs: ")) for protocol in found.protocols)
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("<section") == len(tasks)
+    assert "cartoon people" in page
+    assert page.count("data:image/png") == len(list((tmp_path / "charts").iterdir())) >= 5
+    assert "birds: done" in said
+
+
+def test_what_is_finished_is_taken_over_and_said(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = run(BIRDS)
+    monkeypatch.setitem(
+        steps.STEPS, "groups", steps.Step(lambda *_: pytest.fail("measured again"), steps.STEPS["groups"].depends)
+    )
+    again, said = run(BIRDS)
+    assert again == first
+    assert "birds: taken over from a run before" in said
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ({**BIRDS, "lam": 5.0}, {}),
+        ({**BIRDS, "prompts": "celeba"}, {}),
+        ({**BIRDS, "data": {"name": "birds", "options": {"n": 81, "seed": 1}}}, {}),
+        (BIRDS, {"resamples": 21}),
+        (BIRDS, {"limit": 70}),
+        (BIRDS, {"feature_dtype": "float32"}),
+        (BIRDS, {"strict": True}),
+        (BIRDS, {"model": "another"}),
+    ],
+)
+def test_the_key_changes_with_whatever_may_change_figures(
+    task: dict[str, Any], options: dict[str, Any], tmp_path: Path, cache: Path
+) -> None:
+    def key(task: dict[str, Any], options: dict[str, Any]) -> str:
+        given = Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
+        session = Session(given, "", progress_on(Console(file=StringIO())))
+        if given.model == "another":
+            session.options = Options(**{**vars(given), "model": "miniature"})
+            import torch
+
+            with torch.no_grad():
+                next(session.model.host.visual.parameters()).add_(1e-3)
+        return steps.key_of(session, with_options(suite(task).tasks[0], given))
+
+    assert key(BIRDS, {}) == key(BIRDS, {})
+    assert key(BIRDS, {}) != key(task, options)
+
+
+def test_fresh_measures_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(TEXTS)
+    calls = []
+    step = steps.STEPS["texts"]
+    monkeypatch.setitem(steps.STEPS, "texts", steps.Step(lambda *a: calls.append(1) or step.run(*a), step.depends))
+    run(TEXTS)
+    assert not calls
+    run(TEXTS, fresh=True)
+    assert calls == [1]
+    run(TEXTS, resamples=21)  # other settings are measured, whatever is there
+    assert calls == [1, 1]
+
+
+def test_a_damaged_record_is_measured_again(run: Any, tmp_path: Path) -> None:
+    first, _ = run(TEXTS)
+    (tmp_path / "tasks" / "pairs.json").write_text('{"key": "half a fi')
+    again, said = run(TEXTS)
+    assert "taken over" not in said
+    assert again.figures == first.figures
+
+
+def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    step = steps.STEPS["retrieval"]
+    monkeypatch.setitem(steps.STEPS, "retrieval", steps.Step(interrupted, step.depends))
+    with pytest.raises(KeyboardInterrupt):
+        run(TEXTS, PORTRAITS)
+    assert [p.task for p in Result.read(tmp_path / "result.json").protocols] == ["pairs tone"]
+    assert "pairs tone" in (tmp_path / "index.html").read_text()
+    monkeypatch.setitem(steps.STEPS, "retrieval", step)
+    found, said = run(TEXTS, PORTRAITS)
+    assert "pairs: taken over" in said
+    assert [p.task for p in found.protocols] == ["pairs tone", "portraits gender"]
+
+
+def test_only_some_tasks_and_nothing_of_the_others_is_lost(run: Any) -> None:
+    run(TEXTS, PORTRAITS)
+    some, _ = run(TEXTS, PORTRAITS, only=("pairs",))
+    assert {figure.task for figure in some.figures} == {"pairs tone"}
+    _, said = run(TEXTS, PORTRAITS)
+    assert said.count("taken over") == 2
+
+
+def test_a_limit_draws_the_same_images_every_time(run: Any) -> None:
+    found, _ = run({**BIRDS, "lams": []}, limit=60)
+    assert found.figure("birds", "average", "none").n["images"] == 60
+
+
+def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path) -> None:
+    data = Data.model_validate(BIRDS["data"])
+    sessions = [Session(Options(out=tmp_path, limit=60), "", progress_on(Console(file=StringIO()))) for _ in range(2)]
+    first, second = (session.data(data).ids for session in sessions)
+    assert first == second == tuple(sorted(first))
+    assert first != Session(Options(out=tmp_path), "", sessions[0].progress).data(data).ids[:60]
+
+
+def test_what_a_suite_needs_is_said(run: Any) -> None:
+    with pytest.raises(
+        InvalidInputError, match="expected an image-text model, got none; this suite needs a brave heart"
+    ):
+        run(BIRDS, host=None)
+    with pytest.raises(InvalidInputError, match="expected a text-to-image pipeline, got none"):
+        run({**TEXTS, "host": "pipeline"}, host=None)
+    with pytest.raises(InvalidInputError, match="waterbirds: expected its root"):
+        run({**BIRDS, "data": {"name": "waterbirds"}})
+    with pytest.raises(InvalidInputError, match="expected labels and the folder of drawn images"):
+        run({"task": "annotations", "name": "a", "title": "A", "attribute": "gender", "names": ["male", "female"]})
+
+
+def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
+    session = Session(Options(out=tmp_path, model="miniature", cache=cache), "", progress_on(Console(file=StringIO())))
+    task = GroupsTask.model_validate({**BIRDS, "lams": []})
+    embedded = session.embedded(task.data)
+    from vldebias.prompts import load_prompts
+
+    prompts = load_prompts("waterbirds")
+    wanted = list(dict.fromkeys([*prompts.classes, *prompts.spurious, *(p for group in prompts.groups for p in group)]))
+    rows = dict(zip(wanted, session.texts.embed(wanted), strict=True))
+    path = save_embeddings(tmp_path / "mine.npz", embedded, rows)
+    alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
+    with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
+    for figure in with_model.figures:
+        same = alone.figure(figure.task, figure.metric, figure.method, subset=figure.subset)
+        assert same.value == pytest.approx(figure.value, abs=1e-6)
+
+
+def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
+    from vldebias.data import Embeddings, Labels
+
+    split = Labels.of(["train", "test", "test"])
+    path = save_embeddings(
+        tmp_path / "e.npz", Embeddings(np.eye(3, dtype=np.float32), ("a", "b", "c"), {"split": split})
+    )
+    session = Session(Options(out=tmp_path, embeddings=path), "", progress_on(Console(file=StringIO())))
+    assert session.embedded(Data(name="x", split="test")).ids == ("b", "c")
+    assert session.has(Data(name="x", split="train"))
+    assert not session.has(Data(name="x", split="val"))
+    few = Session(Options(out=tmp_path, embeddings=path, limit=1), "", session.progress)
+    assert len(few.embedded(Data(name="x", split="test"))) == 1
+    with pytest.raises(InvalidInputError, match=r"its column \"split\" has \['test', 'train'\]; this task needs 'val'"):
+        session.embedded(Data(name="x", split="val"))
+
+
+def test_options_take_the_place_of_the_suites(tmp_path: Path) -> None:
+    options = Options(out=tmp_path, lam=7.0, images=3, seeds=(4,), resamples=5)
+    for task in load_suite("miniature").tasks:
+        found = with_options(task, options)
+        assert found.resamples == 5
+        if found.task == "generation":
+            assert (found.images, found.seeds) == (3, [4])
+            assert {spec.lam for spec in found.variants.values()} == {7.0}
+        else:
+            assert found.lam == 7.0
+        assert with_options(task, Options(out=tmp_path)) == task
+
+
+GENERATED: dict[str, Any] = {
+    "task": "generation",
+    "name": "small gender",
+    "title": "Gender",
+    "attributes": ["gender"],
+    "judge": {"kind": "miniature"},
+    "images": 2,
+    "stated_images": 1,
+    "steps": 2,
+    "guidance": 2.0,
+    "strips": {"concepts": ["pilot"], "strengths": [0.0, 1.0], "seeds": 1},
+    "clip_score": {},
+    "resamples": 20,
+}
+
+
+@pytest.fixture
+def generated(tmp_path: Path) -> dict[str, Any]:
+    from vldebias.prompts import make_prompt_set
+
+    words = {"male": ["male"], "female": ["female"]}
+    made = make_prompt_set("two", words, ["nurse", "doctor"], test_concepts=["pilot", "clerk"])
+    path = str(made.to_yaml(tmp_path / "two.yaml"))
+    return {**GENERATED, "prompts": path, "variants": {"cali": {"prompts": [path]}}}
+
+
+@pytest.mark.slow
+def test_generation_with_strips_and_clip_score(run: Any, generated: dict[str, Any], tmp_path: Path) -> None:
+    found, _ = run(generated, out=tmp_path / "out", charts=True)
+    assert {f.task for f in found.figures} == {"small gender gender", "small gender: CLIPScore"}
+    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert "small-gender-strengths.png" in pictures
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("data:image/png") == len(pictures) + len(list((tmp_path / "out" / "charts").iterdir()))
+    again, said = run(generated, out=tmp_path / "out")
+    assert "small gender: taken over" in said
+    assert again == found
+    (tmp_path / "out" / "small-gender-strengths.png").unlink()
+    _, said = run(generated, out=tmp_path / "out")
+    assert "small gender: done" in said
+    assert (tmp_path / "out" / "small-gender-strengths.png").is_file()
+
+
+@pytest.mark.slow
+def test_people_label_what_was_drawn(run: Any, generated: dict[str, Any], tmp_path: Path) -> None:
+    run(generated, out=tmp_path / "out")
+    folder = tmp_path / "out" / "images" / "small-gender"
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))
+    rows = [
+        {"version": 1, "image": name, "annotator": who, "attribute": "gender", "value": ("male", "female")[i % 2]}
+        | {"time": "2026-01-01T00:00:00+00:00", "seconds": 1.0}
+        for who in ("anna", "ben")
+        for i, name in enumerate(files)
+    ]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {
+        "task": "annotations",
+        "name": "by people",
+        "title": "P",
+        "attribute": "gender",
+        "names": ["male", "female"],
+    }
+    race = {**asked, "name": "race by people", "attribute": "race", "names": ["White", "Black"]}
+    found, said = run(asked, race, out=tmp_path / "human", labels=(labels,), drawn=folder)
+    assert {f.metric for f in found.figures} >= {"discrepancy", "alpha"}
+    assert "race by people: nobody labelled race" in said
+    assert found.protocols[0].model == Result.read(tmp_path / "out" / "result.json").protocols[0].model
+
+
+def test_pages_are_written_once_per_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = []
+    write = runner._write_page
+    monkeypatch.setattr(runner, "_write_page", lambda *a: pages.append(1) or write(*a))
+    run(TEXTS, {**TEXTS, "name": "again"})
+    assert pages == [1]

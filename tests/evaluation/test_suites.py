@@ -1,0 +1,210 @@
+"""Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are answered by name."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vldebias import resources
+from vldebias.baselines import BASELINES
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.session import WORLDS
+from vldebias.evaluation.steps import queries_of
+from vldebias.evaluation.strengths import prompts_of
+from vldebias.evaluation.studio import prompts_for
+from vldebias.evaluation.suite_schema import GenerationTask, GroupsTask, RetrievalTask, TextsTask
+from vldebias.evaluation.suites import list_suites, load_suite
+from vldebias.prompts import load_prompts
+from vldebias.resources import suite_file, suite_names
+
+ROOT = Path(__file__).parents[2]
+
+GROUPS = {
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds"},
+    "prompts": "waterbirds",
+    "label": "label",
+    "spurious": "place",
+}
+SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
+
+
+def write(folder: Path, content: object) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def with_task(**changed: object) -> dict[str, object]:
+    return {**SUITE, "tasks": [{k: v for k, v in {**GROUPS, **changed}.items() if v is not None}]}
+
+
+def test_suites_of_the_contract_are_there() -> None:
+    assert {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"} <= set(list_suites())
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_shipped_suite_names_what_exists(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.name == name
+    for task in suite.tasks:
+        if isinstance(task, GroupsTask):
+            assert load_prompts(task.prompts).classes
+            assert set(task.baselines) <= set(BASELINES)
+            assert task.lam in task.lams
+        elif isinstance(task, RetrievalTask):
+            assert len(queries_of(task)) >= 10
+            for column, sets in task.prompts.items():
+                assert len(column.split(" x ")) == len([load_prompts(one) for one in sets])
+        elif isinstance(task, GenerationTask):
+            assert task.strips is None or prompts_of(prompts_for(task), task.strips.concepts)
+            assert all(load_prompts(one).pairs for spec in task.variants.values() for one in spec.prompts)
+        elif isinstance(task, TextsTask):
+            assert all(load_prompts(one).held_out_pairs for one in task.sets.values())
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_shipped_suite_comes_with_the_wheel(name: str) -> None:
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert packed["force-include"][f"eval/{name}.yaml"] == f"vldebias/_resources/suites/{name}.yaml"
+
+
+def test_the_wheel_is_promised_no_suite_that_is_not_there() -> None:
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert all((ROOT / source).exists() for source in packed["force-include"])
+
+
+def test_the_miniature_suite_covers_the_tables_offline() -> None:
+    suite = load_suite("miniature")
+    assert suite.host == "miniature"
+    assert {task.task for task in suite.tasks} == {"groups", "retrieval", "texts", "generation"}
+    assert all(task.data.name in WORLDS for task in suite.tasks if isinstance(task, (GroupsTask, RetrievalTask)))
+    for table in ("7.1", "7.7", "A.9"):
+        assert table in suite.description
+
+
+def test_settings_of_the_paper() -> None:
+    (fairface,) = load_suite("fairface").tasks
+    assert isinstance(fairface, RetrievalTask)
+    assert (fairface.k, fairface.prior, fairface.ties, fairface.lam) == ([1000], "uniform", "stable", 1000)
+    generation = load_suite("generation").tasks[1]
+    assert isinstance(generation, GenerationTask)
+    assert (generation.images, generation.variants["cali"].lam) == (100, 500)
+
+
+def test_a_wheel_has_its_suites_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("vldebias/_resources/suites/x.yaml", "eval/stranger.yaml"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("")
+    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "vldebias")
+    assert suite_names() == ["x"]
+    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "nowhere" / "vldebias")
+    with pytest.raises(InvalidInputError, match=r"got no suites .*_resources/suites or .*eval; .*reinstall"):
+        suite_names()
+
+
+def test_a_path_is_read_and_named_by_its_stem(tmp_path: Path) -> None:
+    path = write(tmp_path, SUITE)
+    assert load_suite(path).name == load_suite(str(path)).name == "mine"
+
+
+def test_an_unknown_name_lists_the_suites() -> None:
+    with pytest.raises(InvalidInputError, match=r"got the suite 'watrbirds'; expected one of .*celeba.*'waterbirds'\?"):
+        load_suite("watrbirds")
+    with pytest.raises(InvalidInputError, match="expected one of"):
+        suite_file("../secret")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1], "expected a mapping with title, tasks, .*; got list"),
+        ({**SUITE, "titel": "x"}, "titel: unknown key; expected one of .*; did you mean 'title'"),
+        (with_task(metods=["none"]), r"tasks\.0\.groups\.metods: unknown key; expected .*; did you mean 'methods'"),
+        (
+            with_task(data={"name": "x", "spilt": "a"}),
+            r"data\.spilt: unknown key; expected one of name, split, options",
+        ),
+        (with_task(task="group"), "tasks.0: expected `task:` with one of groups, retrieval, generation, texts, annot"),
+        (with_task(task=None), "tasks.0: expected `task:` with one of"),
+        (with_task(label=None), r"tasks\.0\.groups\.label: missing; add it"),
+        (with_task(lam=-1), r"groups\.lam: Input should be greater than or equal to 0; got -1"),
+        (with_task(methods=["orto"]), r"methods\.0: Input should be 'none', 'orth', 'cali' or 'orth-cali'; got 'orto'"),
+        (with_task(baselines=["erm-linear"]), "baselines are trained: name the split under `train`"),
+        ({**SUITE, "tasks": [GROUPS, GROUPS]}, "two tasks are called 'birds'"),
+        ({**SUITE, "tasks": []}, "tasks: .*at least 1"),
+    ],
+)
+def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        load_suite(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"none\.yaml: cannot be read as YAML: .*No such file"):
+        load_suite(tmp_path / "none.yaml")
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: [")
+    with pytest.raises(InvalidInputError, match=r"bad\.yaml: cannot be read as YAML"):
+        load_suite(path)
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ({"kind": "clip"}, "a clip judge needs `prompts`"),
+        ({"kind": "classifier", "model": "m"}, "a classifier needs `model` and the `attribute`"),
+    ],
+)
+def test_a_judge_that_could_not_judge_is_refused(judge: dict[str, str], message: str, tmp_path: Path) -> None:
+    task = {
+        "task": "generation",
+        "name": "g",
+        "title": "G",
+        "prompts": "professions-gender",
+        "attributes": ["gender"],
+        "judge": judge,
+        "variants": {"cali": {"prompts": ["professions-gender"]}},
+    }
+    with pytest.raises(InvalidInputError, match=message):
+        load_suite(write(tmp_path, {**SUITE, "tasks": [task]}))
+
+
+def test_some_of_the_tasks() -> None:
+    suite = load_suite("miniature")
+    assert [task.name for task in suite.only(["hair", "birds"]).tasks] == ["birds", "hair"]
+    assert suite.only([]) == suite
+    with pytest.raises(InvalidInputError, match=r"miniature: no task 'hairs'; expected one of birds, .*'hair' or"):
+        suite.only(["hairs"])
+
+
+def test_strips_need_concepts_of_the_set() -> None:
+    prompts = load_prompts("professions-gender")
+    assert prompts_of(prompts, ["nurse", "pilot"]) == [
+        ("nurse", "A photo of a nurse."),
+        ("pilot", "A photo of a pilot."),
+    ]
+    with pytest.raises(InvalidInputError, match=r"strips: 'professions-gender' has no \['wizard'\]"):
+        prompts_of(prompts, ["wizard"])
+
+
+def test_the_committed_miniature_result_is_of_this_suite() -> None:
+    found = Result.read(ROOT / "eval" / "results" / "miniature.json")
+    suite = load_suite("miniature")
+    for task in suite.tasks:
+        protocols = [p for p in found.protocols if p.task.startswith(task.name)]
+        assert protocols
+        assert all(p.title.startswith(task.title) for p in protocols)
+        assert {p.settings["resamples"] for p in protocols if "resamples" in p.settings} == {task.resamples}
+    sets = {p.prompts: p.prompts_hash for p in found.protocols if "+" not in p.prompts}
+    assert {name: load_prompts(name).hash for name in sets} == sets
+    birds = {figure.method for figure in found.figures if figure.task == "birds"}
+    assert birds >= {"none", "orth", "cali", "orth-cali", "orth-cali, class-agnostic", *BASELINES}
+    page = (ROOT / "eval" / "results" / "miniature.html").read_text(encoding="utf-8")
+    assert page.count("<section") == len(found.protocols)

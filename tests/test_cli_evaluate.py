@@ -1,0 +1,162 @@
+"""`vldebias eval`: a suite by its name, results on stdout and progress on stderr, one clear message on bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.errors import VldebiasError
+from vldebias.evaluation.result import Figure, Protocol, Result
+from vldebias.evaluation.suites import list_suites
+
+RUNNER = CliRunner()
+
+SUITE = """
+title: Small
+description: A small suite.
+source: ours
+needs: nothing
+host: miniature
+tasks:
+  - {task: texts, name: pairs, title: Pairs, host: model, sets: {tone: skin-tone}, resamples: 20}
+  - {task: texts, name: more, title: More, host: model, sets: {gender: gender}, resamples: 20}
+"""
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = RUNNER.invoke(app, ["eval", *arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def write_result(path: Path, value: float, model: str = "A") -> Path:
+    figure = Figure(
+        task="birds",
+        metric="worst_group",
+        method="none",
+        value=value,
+        interval=(value - 0.01, value + 0.01),
+        change=None,
+        better="higher",
+        n={"images": 9},
+    )
+    protocol = Protocol(
+        task="birds",
+        description="d",
+        model=model,
+        fingerprint=None,
+        prompts="p",
+        prompts_hash="0",
+        split="test",
+        methods={},
+        seeds=[0],
+        n={},
+    )
+    made = Result(name="r", figures=[figure], protocols=[protocol], versions={}, commit=None, seconds=1.0)
+    return made.write(path)
+
+
+def test_list() -> None:
+    listed = json.loads(run("list", "--json"))
+    assert [s["name"] for s in listed] == list_suites()
+    assert listed[0]["tasks"]
+    text = run("list")
+    assert all(name in text for name in list_suites())
+    assert "[age]_[gender]" in text  # brackets are text, not markup
+
+
+def test_show_prints_the_file_itself() -> None:
+    shown = run("show", "waterbirds")
+    assert yaml.safe_load(shown)["tasks"][0]["prompts"] == "waterbirds"
+    filled = json.loads(run("show", "waterbirds", "--json"))
+    assert filled["tasks"][0]["resamples"] == 2000
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_a_suite_runs_by_path_and_prints_json_alone(suite: Path, tmp_path: Path) -> None:
+    told = json.loads(run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs", "--json"))
+    assert {figure["task"] for figure in told["figures"]} == {"pairs tone"}
+    assert Result.read(tmp_path / "out" / "result.json").model_dump(mode="json") == told
+    text = run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs")
+    assert "pairs tone: distance of pairs" in text
+    assert "page:" in text
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_report_renders_a_folder_or_a_file(suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("run", str(suite), "--out", str(out), "--only", "pairs")
+    first = (out / "index.html").read_text()
+    run("report", str(out), "--out", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").read_text() == first
+    run("report", str(out / "result.json"))
+    assert (out / "result.html").read_text() == first
+    assert run("report", str(out), "--markdown").startswith("# small\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
+        (("miniature", "--only", "nests"), "no task 'nests'; expected one of birds"),
+        (("waterbirds", "--key", "x"), "expected ours=theirs"),
+        (("show", "nothing"), "got the suite 'nothing'"),
+        (("report", "nowhere.json"), r"nowhere\.json: no such file"),
+        (("compare", "nowhere.json", "nowhere.json"), r"nowhere\.json: no such file"),
+        (("data", "cats"), "unknown data set 'cats'"),
+        (("data", "waterbirds"), "waterbirds: expected its root"),
+        (("data", "birds", "--option", "n"), "expected name=value"),
+    ],
+)
+def test_bad_input(arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(VldebiasError, match=message):
+        run(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare(tmp_path: Path) -> None:
+    a = write_result(tmp_path / "a" / "result.json", 0.2)
+    b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
+    told = json.loads(run("compare", str(a), str(b), "--json", "--out", str(tmp_path / "c.html")))
+    assert told["figures"][0]["verdict"] == "better"
+    assert told["warnings"] == ["birds: model differs: A in A, B in B"]
+    assert "birds" in (tmp_path / "c.html").read_text()
+    text = run("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert "model differs" in text
+    assert "better" in text
+
+
+def test_data_says_what_is_there() -> None:
+    told = json.loads(run("data", "birds", "--option", "n=50", "--option", "balanced=true", "--json"))
+    assert told["images"] == 50
+    assert sum(told["columns"]["label"]["counts"].values()) == 50
+    text = run("data", "birds", "--option", "n=50", "--check", "--sample", "5")
+    assert "landbird/land" in text
+    assert "0 images cannot be read" in text
+
+
+def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "table.csv").write_text("path,gender\ngood.png,male\nbad.png,female\n")
+    options = ("--option", "image=path", "--option", "labels=gender")
+    told = json.loads(
+        run("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", "--json", code=1)
+    )
+    assert [one["id"] for one in told["unreadable"]] == ["bad.png"]
+    text = run("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", code=1)
+    assert "1 images cannot be read" in text
+    assert "bad.png" in text

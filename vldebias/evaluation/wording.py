@@ -1,0 +1,113 @@
+"""Figures in words: names of measures and methods, numbers with intervals, and the verdict on a change."""
+
+from __future__ import annotations
+
+from vldebias.evaluation.result import Figure
+
+__all__ = ["change", "direction", "is_utility", "judge", "label", "metric_title", "number", "sentence", "verdict"]
+
+DAGGER = "†"
+TITLES = {
+    "worst_group": "worst-group accuracy",
+    "average": "average accuracy",
+    "average_reweighted": "average accuracy, reweighted to training groups",
+    "gap": "gap, average less worst group",
+    "accuracy": "accuracy",
+    "cosine": "cosine",
+    "pair_distance": "distance of pairs",
+    "max_skew": "MaxSkew of retrieval",
+    "min_skew": "MinSkew of retrieval",
+    "ndkl": "NDKL of retrieval",
+    "precision": "profession precision",
+    "query_cosine": "query cosine",
+    "discrepancy": "discrepancy of generated images",
+    "discrepancy_squared": "squared discrepancy, bias-corrected",
+    "recognised": "subject recognised",
+    "stated_right": "stated attribute right",
+    "stated_recognised": "subject recognised, attribute stated",
+    "unknown": "not readable",
+    "clip_score": "CLIPScore",
+    "fid": "FID",
+    "alpha": "Krippendorff's alpha",
+}
+AT_K = {"max_skew": "MaxSkew", "min_skew": "MinSkew", "ndkl": "NDKL", "recall": "recall", "precision": "precision"}
+UTILITY = {
+    "average",
+    "average_reweighted",
+    "precision",
+    "recall",
+    "query_cosine",
+    "recognised",
+    "stated_right",
+    "stated_recognised",
+    "clip_score",
+    "fid",
+}
+
+
+def label(figure: Figure, lam: bool = True, strength: bool = True) -> str:
+    """The name of a figure's method: "orth-cali, λ = 200", and a dagger where it was given labels."""
+    words = [figure.method + (DAGGER if figure.uses_labels else "")]
+    if lam and figure.lam is not None:
+        words.append(f"λ = {figure.lam:g}")
+    if strength and figure.strength is not None:
+        words.append(f"strength {figure.strength:g}")
+    return ", ".join(words)
+
+
+def metric_title(metric: str) -> str:
+    """ "max_skew@1000" -> "MaxSkew@1000"; a name that is not known stays, with spaces."""
+    name, at, k = metric.partition("@")
+    if at:
+        return f"{AT_K.get(name, name.replace('_', ' '))}@{k}"
+    return TITLES.get(metric, metric.replace("_", " "))
+
+
+def sentence(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def direction(figure: Figure) -> str:
+    """ "higher is better", or nothing where neither is."""
+    return f"{figure.better} is better" if figure.better in ("higher", "lower") else ""
+
+
+def is_utility(metric: str) -> bool:
+    """Whether a measure says what a method costs rather than how biased it is."""
+    return metric.partition("@")[0] in UTILITY
+
+
+def number(figure: Figure) -> str:
+    """ "0.474 [0.444, 0.506]"."""
+    value, low, high = figure.value, *figure.interval
+    digits = _digits(value)
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def change(figure: Figure) -> str:
+    """ "+0.443 [+0.410, +0.475]", the paired difference to none; "" where there is none."""
+    if figure.change is None:
+        return ""
+    value, low, high = figure.change
+    digits = _digits(figure.value)
+    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def _digits(value: float) -> int:
+    return 3 if abs(value) < 10 else 1
+
+
+def verdict(figure: Figure) -> str:
+    """better or worse where the interval of the paired difference excludes zero, else unclear; same if none moved."""
+    return "" if figure.change is None else judge(figure.change, figure.better)
+
+
+def judge(difference: tuple[float, float, float], better: str) -> str:
+    """The verdict on a difference (value, low, high); "changed" where neither "higher" nor "lower" is better."""
+    _, low, high = difference
+    if low <= 0 <= high:
+        return "same" if low == high else "unclear"
+    if better not in ("higher", "lower"):
+        return "changed"
+    return "better" if (low > 0) == (better == "higher") else "worse"

@@ -16,15 +16,15 @@ from vldebias.evaluation.result import Result
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "eval" / "results"
-BLOCKS = {
+BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task, metric, subset) of parts
     "quickstart": [
         ("birds", "worst_group"),
         ("birds", "average"),
-        ("portraits", "max_skew"),
-        ("portraits", "precision"),
-        ("generation", "discrepancy"),
-        ("generation", "recognised"),
-        ("generation", "stated_right"),
+        ("portraits gender", "max_skew@20"),
+        ("portraits gender", "precision@20"),
+        ("generation gender", "discrepancy", "unseen professions"),
+        ("generation gender", "recognised", "unseen professions"),
+        ("generation gender", "stated_right", "unseen professions"),
     ],
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }

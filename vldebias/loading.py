@@ -76,15 +76,21 @@ def _dtype(name: str | None) -> torch.dtype:
     return known[name or "float32"]
 
 
+def _placed(pipe: Any, device: str, dtype: torch.dtype) -> Any:
+    """The pipeline on `device` in `dtype`; a cast that changes nothing would only make diffusers warn."""
+    pipe = pipe.to(device)
+    return pipe if pipe.dtype == dtype else pipe.to(dtype)
+
+
 def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
     if name == "miniature":
         from vldebias.miniature import load_pipeline
 
-        return Loaded(load_pipeline().to(device, dtype), name)
+        return Loaded(_placed(load_pipeline(), device, dtype), name)
     from diffusers import DiffusionPipeline
 
     # Cast afterwards: the name of the argument differs between releases of diffusers and transformers.
-    return Loaded(DiffusionPipeline.from_pretrained(name).to(device, dtype), name)
+    return Loaded(_placed(DiffusionPipeline.from_pretrained(name), device, dtype), name)
 
 
 def _miniature_clip(device: str, dtype: torch.dtype) -> Loaded:

@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
-from vldebias.evaluation.quickstart import run
+from vldebias.cli import app
+from vldebias.evaluation.drawing_folder import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
+from vldebias.evaluation.suites import load_suite
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -19,42 +20,47 @@ COMMITTED = ROOT / "eval" / "results" / "quickstart.json"
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_small_run(tmp_path: Path) -> None:
-    progress = StringIO()
-    result, page = run(tmp_path, images=1, seeds=range(1), console=Console(file=progress))
-    assert Result.model_validate_json((tmp_path / "quickstart.json").read_text()) == result
-    assert page.read_text().count("data:image/png;base64,") == 3
-    for task, metric, method in (
-        ("birds", "worst_group", "orth-cali"),
-        ("portraits", "max_skew", "cali"),
-        ("generation", "discrepancy", "cali"),
+def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> None:
+    arguments = ["quickstart", "--json", "--images", "1", "--seeds", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    result = Result.model_validate_json(done.stdout)
+    assert Result.read(tmp_path / "result.json") == result
+    for task, metric, subset in (
+        ("birds", "worst_group", ""),
+        ("portraits gender", "max_skew@20", ""),
+        ("generation gender", "discrepancy", "unseen professions"),
     ):
-        figure = result.figure(task, metric, method)
+        figure = result.figure(task, metric, "cali", subset=subset)
         assert figure.interval[0] <= figure.value <= figure.interval[1]
         assert figure.change is not None
-    kept = result.figure("generation", "stated_right", "cali")
+    kept = result.figure("generation gender", "stated_right", "cali", subset="unseen professions")
     assert kept.change == (0.0, 0.0, 0.0)  # left alone by the gate: the very same images
-    assert "generation" in progress.getvalue()
+    assert (tmp_path / "index.html").read_text().count("data:image/png;base64,") > 5
+    assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
+    again = CliRunner().invoke(app, arguments)
+    assert again.stderr.count("taken over from a run before") == 3
+    assert json.loads(again.stdout)["figures"] == json.loads(done.stdout)["figures"]
 
 
-def test_committed_result_names_what_it_measured() -> None:
-    result = Result.model_validate_json(COMMITTED.read_text())
-    assert {p.task for p in result.protocols} == {"birds", "portraits", "generation"}
+def test_committed_result_is_of_the_shipped_suite() -> None:
+    result, suite = Result.read(COMMITTED), load_suite("quickstart")
+    assert {(f.task, f.metric) for f in result.figures} >= set(suite.headline)
     for protocol in result.protocols:
         assert protocol.prompts_hash == load_prompts(protocol.prompts).hash
-        assert protocol.fingerprint is not None
-    generation = next(p for p in result.protocols if p.task == "generation")
-    assert len(generation.seeds) >= 3
+    generation = next(p for p in result.protocols if p.task == "generation gender")
+    assert generation.seeds == [0, 1, 2]
 
 
 def test_committed_result_is_of_the_shipped_weights() -> None:
-    from vldebias.fingerprint import fingerprint_matches, weights_fingerprint
+    from vldebias.fingerprint import fingerprint_matches
+    from vldebias.hosts import resolve
     from vldebias.miniature import load_clip, load_pipeline
 
-    result = json.loads(COMMITTED.read_text())
-    found = {p["task"]: p["fingerprint"] for p in result["protocols"]}
-    assert fingerprint_matches(found["birds"], weights_fingerprint(load_clip()[0]))
-    assert fingerprint_matches(found["generation"], weights_fingerprint(load_pipeline().unet))
+    found = {p.task: p.fingerprint for p in Result.read(COMMITTED).protocols}
+    model, _, tokenizer = load_clip()
+    assert fingerprint_matches(found["birds"], resolve(model, tokenizer=tokenizer).fingerprint())
+    assert fingerprint_matches(found["generation gender"], joint_fingerprint(identity(load_pipeline())["fingerprints"]))
 
 
 def test_readme_table_is_the_committed_result() -> None:

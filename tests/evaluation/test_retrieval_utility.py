@@ -135,6 +135,13 @@ def test_one_column_is_its_own_mean() -> None:
     assert part.protocol.settings["accuracy"] == {"hair": CLASSES["hair"]}
 
 
+def test_a_column_of_the_attribute_itself_is_no_utility() -> None:
+    with_own = evaluate(Utility(classes={"gender": ["caption 0", "caption 1"], "hair": CLASSES["hair"]}))
+    alone = evaluate(Utility(classes={"hair": CLASSES["hair"]}))
+    assert with_own.figures == alone.figures
+    assert with_own.protocol.settings["accuracy"] == {"hair": CLASSES["hair"]}
+
+
 def test_precision_counts_the_images_that_the_query_names() -> None:
     part = evaluate(Utility(relevant="job"))
     scores = TEXTS.embed(QUERIES) @ GALLERY.normalised().double().T

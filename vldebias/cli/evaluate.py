@@ -124,7 +124,7 @@ def run(
     if as_json:
         print_json(result.model_dump(mode="json"))
         return
-    print_table(result, out)
+    print_table(result, out, loaded.headline)
     out.print(f"\npage: {options.out / PAGE}", markup=False, highlight=False)
 
 

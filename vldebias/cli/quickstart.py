@@ -14,16 +14,19 @@ __all__ = ["quickstart"]
 
 def quickstart(
     as_json: Json = False,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")] = Path(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")] = Path(
         "vldebias-quickstart"
     ),
-    images: Annotated[int, typer.Option(min=1, max=100, help="Generated images per profession and seed.")] = 12,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
+    images: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 12.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, a few minutes on two cores.
 
     Measures worst-group accuracy (birds), MaxSkew of retrieval (portraits) and discrepancy of generated images, with
-    intervals, and writes a page with side-by-side pictures of the same seeds.
+    intervals, and writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
+    `vldebias eval`: a run that was stopped goes on where it was.
 
     [bold]Examples[/bold]
 
@@ -31,12 +34,17 @@ def quickstart(
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """
-    from vldebias.evaluation.quickstart import run
     from vldebias.evaluation.report import print_table
+    from vldebias.evaluation.runner import PAGE, run_suite
+    from vldebias.evaluation.session import Options
+    from vldebias.evaluation.suites import load_suite
 
-    result, page = run(out_dir, images=images, seeds=range(seeds), console=err)
+    # The cache of features lies in the folder: a first try leaves nothing elsewhere.
+    options = Options(out=folder, cache=folder / "cache", images=images, seeds=tuple(range(seeds)) if seeds else None)
+    suite = load_suite("quickstart")
+    result = run_suite(suite, options, console=err)
     if as_json:
-        print_json(result.model_dump())
+        print_json(result.model_dump(mode="json"))
     else:
-        print_table(result, out)
-        out.print(f"page: {page}", highlight=False)
+        print_table(result, out, suite.headline)
+        out.print(f"\npage: {folder / PAGE}", markup=False, highlight=False)

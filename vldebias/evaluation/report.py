@@ -40,17 +40,19 @@ MINIATURE = (
 HEAD = ("task", "measure", "method", "value [95 %]", "change from none [95 %]")
 
 
-def print_table(result: Result, console: Console) -> None:
+def print_table(result: Result, console: Console, measures: Sequence[tuple[str, str]] = ()) -> None:
     """The figures in the terminal: one small table per measure, narrow enough for 80 columns.
 
-    Parts (groups, queries) are left to the page where there is a whole.
+    Parts (groups, queries) are left to the page where there is a whole. measures: only these (task, metric).
     """
     console.print(f"[bold]{result.name}[/bold]: value, and change from none, with 95 % intervals", highlight=False)
     shown = [figure for block in blocks(result) for figure in block.headline]
+    if measures:
+        shown = [figure for figure in shown if (figure.task, figure.metric) in measures]
     for (task, metric, subset), found in groupby(_by_measure(shown), key=_measure):
         figures = list(found)
-        grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for width in (19, 23, 24):
+        grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        for width in (19, 23, 23, 7):
             grid.add_column(width=width)
         for figure in figures:
             style = {"better": "green", "worse": "red"}.get(verdict(figure))
@@ -63,7 +65,7 @@ def print_table(result: Result, console: Console) -> None:
         console.print(f"\n{LABELS}", highlight=False)
     if len(shown) < len(result.figures):
         more = len(result.figures) - len(shown)
-        console.print(f"\n{more} more figures, of single groups, queries or prompts, are in the page.", highlight=False)
+        console.print(f"\n{more} more figures are in the page.", highlight=False)
 
 
 def _measure(figure: Figure) -> tuple[str, str, str]:
@@ -76,22 +78,16 @@ def _by_measure(figures: Sequence[Figure]) -> list[Figure]:
     return sorted(figures, key=lambda figure: first[_measure(figure)])
 
 
-def rows(result: Result) -> list[tuple[str, str, str, str, str]]:
-    """(task, measure, method, value with interval, change with interval) for every figure."""
-    return [
-        (f.task, f"{metric_title(f.metric)} ({f.better} is better)", f.method, number(f), change(f))
-        for f in result.figures
-    ]
+def markdown_table(result: Result, measures: Sequence[tuple[str, ...]]) -> str:
+    """Chosen figures as one flat Markdown table: (task, metric) for a whole, (task, metric, subset) for a part."""
+    chosen = {(task, metric, *subset) if subset else (task, metric, "") for task, metric, *subset in measures}
+    wanted = [figure for figure in result.figures if _measure(figure) in chosen]
+    return _markdown_grid(HEAD, [_row(figure) for figure in wanted])
 
 
-def markdown_table(result: Result, figures: Sequence[tuple[str, str]]) -> str:
-    """The figures of the given (task, metric) pairs as one flat Markdown table; of wholes, not of parts."""
-    wanted = [
-        row
-        for row, f in zip(rows(result), result.figures, strict=True)
-        if (f.task, f.metric) in figures and not f.subset
-    ]
-    return _markdown_grid(HEAD, wanted)
+def _row(figure: Figure) -> tuple[str, str, str, str, str]:
+    about = ", ".join(filter(None, (metric_title(figure.metric), figure.subset)))
+    return figure.task, f"{about} ({figure.better} is better)", figure.method, number(figure), change(figure)
 
 
 def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | None = None) -> str:

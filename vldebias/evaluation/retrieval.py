@@ -132,7 +132,7 @@ def _figures(s: Setting, a: Attribute) -> list[Figure]:
     texts = {method: project(s.queries) for method, project in under.items()}
     n = {"queries": len(s.queries), "images": len(a.gallery.labels)}
     task = Task(a.task, n, a.details(s.strength), s.rules.resamples, s.rules.seed)
-    utility = utility_figures(s.gallery, s.images, s.utility, under, task)
+    utility = utility_figures(s.gallery, s.images, s.utility.apart_from(a.name), under, task)
     return [*_skew_figures(s, a, texts, task), *_cosines(s, texts, task), *utility]
 
 

@@ -113,7 +113,7 @@ class Attribute:
                 "queries": len(s.queries),
                 "groups": len(self.gallery.names),
             },
-            settings={**self._conventions(s), **_utility_conventions(s.utility)},
+            settings={**self._conventions(s), **_utility_conventions(s.utility.apart_from(self.name))},
         )
 
     def _conventions(self, s: Setting) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -33,7 +33,8 @@ class Utility:
         captions: recall between images and the captions of the gallery.
         recall_k: the k of recall@k.
         classes: column -> one prompt for each name of the column, in the order of the names: zero-shot accuracy on
-            classes that have nothing to do with the attribute. Images without a label in one column are left out.
+            classes that have nothing to do with the attribute; a column of the attribute itself is left out of its
+            figures. Images without a label in one column are left out.
         relevant: a column whose names appear in the queries ("nurse" in "A photo of a nurse."): precision@k, the share
             of the first k images that have the name as their label; an unknown label is not relevant.
 
@@ -49,6 +50,11 @@ class Utility:
     def __post_init__(self) -> None:
         if not self.recall_k or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.recall_k):
             raise InvalidInputError(f"recall_k: expected integers >= 1, got {list(self.recall_k)}")
+
+    def apart_from(self, attribute: str) -> Utility:
+        """Without the columns of an attribute, "gender" or "gender x race": that they change is what was wanted."""
+        own = {column.strip() for column in attribute.split(" x ")}
+        return replace(self, classes={c: prompts for c, prompts in self.classes.items() if c not in own})
 
     def check(self, gallery: Embeddings) -> None:
         """Refuse what the gallery cannot give: captions that are not there, prompts that do not fit the names."""

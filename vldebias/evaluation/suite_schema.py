@@ -253,6 +253,7 @@ class Suite(_Strict):
     """What one YAML file holds. needs: what the user has to bring, for `eval list` and for messages.
 
     host: weights that are used unless the command line names others: "miniature" for the embedded world.
+    headline: (task, metric) of the figures that the terminal shows; all wholes where there are none.
     """
 
     name: Name
@@ -261,6 +262,7 @@ class Suite(_Strict):
     source: str
     needs: str
     host: Literal["miniature"] | None = None
+    headline: tuple[tuple[str, str], ...] = ()
     tasks: Annotated[tuple[Annotated[Task, Field(discriminator="task")], ...], Field(min_length=1)]
 
     @model_validator(mode="after")

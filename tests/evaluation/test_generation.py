@@ -169,6 +169,14 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
     assert [name for name in part.plots if "shares" in name] == []
 
 
+@pytest.mark.parametrize(("task", "called"), [("gender", "gender"), ("generation", "generation gender")])
+def test_a_task_that_is_called_like_its_attribute_is_not_called_so_twice(
+    painted: tuple[DrawnSet, Shows], task: str, called: str
+) -> None:
+    (part,) = measure_drawn(painted[0], Reader(), PEOPLE, task=task, attributes=["gender"], noun="jobs", **FAST)
+    assert {part.protocol.task, *(figure.task for figure in part.figures)} == {called}
+
+
 def test_prompts_of_one_concept_are_resampled_together(painted: tuple[DrawnSet, Shows]) -> None:
     """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
 

@@ -67,7 +67,8 @@ def evaluate_generation(
         judge: reads the images, see `vldebias.evaluation.judges`. Where one of its attributes knows every concept of
             the prompts, the share of images that show their concept is measured too.
         folder: for the images; see `vldebias.evaluation.drawing.draw`.
-        task: first word of the tasks: "generation" gives "generation gender" and "generation pairs".
+        task: first word of the tasks: "generation" gives "generation gender" and "generation pairs"; a task that is
+            called like its attribute keeps that name.
         attributes: of the judge; "gender x race" for their intersections.
         variants: name -> how to debias. The unprojected pipeline, "none", is drawn always.
         images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.

@@ -131,7 +131,7 @@ class _Measure:
         return self.shown[0], np.array([self.shown[1][concept] for concept in sheet.concepts])
 
     def _task(self, attribute: str) -> str:
-        return f"{self.task} {attribute}"
+        return self.task if self.task == attribute else f"{self.task} {attribute}"
 
     def _protocol(self, attribute: str, bias: Sequence[Bias]) -> Protocol:
         undecidable = {one.subset: {name: counts.undecidable for name, counts in one.counts.items()} for one in bias}

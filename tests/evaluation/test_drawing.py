@@ -157,9 +157,7 @@ def test_an_interrupted_run_goes_on(whole: DrawnSet, tmp_path: Path) -> None:
         draw(pipe, plan, VARIANTS, tmp_path)
     assert attachment_of(pipe) is None
     assert pipe._progress_bar_config == bar
-    assert (
-        len(contents(tmp_path)) == 4 + 4 + 2 - 0 if False else 0 < len(contents(tmp_path)) < len(contents(whole.folder))
-    )
+    assert 0 < len(contents(tmp_path)) < len(contents(whole.folder))
     drawn_in(tmp_path)
     assert contents(tmp_path) == contents(whole.folder)
 

@@ -195,7 +195,11 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"method": "svd"}, InvalidInputError, "expected one of orth, orth-cali, cali, difference, equalise, got 'svd'"),
+        (
+            {"method": "svd"},
+            InvalidInputError,
+            "expected one of orth, orth-cali, cali, difference, equalise, auto, got 'svd'",
+        ),
         ({"prompts": []}, InvalidInputError, "at least one prompt set, got an empty list"),
         ({"prompts": "gendre"}, PromptSetError, "gender"),
         ({"lam": [1.0, 2.0]}, InvalidInputError, "one value or one per attribute"),

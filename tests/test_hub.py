@@ -27,6 +27,7 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
         space="open_clip.joint",
         model_id="ViT-B-32/openai",
         fingerprint={"structure": "ab12", "norms": [1.0, 2.5], "waves": [0.25, -3.0]},
+        image_fingerprint={"structure": "cd34", "norms": [1.5], "waves": [0.75]},
         prompts="gender+race",
         prompts_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
@@ -42,7 +43,7 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     assert torch.equal(loaded.right, saved.right)
     assert loaded.left.dtype == torch.float64
     metadata = [f.name for f in fields(saved) if f.name not in ("left", "right", "_cast")]
-    assert len(metadata) == 8
+    assert len(metadata) == 9
     for name in metadata:
         assert getattr(loaded, name) == getattr(saved, name), name
     z = torch.randn(3, 12)

@@ -15,10 +15,11 @@ ROOT = Path(vldebias.__file__).parent
 # A module may import from its own layer and the layers before it. "" is the package itself, which re-exports `api`.
 LAYERS = [
     {"errors"},
-    {"attachment", "diagnostics", "equalise", "fingerprint", "hub", "losses", "metrics", "projection"}
-    | {"prompts", "recipes", "resources", "stated", "templates", "values"},
+    {"attachment", "bounded", "choice", "diagnostics", "equalise", "fingerprint", "gaps", "hub", "losses"}
+    | {"metrics", "projection", "prompts", "ranking", "recipes", "resources", "shares", "stated", "targets"}
+    | {"templates", "values"},
     {"data", "hosts"},
-    {"", "api", "fitting"},
+    {"", "api", "choosing", "fitting", "steering", "targeting"},
     {"baselines", "evaluation", "loading", "miniature", "training"},
     {"__main__", "cli"},
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
 from vldebias.projection import CalibratedProjection
+
+if TYPE_CHECKING:
+    from vldebias.choice import Choice
 
 __all__ = ["Apply", "Attachment", "Claims", "Gate", "Installable", "attachment_of", "refuse_second"]
 
@@ -73,6 +76,7 @@ class Attachment:
     Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without), removed.
     `strength` in [0, 1] can be set at any time; 0 is bit-identical to no attachment.
     `projections` maps the role of each projected tensor ("joint", "sequence", "pooled", ...) to its projection.
+    `choices` maps a role to what "auto" chose for it and why; it is empty where nothing was to be chosen.
     """
 
     def __init__(
@@ -84,9 +88,11 @@ class Attachment:
         gate: Gate | None = None,
         fit_role: Callable[[str], CalibratedProjection] | None = None,
         label: str = "",
+        choices: Mapping[str, Choice] | None = None,
     ) -> None:
         refuse_second(host)
         self.projections = dict(projections)
+        self.choices: Mapping[str, Choice] = {} if choices is None else choices
         self.strength = strength
         self._host = host
         self._gate = gate
@@ -107,6 +113,11 @@ class Attachment:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {value!r}")
         self._strength = float(value)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What "auto" chose for the host's first role and why; None where nothing was to be chosen."""
+        return next(iter(self.choices.values()), None)
 
     @property
     def state(self) -> str:
@@ -200,11 +211,15 @@ class Attachment:
 
     def __repr__(self) -> str:
         roles = ", ".join(
-            f"{role}: {p.method} lam={p.lam} rank {p.rank}/{p.dim}" for role, p in self.projections.items()
+            f"{role}: {self._named(role)} lam={p.lam} rank {p.rank}/{p.dim}" for role, p in self.projections.items()
         )
         gate = "stated kept" if self._gate is not None else "stated not kept"
         parts = (self._host.name, self._label or "projection", roles, f"strength={self._strength}", gate, self.state)
         return f"Attachment({', '.join(parts)})"
+
+    def _named(self, role: str) -> str:
+        method = self.projections[role].method
+        return f"auto: {method}" if role in self.choices and not method.startswith("auto") else method
 
 
 def refuse_second(host: Installable) -> None:

@@ -2,6 +2,7 @@
 
 __all__ = [
     "AlreadyAttachedError",
+    "AutoDeclinedWarning",
     "ClassSignalWarning",
     "InvalidInputError",
     "ProjectionMismatchError",
@@ -40,6 +41,10 @@ class AlreadyAttachedError(VldebiasError, RuntimeError):
 
 class VldebiasWarning(UserWarning):
     """Base class of the warnings."""
+
+
+class AutoDeclinedWarning(VldebiasWarning):
+    """method="auto" expects no method to help beyond its interval, and changes nothing."""
 
 
 class ClassSignalWarning(VldebiasWarning):

@@ -7,25 +7,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias.bounded import Bound, bounded, neutral_prompts
 from vldebias.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
-from vldebias.equalise import GroupMeans, Reference, group_means
+from vldebias.equalise import GroupMeans, MeansReport, Reference, group_means
 from vldebias.errors import ClassSignalWarning, InvalidInputError, ReferenceWarning
 from vldebias.hosts import Host
 from vldebias.projection import CalibratedProjection, PairScatter
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.values import value_prompts
 
+if TYPE_CHECKING:
+    from vldebias.choice import Choice
+
 __all__ = ["ALL_METHODS", "CLASSIFIER", "GENERATOR", "METHODS", "Fit", "Prompts"]
 
 METHODS = ("orth", "orth-cali", "cali")  # of the paper
 ALL_METHODS = (*METHODS, "difference", "equalise")
+AUTO = "auto"  # as method, as lam or as both: chosen from texts and unlabelled images (vldebias.choosing)
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
+_UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,11 @@ class Fit:
     host: Host
     sets: tuple[PromptSet, ...]
     method: str
-    lam: float | tuple[float, ...]
+    lam: float | tuple[float, ...] | str
     reference: Reference | None = None
+    bound: Bound | None = None
     rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)  # role -> what "auto" chose
 
     @classmethod
     def of(
@@ -57,8 +66,9 @@ class Fit:
         host: Host,
         prompts: Prompts,
         method: str | None,
-        lam: float | Sequence[float] | None,
+        lam: float | Sequence[float] | str | None,
         reference: Reference | None = None,
+        bound: Bound | None = None,
     ) -> Fit:
         """The problem with the presets of the host filled in.
 
@@ -67,8 +77,10 @@ class Fit:
         """
         preset = GENERATOR if host.generative else CLASSIFIER
         method = method or ("cali" if reference is not None else preset.method)
-        if method not in ALL_METHODS:
-            raise InvalidInputError(f"method: expected one of {', '.join(ALL_METHODS)}, got {method!r}")
+        if method not in (*ALL_METHODS, AUTO):
+            raise InvalidInputError(f"method: expected one of {', '.join((*ALL_METHODS, AUTO))}, got {method!r}")
+        if isinstance(lam, str) and lam != AUTO:
+            raise InvalidInputError(f"lam: expected a number, one per prompt set, or 'auto', got {lam!r}")
         if method == "equalise" and reference is None:
             raise InvalidInputError(
                 "method 'equalise' uses unlabelled images alone: pass reference=, image features (n, d) of this model"
@@ -82,9 +94,11 @@ class Fit:
         sets = tuple(load_prompts(p) for p in given)
         if not sets:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        chosen = preset.lam if lam is None else lam
+        chosen = (AUTO if method == AUTO else preset.lam) if lam is None else lam
+        if isinstance(chosen, str):
+            return cls(host, sets, method, chosen, reference, bound)
         lams = tuple(float(x) for x in chosen) if isinstance(chosen, Sequence) else float(chosen)
-        return cls(host, sets, method, lams, reference)
+        return cls(host, sets, method, lams, reference, bound)
 
     @property
     def label(self) -> str:
@@ -111,15 +125,19 @@ class Fit:
 
     def solve(self, role: str) -> CalibratedProjection:
         """The projection for `role`, with all that says where it belongs."""
-        texts = [self._scatter(s, role) for s in self.attributes] if self.method in ("orth-cali", "cali") else []
-        images = [self._image_scatter(s, role) for s in self.attributes] if self.reference is not None else []
-        solved = CalibratedProjection.solve([*texts, *images], self._removed(role), self._lams(texts, images))
+        if AUTO in (self.method, self.lam):
+            from vldebias.choosing import choose
+
+            self.choices[role] = choose(self, role)
+            solved = self.choices[role].projection
+        else:
+            solved = self.solution(role)
         projection = replace(
             solved,
-            method=self.method if not images or self.method == "equalise" else f"{self.method}+equalise",
             space=self.host.space(role),
             model_id=self.host.model_id,
             fingerprint=self.host.fingerprint(),
+            image_fingerprint=self.host.image_fingerprint(),
             prompts=self.label,
             prompts_hash="+".join(s.hash for s in self.sets),
             stated_words=self.stated_words,
@@ -128,6 +146,25 @@ class Fit:
             if len(prompt_set.classes) > 1:
                 _warn_of_lost_signal(projection, prompt_set, self.embed(prompt_set.classes, role))
         return projection
+
+    def terms(self, role: str) -> tuple[list[PairScatter], list[PairScatter]]:
+        """The scatter of each attribute's prompt pairs, and that of its image means; empty where not asked for."""
+        with_pairs = self.method in ("orth-cali", "cali", AUTO)
+        texts = [self._scatter(s, role) for s in self.attributes] if with_pairs else []
+        images = [self._image_scatter(s, role) for s in self.attributes] if self.reference is not None else []
+        return texts, images
+
+    def solution(
+        self, role: str, terms: tuple[list[PairScatter], list[PairScatter]] | None = None
+    ) -> CalibratedProjection:
+        """The closed form from `terms` (fitted here by default), within the bound; it does not say where it belongs."""
+        texts, images = self.terms(role) if terms is None else terms
+        solved = CalibratedProjection.solve([*texts, *images], self._removed(role), self._lams(texts, images))
+        named = self.method if not images or self.method == "equalise" else f"{self.method}+equalise"
+        projection = replace(solved, method=named)
+        if self.bound is None:
+            return projection
+        return bounded(projection, self.embed(neutral_prompts(self.sets, self.bound.neutral), role), self.bound)
 
     def diagnose(self, role: str, projection: CalibratedProjection, prompt_set: PromptSet) -> Diagnostics:
         """The diagnostics that the texts of `prompt_set` allow."""
@@ -149,11 +186,22 @@ class Fit:
         values = {value: self.embed(prompts, role) for value, prompts in value_prompts(prompt_set).items()}
         classes = None
         if self.reference.within_classes and len(prompt_set.classes) > 1:
-            classes = dict(zip(prompt_set.classes, self.embed(prompt_set.classes, role), strict=True))
+            classes = dict(zip(prompt_set.classes, self.class_texts(prompt_set, role), strict=True))
         return group_means(values, classes, self.reference)
+
+    def class_texts(self, prompt_set: PromptSet, role: str) -> Tensor:
+        """Texts (k, d) that tell pseudo-classes apart, calibrated by the prompt pairs where there are any.
+
+        A biased class text reads the attribute: groups inside such classes would be chosen by what is to be equalised.
+        """
+        rows = self.embed(prompt_set.classes, role)
+        if not prompt_set.groups:
+            return rows
+        return CalibratedProjection.solve([self._scatter(prompt_set, role)], None, CLASSIFIER.lam)(rows)
 
     def _lams(self, texts: Sequence[PairScatter], images: Sequence[PairScatter]) -> float | list[float]:
         """One weight per term: that of the prompts, repeated for the images unless they have their own."""
+        assert not isinstance(self.lam, str)  # "auto" is decided before anything is solved
         if not images:
             return list(self.lam) if isinstance(self.lam, tuple) else self.lam
         of_sets = self.lam if isinstance(self.lam, tuple) else (self.lam,) * len(images)
@@ -187,16 +235,26 @@ class Fit:
     def _image_scatter(self, prompt_set: PromptSet, role: str) -> PairScatter:
         means = self.means(prompt_set, role)
         scatter = means.scatter()
-        stability = means.report().stability
-        if stability < _UNSTABLE:
-            warnings.warn(
-                f"{prompt_set.name}: two halves of the reference images give different directions (cosine "
-                f"{stability:.2f}); the images are too few, or do not differ in this attribute: measure before you "
-                "rely on it",
-                ReferenceWarning,
-                stacklevel=5,
-            )
+        _warn_of_weak_reference(prompt_set.name, means.report())
         return scatter
+
+
+def _warn_of_weak_reference(name: str, report: MeansReport) -> None:
+    """Say where the split of the images rests on too little; `eval/beyond.py` shows what it does then."""
+    unsure = max(report.expected_error.values())
+    if report.stability < _UNSTABLE:
+        doubt = (
+            f"two halves of the reference images give different directions (cosine {report.stability:.2f}); the images "
+            "are too few, or do not differ in this attribute"
+        )
+    elif unsure > _UNSURE:
+        doubt = (
+            f"the model doubts {unsure:.0%} of its own labels of the reference images, so their groups may differ in "
+            "something else"
+        )
+    else:
+        return
+    warnings.warn(f"{name}: {doubt}: measure before you rely on it", ReferenceWarning, stacklevel=6)
 
 
 def _warn_of_lost_signal(projection: CalibratedProjection, prompt_set: PromptSet, classes: Tensor) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from huggingface_hub import ModelHubMixin, snapshot_download
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,6 +22,9 @@ __all__ = ["load", "push", "save"]
 WEIGHTS = "projection.safetensors"
 CONFIG = "config.json"
 
+
+NOTHING = "auto: none"  # the identity, where "auto" found nothing that helps
+_METHOD = rf"^({NOTHING}|((orth|orth-cali|cali|difference)(\+equalise)?|equalise)(, bounded)?)$"
 
 Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -43,26 +46,23 @@ class ProjectionConfig(BaseModel):
 
     format: int = Field(default=1, ge=1, le=1)
     dim: int = Field(gt=0)
-    rank: int = Field(gt=0)
+    rank: int = Field(ge=0)
     lam: Lam | list[Lam]
-    method: Literal[
-        "orth",
-        "orth-cali",
-        "cali",
-        "difference",
-        "equalise",
-        "orth+equalise",
-        "orth-cali+equalise",
-        "cali+equalise",
-        "difference+equalise",
-    ]
+    method: str = Field(pattern=_METHOD)
     space: str | None
     model_id: str | None
     fingerprint: FingerprintConfig | None
+    image_fingerprint: FingerprintConfig | None = None
     prompts: str | None
     prompts_hash: str | None
     stated_words: list[str]
     vldebias_version: str
+
+    @model_validator(mode="after")
+    def _of_rank_0_only_where_nothing_was_chosen(self) -> ProjectionConfig:
+        if (self.rank == 0) != (self.method == NOTHING):
+            raise ValueError(f"rank: expected 0 for {NOTHING!r} and more for any other method, got {self.rank}")
+        return self
 
     @classmethod
     def of(cls, projection: CalibratedProjection) -> ProjectionConfig:
@@ -76,6 +76,7 @@ class ProjectionConfig(BaseModel):
                 "space": projection.space,
                 "model_id": projection.model_id,
                 "fingerprint": projection.fingerprint,
+                "image_fingerprint": projection.image_fingerprint,
                 "prompts": projection.prompts,
                 "prompts_hash": projection.prompts_hash,
                 "stated_words": list(projection.stated_words),
@@ -90,8 +91,8 @@ _CARD = """---
 # Calibrated projection
 
 A closed-form projection that mitigates one or more attributes in the text embeddings of one model, made with
-vldebias. It was fitted in closed form, without labels or training: from prompts alone, or with unlabelled images beside them
-where `method` in `config.json` says "equalise". It mitigates and does not remove bias:
+vldebias. It was fitted in closed form, without labels or training: from prompts alone, or with unlabelled images
+beside them where `method` in `config.json` says "equalise". It mitigates and does not remove bias:
 measure before and after on your own data. `config.json` says for which model, space and weights it was fitted;
 attaching it to anything else is refused.
 
@@ -152,6 +153,7 @@ def load(
         space=config.space,
         model_id=config.model_id,
         fingerprint=None if config.fingerprint is None else config.fingerprint.model_dump(),
+        image_fingerprint=None if config.image_fingerprint is None else config.image_fingerprint.model_dump(),
         prompts=config.prompts,
         prompts_hash=config.prompts_hash,
         stated_words=tuple(config.stated_words),

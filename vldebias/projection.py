@@ -139,8 +139,8 @@ class CalibratedProjection:
 
     left, right: (d, rank) float64. Calling it keeps the shape (..., d), dtype and device of its argument.
     The remaining fields say where it belongs: `space` (which tensor of which host), `model_id`, `fingerprint`
-    of the weights, hash of the prompts, words that mean "the attribute is stated". They are compared when it is
-    attached.
+    of the weights of the text tower and `image_fingerprint` of those of the image tower beside it, hash of the prompts,
+    words that mean "the attribute is stated". They are compared when it is attached.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric with
     eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
@@ -157,6 +157,7 @@ class CalibratedProjection:
     space: str | None = None
     model_id: str | None = None
     fingerprint: dict[str, Any] | None = None
+    image_fingerprint: dict[str, Any] | None = None
     prompts: str | None = None
     prompts_hash: str | None = None
     stated_words: tuple[str, ...] = ()

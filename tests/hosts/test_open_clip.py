@@ -5,6 +5,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import open_clip
@@ -85,7 +86,12 @@ FOLDABLE = [name for name in MODELS if name != "custom-identity"]
 
 
 def tokenizer_for(model: nn.Module) -> Any:
-    return open_clip.SimpleTokenizer(context_length=min(77, model.context_length))
+    return tokenizer_of_length(min(77, model.context_length))
+
+
+@cache
+def tokenizer_of_length(length: int) -> Any:
+    return open_clip.SimpleTokenizer(context_length=length)
 
 
 def outputs(model: nn.Module, images: Tensor, prompts: list[str] = PROMPTS) -> dict[str, Tensor]:

@@ -35,7 +35,10 @@ Pretrained = Annotated[str | None, typer.Option(help="open_clip tag or checkpoin
 Pipeline = Annotated[str | None, typer.Option(help="diffusers id or folder, or 'miniature'.")]
 Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")]
-Method = Annotated[str | None, typer.Option(help="orth, orth-cali or cali. Default: the paper's for the kind of host.")]
+Method = Annotated[
+    str | None,
+    typer.Option(help="orth, orth-cali, cali, difference or auto. Default: the paper's for the kind of host."),
+]
 Lam = Annotated[
     float | None,
     typer.Option("--lam", help="Weight of the prompt pairs. Default: 1000 for models, 500 for pipelines."),

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from vldebias.cli.common import Device, Dtype, Json, Lam, Method, Model, Pipeline, Pretrained, err, out, print_json
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.equalise import MeansReport, Reference
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vldebias.fitting import Fit
+    from vldebias.projection import CalibratedProjection
 
 __all__ = ["debias", "merge"]
+
+
+AnyMethod = Annotated[
+    str | None,
+    typer.Option(
+        help="orth, orth-cali, cali, difference, equalise (needs --reference) or auto. Default: the paper's for the "
+        "kind of host; cali with --reference."
+    ),
+]
+AnyLam = Annotated[
+    str | None,
+    typer.Option("--lam", help="Weight of the prompt pairs, or auto. Default: 1000 for models, 500 for pipelines."),
+]
+ReferenceFile = Annotated[
+    Path | None,
+    typer.Option("--reference", help="Unlabelled image features of this model (.npz, .safetensors) to equalise with."),
+]
 
 
 def debias(
@@ -21,8 +43,15 @@ def debias(
     model: Model = None,
     pretrained: Pretrained = None,
     pipeline: Pipeline = None,
-    method: Method = None,
-    lam: Lam = None,
+    method: AnyMethod = None,
+    lam: AnyLam = None,
+    reference: ReferenceFile = None,
+    confidence: Annotated[
+        float, typer.Option(help="Leave out reference images whose attribute is less probable than this.")
+    ] = 0.0,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Most that a class prompt may lose of its cosine with itself, such as 0.02.")
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     as_json: Json = False,
@@ -35,33 +64,87 @@ def debias(
 
     \b
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
+      vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz --out gender-b32
+      vldebias debias gender --model ViT-B-32 --pretrained openai --method auto --max-loss 0.02 --out gender-b32
       vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
       vldebias debias waterbirds --model miniature --out birds --json
     """
-    from vldebias.api import fit_projections, inspect
+    from vldebias.bounded import Bound
+    from vldebias.fitting import Fit
+    from vldebias.hosts import resolve
     from vldebias.loading import load_host
 
+    given = _reference(reference, confidence)
     loaded = load_host(model, pretrained, pipeline, device=device, dtype=dtype)
-    projections = fit_projections(loaded.host, prompts, method=method, lam=lam, tokenizer=loaded.tokenizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VldebiasWarning)  # said once by the fit above
-        found = {p: inspect(loaded.host, p, tokenizer=loaded.tokenizer, method=method, lam=lam) for p in prompts}
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    fit = Fit.of(host, prompts, method, _lam(lam), given, None if max_loss is None else Bound.of(max_loss))
+    projections = {role: fit.solve(role) for role in host.roles}
     for role, projection in projections.items():
         projection.save_pretrained(save / role)
-    rows = {
-        role: {
-            "folder": str(save / role),
-            "projection": repr(projection),
-            "diagnostics": {p: found[p][role].to_dict() for p in prompts},
-        }
-        for role, projection in projections.items()
-    }
     if as_json:
-        print_json({"host": loaded.name, "roles": rows})
-        return
+        print_json({"host": loaded.name, **_facts(fit, projections, save)})
+    else:
+        _show(fit, projections, save)
+
+
+def _splits(fit: Fit) -> dict[str, MeansReport]:
+    """Prompt set -> how its values split the reference images."""
+    if fit.reference is None:
+        return {}
+    return {s.name: fit.means(s, fit.host.roles[0]).report() for s in fit.attributes}
+
+
+def _facts(fit: Fit, projections: Mapping[str, CalibratedProjection], save: Path) -> dict[str, Any]:
+    """What `--json` prints: the projections by role, what "auto" chose, and the split of the reference images."""
+    rows: dict[str, dict[str, Any]] = {}
     for role, projection in projections.items():
+        diagnostics = {s.name: fit.diagnose(role, projection, s).to_dict() for s in fit.sets}
+        rows[role] = {"folder": str(save / role), "projection": repr(projection), "diagnostics": diagnostics}
+        if role in fit.choices:
+            rows[role]["choice"] = fit.choices[role].to_dict()
+    split = {name: report.to_dict() for name, report in _splits(fit).items()}
+    return {"roles": rows, **({"reference": split} if split else {})}
+
+
+def _show(fit: Fit, projections: Mapping[str, CalibratedProjection], save: Path) -> None:
+    for name, report in _splits(fit).items():
+        out.print(f"[bold]{name}[/bold], reference images: {_told(report)}", highlight=False)
+    for role, projection in projections.items():
+        if role in fit.choices:
+            out.print(str(fit.choices[role]), markup=False, highlight=False)
         out.print(f"[bold]{role}[/bold] {projection!r} -> {save / role}", highlight=False)
-        out.print(_diagnostics_table({p: found[p][role] for p in prompts}))
+        out.print(_diagnostics_table({s.name: fit.diagnose(role, projection, s) for s in fit.sets}))
+
+
+def _lam(given: str | None) -> float | str | None:
+    """A number, "auto" or None."""
+    if given is None or given == "auto":
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidInputError(f"--lam: expected a number or auto, got {given!r}") from None
+
+
+def _reference(path: Path | None, confidence: float) -> Reference | None:
+    if path is None:
+        if confidence:
+            raise InvalidInputError("--confidence is about the images of --reference; give that too")
+        return None
+    from vldebias.data.embedding_files import load_embeddings
+
+    embeddings, _ = load_embeddings(path)
+    return Reference(embeddings.features, confidence)
+
+
+def _told(report: MeansReport) -> str:
+    """The split of the images, in one line."""
+    totals: dict[str, int] = {}
+    for row in report.counts.values():
+        for value, n in row.items():
+            totals[value] = totals.get(value, 0) + n
+    counted = ", ".join(f"{n} {value} ({report.expected_error[value]:.1%} doubtful)" for value, n in totals.items())
+    return f"{counted}; {report.used} compared, {report.left_out} left out; stability {report.stability:.2f}"
 
 
 def _diagnostics_table(found: dict[str, Any]) -> Table:

@@ -139,7 +139,7 @@ class _Remembering(Host):
         self._host = host
         self.name, self.model_id, self.roles, self.generative = host.name, host.model_id, host.roles, host.generative
         self._rows: dict[tuple[str, str], Tensor] = {}
-        self._fingerprint = cache(host.fingerprint)
+        self._fingerprint, self._image_fingerprint = cache(host.fingerprint), cache(host.image_fingerprint)
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
         new = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) not in self._rows]
@@ -155,6 +155,9 @@ class _Remembering(Host):
 
     def fingerprint(self) -> dict[str, Any] | None:
         return self._fingerprint()
+
+    def image_fingerprint(self) -> dict[str, Any] | None:
+        return self._image_fingerprint()
 
     def install(self, apply: Apply) -> Callable[[], None]:
         return self._host.install(apply)

@@ -29,8 +29,25 @@ TITLES = {
     "clip_score": "CLIPScore",
     "fid": "FID",
     "alpha": "Krippendorff's alpha",
+    "percent_agreement": "pairs of answers that agree",
+    "judge_agreement": "agreement with the automatic judge",
+    "cannot_tell": "answered: cannot tell",
+    "no_person": "answered: no person",
+    "no_majority": "without a majority",
+    "cosine_spread": "spread of cosines over the attribute",
+    "regret": "share of the best gain missed",
+    "worse_than_none": "settings worse than none beyond the interval",
+    "label_error": "wrong zero-shot labels",
+    "signal_kept": "class signal kept",
 }
-AT_K = {"max_skew": "MaxSkew", "min_skew": "MinSkew", "ndkl": "NDKL", "recall": "recall", "precision": "precision"}
+AT_K = {
+    "above_floor": "MaxSkew above a random ranking",
+    "max_skew": "MaxSkew",
+    "min_skew": "MinSkew",
+    "ndkl": "NDKL",
+    "recall": "recall",
+    "precision": "precision",
+}
 UTILITY = {
     "average",
     "average_reweighted",

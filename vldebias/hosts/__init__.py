@@ -7,6 +7,7 @@ from typing import Any
 
 from vldebias.errors import UnsupportedHostError
 from vldebias.hosts.base import Host
+from vldebias.hosts.sides import roles_of
 
 __all__ = ["Host", "resolve"]
 
@@ -36,12 +37,18 @@ _FAMILIES: dict[str, Callable[[Any, Any, bool], Host]] = {
 }
 
 
-def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False) -> Host:
+def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
     """The `Host` for a model or pipeline, found by the library that defines its class or a base of it.
 
     Raises:
-        UnsupportedHostError: no known library, or a class for which the family has no seam.
+        UnsupportedHostError: no known library, a class for which the family has no seam, or one that has not `side`.
+        InvalidInputError: an unknown side.
     """
+    roles_of(side)
+    return _find(host, tokenizer, negative).at(side)
+
+
+def _find(host: Any, tokenizer: Any, negative: bool) -> Host:
     if isinstance(host, Host):
         return host
     for base in type(host).__mro__:

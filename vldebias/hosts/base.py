@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from vldebias.attachment import Apply
-from vldebias.errors import ProjectionMismatchError
+from vldebias.errors import ProjectionMismatchError, UnsupportedHostError
 from vldebias.fingerprint import fingerprint_matches
+from vldebias.hosts.sides import IMAGE
 from vldebias.projection import CalibratedProjection
 
 __all__ = ["Host"]
@@ -43,6 +44,27 @@ class Host(ABC):
     def fingerprint(self) -> dict[str, Any] | None:
         """vldebias.fingerprint.weights_fingerprint of the text tower(s)."""
 
+    def image_fingerprint(self) -> dict[str, Any] | None:
+        """The same of the image tower in the space of the texts; None where there is none."""
+        return None
+
+    def at(self, side: str) -> Host:
+        """This host with its seams at `side` (see `vldebias.hosts.sides`).
+
+        Raises:
+            UnsupportedHostError: a side that it has not.
+        """
+        if side == "text":
+            return self
+        raise UnsupportedHostError(
+            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
+            "use side='text'"
+        )
+
+    def fitted_as(self, role: str) -> str:
+        """The role whose projection serves `role`: another one where two seams lie in one space."""
+        return role
+
     @abstractmethod
     def install(self, apply: Apply) -> Callable[[], None]:
         """Put `apply` at the seam; returns the function that takes it off and leaves no trace."""
@@ -59,6 +81,8 @@ class Host(ABC):
         """Refuse a projection that was fitted for another space, width or set of weights.
 
         All three, because two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
+        The text tower is compared in every case: its texts are what the projection was fitted on. The image tower is
+        compared where images have a part in it: at their own seam, and for what was fitted on their means.
         """
         space = self.space(role)
         refit = "fit again on this host with vldebias.debias(host, prompts)"
@@ -74,4 +98,10 @@ class Host(ABC):
             raise ProjectionMismatchError(
                 f"{self.name}: the projection was fitted on other weights ({projection.model_id or 'unnamed model'}); "
                 f"the fingerprint of this text tower differs; {refit}"
+            )
+        images = role == IMAGE or "equalise" in projection.method
+        if images and not fingerprint_matches(projection.image_fingerprint, self.image_fingerprint()):
+            raise ProjectionMismatchError(
+                f"{self.name}: the projection was fitted beside another image tower "
+                f"({projection.model_id or 'unnamed model'}); the fingerprint of this one differs; {refit}"
             )

@@ -15,8 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.attachment import attachment_of
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.fingerprint import weights_fingerprint
+from vldebias.hosts.sides import IMAGE
 from vldebias.hosts.text import reading
 
 __all__ = ["OPEN_CLIP", "TRANSFORMERS", "ImageEncoder", "Pixels", "describe_preprocessing", "image_encoder"]
@@ -39,7 +41,10 @@ Pixels = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """The image side of one image-text model.
+    """The image side of one image-text model, as its weights make it.
+
+    Features are kept and compared with projected ones, so a projection never reaches them: a copy of an attached model
+    gives bare features, and a model whose own attachment projects images is refused while it does.
 
     Attributes:
         name: of the model, for messages and protocols.
@@ -62,7 +67,7 @@ class ImageEncoder:
         """vldebias.fingerprint.weights_fingerprint of the tower, the same after a cast to half precision."""
         return weights_fingerprint(*self.tower)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """A hash of every weight, every buffer and the architecture: any change of the tower changes it.
 
@@ -71,7 +76,13 @@ class ImageEncoder:
 
         Raises:
             InvalidInputError: weights that are not in memory.
+            AlreadyAttachedError: see `embed`.
         """
+        self._refuse_projected()
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
@@ -93,7 +104,12 @@ class ImageEncoder:
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Features (b, d) of images that `prepare` has made ready, float32 on the CPU."""
+        """Features (b, d) of images that `prepare` has made ready, float32 on the CPU.
+
+        Raises:
+            AlreadyAttachedError: the model carries an attachment that projects its images.
+        """
+        self._refuse_projected()
         first, dtype = _reader(self.tower)
         batch = {}
         for name in prepared[0]:
@@ -107,6 +123,15 @@ class ImageEncoder:
                 f"got {tuple(features.shape)}"
             )
         return features.float().cpu()
+
+    def _refuse_projected(self) -> None:
+        attachment = attachment_of(self.model)
+        if attachment is not None and attachment.state == "attached" and IMAGE in attachment.projections:
+            raise AlreadyAttachedError(
+                f"{self.name}: its images are projected by {attachment!r}, and features that are kept must be the "
+                "model's own. Embed inside `with attachment.disabled():`, then call "
+                f"attachment.projections[{IMAGE!r}] on the features"
+            )
 
 
 def image_encoder(

@@ -1,4 +1,4 @@
-"""open_clip models: the projection acts on what `encode_text` gives, before it is normalised."""
+"""open_clip models: the projection acts on what `encode_text` and `encode_image` give, before it is normalised."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from torch.nn import functional as F
 
 from vldebias.attachment import Apply
 from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.sides import IMAGE, TEXT
 from vldebias.hosts.text import JointHost, Seam, bare, refuse_frozen_code
 
 __all__ = ["SUPPORTED", "OpenClipHost", "wrap"]
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 _OTHER_TOWERS = ("visual", "text_decoder")
-_ENCODE = ("encode_text", "_encode_text")  # CoCa's forward goes through the private one
+_ENCODE = {  # CoCa's forward goes through the private ones
+    TEXT: ("encode_text", "_encode_text"),
+    IMAGE: ("encode_image", "_encode_image"),
+}
 
 
 def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
@@ -44,20 +48,43 @@ def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
 
 
 class OpenClipHost(JointHost):
-    """CLIP, CustomTextCLIP or CoCa. `encode_text`, `forward`, `get_logits` and `forward_intermediates` agree."""
+    """CLIP, CustomTextCLIP or CoCa.
+
+    `encode_text` or `encode_image`, `forward`, `get_logits` and `forward_intermediates` agree.
+    """
 
     library = "open_clip"
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
-        text = getattr(model, "text", None)
-        self.owned = (model,) if text is None else (model, text)
+        self.choose("text")
 
     @property
     def head(self) -> object:
         """`text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging Face tower."""
         tower = getattr(self.model, "text", self.model)
         return tower.proj if hasattr(tower, "proj") else tower.text_projection
+
+    @property
+    def image_head(self) -> object:
+        """`proj` of a vision transformer, the last layer of a ResNet's attention pool or of timm's projection."""
+        visual: Any = self.model.visual
+        if hasattr(visual, "proj"):
+            return visual.proj
+        if hasattr(visual, "attnpool"):
+            return visual.attnpool.c_proj
+        head = getattr(visual, "head", None)
+        mlp = getattr(head, "mlp", None)
+        return head if mlp is None else mlp.fc2
+
+    def image_tower(self) -> list[nn.Module]:
+        """`visual`."""
+        return [self.model.visual]  # type: ignore[list-item]
+
+    def doors(self, role: str) -> tuple[object, ...]:
+        """The towers that are modules: CLIP's own text tower is the model itself."""
+        tower = getattr(self.model, "visual" if role == IMAGE else "text", None)
+        return () if tower is None else (tower,)
 
     def tower(self) -> list[nn.Module]:
         """CLIP keeps its text tower among its own children and parameters; the others have it as `text`."""
@@ -116,21 +143,26 @@ class OpenClipHost(JointHost):
         return tokenizer.decode([token for token in words if token != start])
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """Stand in for the text methods, as attributes of the instance."""
-        kinds: dict[str, type[_Method]] = dict.fromkeys(_ENCODE, _EncodeText)
+        """Stand in for the methods that give embeddings, as attributes of the instance."""
+        kinds: dict[str, type[_Method]] = {name: _Encode for role in self.roles for name in _ENCODE[role]}
         kinds["forward_intermediates"] = _ForwardIntermediates
         seams = {name: kind(self, name, apply) for name, kind in kinds.items() if hasattr(type(self.model), name)}
+        self._refuse_copy()
         for name in seams:
             self._refuse_occupied(name)
         for name, seam in seams.items():
             setattr(self.model, name, seam)
         return partial(_uninstall, self.model, seams)
 
+    def _refuse_copy(self) -> None:
+        """Whichever side the seam is on that came with the copy."""
+        for present in vars(self.model).values():
+            if isinstance(present, Seam):
+                present.refuse_copy()
+
     def _refuse_occupied(self, name: str) -> None:
         present = vars(self.model).get(name)
-        if isinstance(present, Seam):
-            present.refuse_copy()
-        elif present is not None:
+        if present is not None and not isinstance(present, Seam):
             raise UnsupportedHostError(
                 f"{self.name}: `{name}` of this instance was replaced by {present!r}; expected the method of the "
                 f"class. Take it off first (del model.{name})"
@@ -153,6 +185,7 @@ class _Method(Seam):
     def __init__(self, host: OpenClipHost, name: str, apply: Apply) -> None:
         super().__init__(host.name, apply, host.texts)
         self.model = host.model
+        self._roles = host.roles
         self._function = getattr(type(host.model), name)
         self._signature = inspect.signature(self._function)
 
@@ -171,8 +204,11 @@ class _Method(Seam):
         return copy
 
 
-class _EncodeText(_Method):
-    """`encode_text(text, normalize)` -> (b, d), or CoCa's `_encode_text` -> ((b, d), tokens)."""
+class _Encode(_Method):
+    """`encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d).
+
+    CoCa's `_encode_text` and `_encode_image` -> ((b, d), tokens), of which the tokens stay as they are.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._bind(*args, **kwargs)
@@ -181,32 +217,39 @@ class _EncodeText(_Method):
             call.arguments["normalize"] = False
         output = self._original(call)
         features, *rest = output if isinstance(output, tuple) else (output,)
-        features = self.project(features, call.arguments["text"])
+        role = TEXT if "text" in call.arguments else IMAGE
+        features = self.project(role, features, call.arguments.get("text"))
         features = F.normalize(features, dim=-1) if normalize else features
         return (features, *rest) if isinstance(output, tuple) else features
 
 
 class _ForwardIntermediates(_Method):
-    """`forward_intermediates(...)` has a text path of its own, and logits made from it."""
+    """`forward_intermediates(...)` has paths of its own through both towers, and logits made from them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         call = self._bind(*args, **kwargs)
         output = self._original(call)
-        features = output.get("text_features")
+        changed = [self._change(role, output, call.arguments) for role in self._roles]
+        if any(changed) and "text_logits" in output:
+            output["image_logits"] = self._logits(output["image_features"], output["text_features"])
+            output["text_logits"] = output["image_logits"].T
+        return output
+
+    def _change(self, role: str, output: dict[str, Any], arguments: dict[str, Any]) -> bool:
+        """Project the features of `role` in `output`, if they are there; False if they stay as they are."""
+        key = "image_features" if role == IMAGE else "text_features"
+        features = output.get(key)
         if features is None:
-            return output
-        projected = self.project(features, call.arguments["text"])
+            return False
+        projected = self.project(role, features, None if role == IMAGE else arguments["text"])
         if projected is features:
-            return output
-        if call.arguments["normalize"] and not call.arguments["intermediates_only"]:
+            return False
+        if arguments["normalize"] and not arguments["intermediates_only"]:
             # Stated prompts came back as they were; normalising them twice would move their last bit.
             moved = (projected != features).any(dim=-1, keepdim=True)
             projected = torch.where(moved, F.normalize(projected, dim=-1), features)
-        output["text_features"] = projected
-        if "text_logits" in output:
-            output["image_logits"] = self._logits(output["image_features"], projected)
-            output["text_logits"] = output["image_logits"].T
-        return output
+        output[key] = projected
+        return True
 
     def _logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         model: Any = self.model

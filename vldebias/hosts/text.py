@@ -1,4 +1,4 @@
-"""What image-text models have in common: one joint space, a tokenizer, a linear head to fold into."""
+"""What image-text models have in common: one joint space with a seam on each side, a tokenizer, heads to fold into."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from copy import copy
 from functools import cached_property, lru_cache, partial
 from textwrap import shorten
 from types import SimpleNamespace
@@ -26,11 +27,12 @@ from vldebias.errors import (
 )
 from vldebias.fingerprint import weights_fingerprint
 from vldebias.hosts.base import Host
+from vldebias.hosts.folding import fold, foldable, head_width
+from vldebias.hosts.sides import IMAGE, TEXT, roles_of
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["JointHost", "Seam", "bare", "fold", "reading", "refuse_frozen_code"]
+__all__ = ["JointHost", "Seam", "bare", "reading", "refuse_frozen_code"]
 
-ROLE = "joint"
 _BATCH = 64
 _BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
 
@@ -62,7 +64,7 @@ def reading(model: nn.Module) -> Iterator[None]:
 
 
 class Seam:
-    """What a host puts on a model: hands embeddings and their texts to the attachment.
+    """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
 
     A deep copy of the model keeps it and so follows the attachment of the original: projected while that is
     attached, bare afterwards. A pickle would lose that tie and is refused.
@@ -74,11 +76,14 @@ class Seam:
         self._apply = apply
         self._texts = texts
 
-    def project(self, embeddings: Tensor, ids: Tensor | None) -> Tensor:
-        """`embeddings` (b, d) of the prompts with token `ids` (b, length); without ids nothing is stated."""
+    def project(self, role: str, embeddings: Tensor, ids: Tensor | None = None) -> Tensor:
+        """`embeddings` (b, d) of images, or of the prompts with token `ids` (b, length).
+
+        Without ids nothing is stated: images never state an attribute, see `vldebias.hosts.sides`.
+        """
         if not self.state.active or _BARE.get():
             return embeddings
-        return self._apply(ROLE, embeddings, None if ids is None else partial(self._texts, ids))
+        return self._apply(role, embeddings, None if ids is None else partial(self._texts, ids))
 
     def refuse_copy(self) -> None:
         """For a model that came with this seam although it carries no attachment of its own."""
@@ -99,13 +104,14 @@ class Seam:
 
 
 class JointHost(Host):
-    """A model whose text tower ends in the space that it shares with images; the one role is "joint".
+    """A model whose text tower ends in the space that it shares with images.
 
-    The tokenizer is looked for when a text has to be read, so that a fitted projection attaches without one.
+    Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space, so that one
+    projection, fitted on texts, serves both. The tokenizer is looked for when a text has to be read, so that a fitted
+    projection attaches without one.
     """
 
     library: str
-    roles = (ROLE,)
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         self.model = model
@@ -118,9 +124,22 @@ class JointHost(Host):
     def head(self) -> object:
         """What makes the joint embedding: a parameter (width, d), a module, or None."""
 
+    @property
+    @abstractmethod
+    def image_head(self) -> object:
+        """The same of the image tower; None where nothing can be folded or there is no image tower."""
+
     @abstractmethod
     def tower(self) -> list[nn.Module]:
         """The modules of the text tower with its head."""
+
+    @abstractmethod
+    def image_tower(self) -> list[nn.Module]:
+        """The modules of the image tower with its head; empty where its images do not reach the joint space."""
+
+    @abstractmethod
+    def doors(self, role: str) -> tuple[object, ...]:
+        """Modules behind the seam of `role` through which another model may be given the same embeddings."""
 
     @abstractmethod
     def find_tokenizer(self, given: Any) -> Any:
@@ -148,13 +167,32 @@ class JointHost(Host):
         """The tokenizer; raises InvalidInputError where there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
+    def at(self, side: str) -> Host:
+        """A host for the same model with its seams at `side`."""
+        if roles_of(side) == self.roles:
+            return self
+        if side != "text" and not self.image_tower():
+            return super().at(side)
+        found = copy(self)
+        found.choose(side)
+        return found
+
+    def choose(self, side: str) -> None:
+        """Set roles and claims for `side`."""
+        self.roles = roles_of(side)
+        self.owned = (self.model, *(door for role in self.roles for door in self.doors(role)))
+
+    def fitted_as(self, role: str) -> str:
+        """ "joint": the two sides share their space."""
+        return TEXT
+
     def space(self, role: str) -> str:
         """ "open_clip.joint" or "transformers.joint"; the fingerprint tells models apart."""
-        return f"{self.library}.{role}"
+        return f"{self.library}.{self.fitted_as(role)}"
 
     def dim(self, role: str) -> int:
         """Width d of the joint space, from the head where it has one."""
-        width = _width(self.head)
+        width = head_width(self.head)
         return super().dim(role) if width is None else width
 
     @cached_property
@@ -162,10 +200,18 @@ class JointHost(Host):
         return weights_fingerprint(*self.tower())
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Of the text tower with its head, computed once; the vision tower has no say."""
+        """Of the text tower with its head, computed once."""
         return self._fingerprint
 
-    def embed(self, prompts: Sequence[str], role: str = ROLE) -> Tensor:
+    @cached_property
+    def _image_fingerprint(self) -> dict[str, Any] | None:
+        return weights_fingerprint(*self.image_tower())
+
+    def image_fingerprint(self) -> dict[str, Any] | None:
+        """Of the image tower with its head, computed once."""
+        return self._image_fingerprint
+
+    def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
         """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected.
 
         Warns:
@@ -185,8 +231,11 @@ class JointHost(Host):
         return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
-        """Fold the projection into the head, in place and in the dtype of its weights."""
-        fold(self.name, self.head, projections[ROLE], strength)
+        """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
+        heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
+        found = {role: foldable(self.name, *heads[role]) for role in self.roles}
+        for role, axes in found.items():
+            fold(axes, projections[role], strength)
 
     def _warn_of_cuts(self, prompts: Sequence[str]) -> None:
         limit = self.context_length
@@ -217,48 +266,3 @@ def refuse_frozen_code(model: nn.Module) -> None:
             f"{name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
             "a fresh model, or attach, .merge() and compile then"
         )
-
-
-def _last(head: object) -> object:
-    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
-
-
-def _width(head: object) -> int | None:
-    last = _last(head)
-    if isinstance(last, nn.Parameter):
-        return last.shape[1]
-    width = getattr(last, "out_features", None)
-    return width if isinstance(width, int) else None
-
-
-def fold(name: str, head: object, projection: CalibratedProjection, strength: float) -> None:
-    """P* into the weights that make the embedding, so that the model alone gives what it gave attached.
-
-    A parameter W (width, d) makes x W, and x W P^T = x (W P^T); a Linear makes x W^T + b, and P (W x + b) has
-    the weights P W and P b. Either way `projection` acts on the axis of the embedding.
-
-    Raises:
-        UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
-    """
-    last = _last(head)
-    axes: list[tuple[Tensor, int]]
-    if isinstance(last, nn.Parameter):
-        axes = [(last, 1)]
-    elif isinstance(last, nn.Linear):
-        axes = [(last.weight, 0)] + ([(last.bias, 0)] if last.bias is not None else [])
-    else:
-        kind = f"{type(last).__module__}.{type(last).__qualname__}"
-        raise UnsupportedHostError(
-            f"{name}: the text tower ends in {kind}; expected a torch.nn.Linear or a projection matrix to fold into. "
-            "Keep the attachment, or save its projection and attach that after loading"
-        )
-    for weight, _ in axes:
-        if not isinstance(weight, nn.Parameter) or weight.is_meta or not weight.is_floating_point():
-            raise UnsupportedHostError(
-                f"{name}: the head has weights of type {type(weight).__name__}, {weight.dtype} on {weight.device}; "
-                "expected plain floating-point parameters in memory. Load the model unquantized and not offloaded"
-            )
-    with torch.no_grad():
-        for weight, axis in axes:
-            rows = weight.cpu().double().movedim(axis, -1)
-            weight.copy_(projection(rows, strength).movedim(-1, axis))

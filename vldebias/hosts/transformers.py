@@ -1,4 +1,4 @@
-"""transformers models: the projection acts on the output of the linear text head, before it is normalised."""
+"""transformers models: the projection acts on the output of a tower's head, before it is normalised."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vldebias.attachment import Apply
 from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.sides import IMAGE, TEXT
 from vldebias.hosts.text import JointHost, Seam, refuse_frozen_code
 
 __all__ = ["SUPPORTED", "TransformersHost", "wrap"]
@@ -21,21 +22,23 @@ __all__ = ["SUPPORTED", "TransformersHost", "wrap"]
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family of models reads prompts.
+    """How a family of models makes embeddings.
 
-    head: name of the Linear that makes the joint embedding, on the model or, for "head", on its text tower.
+    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower.
+    image_head: name of the module that makes that of an image, on the model or on its vision tower.
     padding, lower: what the model was trained with; SigLIP pools the last position, padding included.
     offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
     """
 
     head: str = "text_projection"
+    image_head: str = "visual_projection"
     padding: bool | str = True
     lower: bool = False
     offset: bool = False
 
 
 _CLIP = _Family()
-_SIGLIP = _Family(head="head", padding="max_length", lower=True)
+_SIGLIP = _Family(head="head", image_head="head", padding="max_length", lower=True)
 
 _FAMILIES = {
     "CLIPModel": _CLIP,
@@ -44,7 +47,7 @@ _FAMILIES = {
     "MetaClip2TextModelWithProjection": _CLIP,
     "CLIPSegModel": _CLIP,
     "ChineseCLIPModel": _CLIP,
-    "AlignModel": _CLIP,
+    "AlignModel": _Family(image_head="pooler"),
     "AltCLIPModel": _Family(offset=True),
     "SiglipModel": _SIGLIP,
     "SiglipTextModel": _SIGLIP,
@@ -85,7 +88,9 @@ def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
 
 
 class TransformersHost(JointHost):
-    """CLIP, SigLIP and their kin. `get_text_features`, `forward` (embeddings, logits, loss) agree.
+    """CLIP, SigLIP and their kin.
+
+    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree.
 
     The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
     `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
@@ -99,12 +104,37 @@ class TransformersHost(JointHost):
         self.model_id = getattr(model, "name_or_path", None) or None
         self._family = family
         self._text: nn.Module = getattr(model, "text_model", model)
-        self.owned = (model, self.head)
+        self.choose("text")
 
     @property
     def head(self) -> nn.Module:
         """The Linear that makes the joint embedding."""
         return getattr(self._text if self._family.head == "head" else self.model, self._family.head)
+
+    @property
+    def image_head(self) -> nn.Module | None:
+        """What makes the joint embedding of an image: a Linear, the pooling head of SigLIP, the pooling of ALIGN."""
+        vision = getattr(self.model, "vision_model", None)
+        if vision is None:
+            return None
+        name = self._family.image_head
+        return getattr(self.model, name, None) or getattr(vision, name, None)
+
+    def image_tower(self) -> list[nn.Module]:
+        """The vision model, and the head where it is not part of it."""
+        head, vision = self.image_head, getattr(self.model, "vision_model", None)
+        if head is None or vision is None:
+            return []
+        return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
+
+    def doors(self, role: str) -> tuple[object, ...]:
+        """The head, which the seam is on."""
+        return (self._head(role),)
+
+    def _head(self, role: str) -> nn.Module:
+        head = self.image_head if role == IMAGE else self.head
+        assert head is not None  # `at` has refused a model without one
+        return head
 
     def tower(self) -> list[nn.Module]:
         """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
@@ -190,26 +220,36 @@ class TransformersHost(JointHost):
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        """One hook where the token ids come in, one where the embedding comes out."""
-        for hook in self.head._forward_hooks.values():
-            present = getattr(hook, "__self__", None)
-            if isinstance(present, Seam):
-                present.refuse_copy()
-        seam = _Hooks(self.name, apply, self.texts)
-        handles = (
-            self._text.register_forward_pre_hook(seam.read_ids, with_kwargs=True),
-            self.head.register_forward_hook(seam.read_features),
-        )
-        return partial(_uninstall, seam, handles)
+        """One hook where an embedding comes out, and for texts one where the token ids come in."""
+        heads = {role: self._head(role) for role in self.roles}
+        for head in (self.head, self.image_head):  # whichever side the seam is on that came with a copy
+            if head is not None:
+                _refuse_copy(head)
+        seams = [(_HOOKS[role](self.name, apply, self.texts), head) for role, head in heads.items()]
+        handles = [head.register_forward_hook(seam.read_features) for seam, head in seams]
+        handles += [
+            self._text.register_forward_pre_hook(seam.read_ids, with_kwargs=True)
+            for seam, _ in seams
+            if isinstance(seam, _TextHooks)
+        ]
+        return partial(_uninstall, [seam for seam, _ in seams], handles)
 
 
-def _uninstall(seam: Seam, handles: Sequence[Any]) -> None:
-    seam.state.active = False
+def _refuse_copy(head: nn.Module) -> None:
+    for hook in head._forward_hooks.values():
+        present = getattr(hook, "__self__", None)
+        if isinstance(present, Seam):
+            present.refuse_copy()
+
+
+def _uninstall(seams: Sequence[Seam], handles: Sequence[Any]) -> None:
+    for seam in seams:
+        seam.state.active = False
     for handle in handles:
         handle.remove()
 
 
-class _Hooks(Seam):
+class _TextHooks(Seam):
     """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
 
     def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
@@ -220,4 +260,14 @@ class _Hooks(Seam):
         self._thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        return self.project(output, vars(self._thread).pop("ids", None))
+        return self.project(TEXT, output, vars(self._thread).pop("ids", None))
+
+
+class _ImageHook(Seam):
+    """Where the embedding of an image comes out: (b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
+
+    def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return self.project(IMAGE, output.flatten(1)).reshape(output.shape)
+
+
+_HOOKS: dict[str, type[_TextHooks] | type[_ImageHook]] = {TEXT: _TextHooks, IMAGE: _ImageHook}

@@ -1,0 +1,254 @@
+"""Rankings toward target shares: a query moved so that each group has a given share among the first results.
+
+The scores of a group of images are taken for normal with the group's mean and variance under the query. Of a group with
+share pi among all images, the share s of the first `top` (a fraction of all images) asks for the score at which
+s top / pi of the group lie above, so the groups' means have to be
+
+    m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
+
+The differences m_a - m_b are the targets of the closed form (`vldebias.targets`). sigma_a depends on the moved query,
+so both are solved in turn. If each group is to have its own share of all images, and all spread alike, the targets are
+0: that is plain equalising (`vldebias.equalise`).
+
+Nothing here reads a label: groups are the zero-shot values of unlabelled reference images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, overload
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.special import ndtr, ndtri
+
+from vldebias.equalise import Reference
+from vldebias.errors import InvalidInputError
+from vldebias.projection import PairScatter
+from vldebias.targets import TargetProjection
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["GroupMoments", "TargetShares"]
+
+_ROUNDS = 8  # of solving targets and spreads in turn
+_HALVINGS = 60
+_FEWEST = 10  # images of a group, for a variance
+
+
+class GroupMoments:
+    """Count, mean and covariance of image features for each zero-shot group, in one pass over batches.
+
+    Args:
+        classifiers: for each attribute a unit row (a, d) per value; groups are the combinations of values.
+        names: of the groups, the values of the last attribute changing first.
+        reference: how to split; of its settings confidence and logit_scale.
+    """
+
+    def __init__(self, classifiers: Sequence[Tensor], names: Sequence[str], reference: Reference) -> None:
+        self.names = tuple(names)
+        self._classifiers = [rows.double() for rows in classifiers]
+        self._settings = reference
+        groups, dim = len(self.names), self._classifiers[0].shape[1]
+        self.seen = torch.zeros(groups, dtype=torch.float64)
+        self.counts = torch.zeros(groups, dtype=torch.float64)
+        self._sums = torch.zeros(groups, dim, dtype=torch.float64)
+        self._squares = torch.zeros(groups, dim, dim, dtype=torch.float64)
+
+    def update(self, features: Tensor) -> None:
+        """Add L2-normalised float64 image features (b, d)."""
+        if features.shape[1] != self._sums.shape[1]:
+            raise InvalidInputError(
+                f"reference: image features have width {features.shape[1]}, texts {self._sums.shape[1]}; "
+                "embed both with one model"
+            )
+        group = torch.zeros(len(features), dtype=torch.long)
+        sure = torch.ones(len(features), dtype=torch.bool)
+        for rows in self._classifiers:
+            probability, value = (self._settings.logit_scale * features @ rows.T).softmax(1).max(1)
+            group = group * len(rows) + value
+            sure &= probability >= self._settings.confidence
+        self.seen += group.bincount(minlength=len(self.names))
+        for g in group[sure].unique().tolist():
+            own = features[sure & (group == g)]
+            self.counts[g] += len(own)
+            self._sums[g] += own.sum(0)
+            self._squares[g] += own.T @ own
+
+    @property
+    def shares(self) -> Tensor:
+        """(g,) shares of the groups among all images, sure or not."""
+        return self.seen / self.seen.sum()
+
+    @property
+    def means(self) -> Tensor:
+        """(g, d)."""
+        return self._sums / self.counts[:, None]
+
+    @property
+    def covariances(self) -> Tensor:
+        """(g, d, d)."""
+        means = self.means
+        return self._squares / self.counts[:, None, None] - means[:, :, None] * means[:, None, :]
+
+    def check(self) -> None:
+        """Refuse groups with too few images for a mean and a variance."""
+        found = dict(zip(self.names, map(int, self.counts), strict=True))
+        if min(found.values()) < _FEWEST:
+            left_out = int(self.seen.sum() - self.counts.sum())
+            raise InvalidInputError(
+                f"reference: expected at least {_FEWEST} images of every group, got {found} and {left_out} below the "
+                "confidence; give more images, or a lower confidence"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class TargetShares:
+    """Queries (..., d) -> queries whose first results have the shares `shares` in expectation.
+
+    Attributes:
+        names: of the groups.
+        shares: (g,) target shares among the first results.
+        population: (g,) shares of the groups among all images that are ranked.
+        top: the first results as a fraction of all images: k / n.
+        target: the closed form; its differences are those of `pairs` of groups.
+        means, covariances: (g, d), (g, d, d) of the image features of each group.
+
+    Laws (tested): shares = population and equal covariances give the plain projection; a larger share of a group gives
+    it a larger share in expectation; the ranking does not depend on the length of a query.
+    """
+
+    names: tuple[str, ...]
+    shares: Tensor
+    population: Tensor
+    top: float
+    target: TargetProjection
+    means: Tensor
+    covariances: Tensor
+
+    @classmethod
+    def fit(
+        cls,
+        moments: GroupMoments,
+        shares: Sequence[float] | None,
+        *,
+        top: float,
+        lam: float = 1000.0,
+        texts: Sequence[PairScatter] = (),
+        population: Sequence[float] | None = None,
+    ) -> TargetShares:
+        """Solve for reference images with these moments.
+
+        Args:
+            moments: of the reference images.
+            shares: (g,) targets; None: the groups' own shares.
+            top: k / n, in (0, 1).
+            lam: weight of the differences of group means, and of each of `texts`.
+            texts: prompt pairs that are equalised with them.
+            population: (g,) shares among the images to be ranked; None: as among the reference images.
+
+        Raises:
+            InvalidInputError: values out of range, a group with too few images, shares that `population` cannot give.
+        """
+        moments.check()
+        if not 0 < top < 1:
+            raise InvalidInputError(f"top: expected a fraction k / n of the images, in (0, 1), got {top}")
+        own = moments.shares if population is None else torch.tensor(population, dtype=torch.float64)
+        wanted = own if shares is None else torch.tensor(shares, dtype=torch.float64)
+        _check_reachable(moments.names, wanted, own, top)
+        i, j = _pairs(len(wanted))
+        precision = moments.counts[i] * moments.counts[j] / (moments.counts[i] + moments.counts[j])
+        differences = moments.means[i] - moments.means[j]
+        target = TargetProjection.solve(differences, lam * precision / precision.sum(), texts, lam)
+        return cls(moments.names, wanted, own, top, target, moments.means, moments.covariances)
+
+    @property
+    def dim(self) -> int:
+        """Width d."""
+        return self.target.dim
+
+    @overload
+    def __call__(self, queries: Tensor, strength: float = 1.0) -> Tensor: ...
+    @overload
+    def __call__(self, queries: np.ndarray, strength: float = 1.0) -> np.ndarray: ...
+    def __call__(self, queries: Tensor | np.ndarray, strength: float = 1.0) -> Tensor | np.ndarray:
+        """The moved queries (..., d), not normalised, in the shape, dtype and device of `queries`."""
+        if not isinstance(queries, Tensor):
+            return self(torch.tensor(queries), strength).numpy()
+        self._check_width(queries)
+        rows = _unit(queries).reshape(-1, self.dim)
+        shift = self.target.shift(self.offsets(rows)).reshape(queries.shape)
+        return self.target.apply(queries, shift, strength)
+
+    def offsets(self, queries: Tensor) -> Tensor:
+        """(q, p) targets m_a - m_b for unit queries (q, d), for every pair of groups."""
+        i, j = _pairs(len(self.names))
+        plain = self.target.plain(queries)
+        moved, targets = plain, queries.new_zeros(len(queries), len(i))
+        quantiles = ndtri(1 - self.shares * self.top / self.population)
+        for _ in range(_ROUNDS):
+            means = -self._spread(moved) * quantiles
+            targets = means[:, i] - means[:, j]
+            moved = plain + self.target.shift(targets)
+        return targets
+
+    def expected(self, queries: Tensor, strength: float = 1.0) -> Tensor:
+        """(q, g) shares of the groups among the first results of queries (q, d), moved, under the normal model.
+
+        It says how far `lam` and the model itself let the targets be met; strength = 0 is for the queries as they are.
+        """
+        self._check_width(queries)
+        moved = self(_unit(queries), strength)
+        means, spread = moved @ self.means.T, self._spread(moved)
+        low, high = (means - 9 * spread).amin(1), (means + 9 * spread).amax(1)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            above = self._above(middle, means, spread).sum(1) > self.top
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        found = self._above(low, means, spread)
+        return found / found.sum(1, keepdim=True)
+
+    def _above(self, score: Tensor, means: Tensor, spread: Tensor) -> Tensor:
+        """(q, g) images of each group above score (q,), as a fraction of all images."""
+        return self.population * ndtr((means - score[:, None]) / spread)
+
+    def _spread(self, queries: Tensor) -> Tensor:
+        """(q, g) standard deviations of the scores of each group."""
+        return torch.einsum("qd,gde,qe->qg", queries, self.covariances, queries).clamp(min=0).sqrt()
+
+    def _check_width(self, queries: Tensor) -> None:
+        if queries.ndim == 0 or queries.shape[-1] != self.dim or not queries.is_floating_point():
+            raise InvalidInputError(
+                f"expected float embeddings of queries (..., {self.dim}), got {queries.dtype} {tuple(queries.shape)}"
+            )
+
+
+def _unit(queries: Tensor) -> Tensor:
+    return normalize(queries.detach().cpu().double(), dim=-1)
+
+
+def _pairs(groups: int) -> tuple[list[int], list[int]]:
+    """First and second group of every pair."""
+    first, second = zip(*combinations(range(groups), 2), strict=True)
+    return list(first), list(second)
+
+
+def _check_reachable(names: Sequence[str], wanted: Tensor, own: Tensor, top: float) -> None:
+    for shares in (wanted, own):
+        if shares.shape != (len(names),) or not (shares > 0).all() or abs(float(shares.sum()) - 1) > 1e-6:
+            raise InvalidInputError(
+                f"shares, population: expected a positive share for each of {list(names)}, with sum 1, got "
+                f"{wanted.tolist()} and {own.tolist()}"
+            )
+    largest = own / top
+    short = [name for name, w, most in zip(names, wanted, largest, strict=True) if w >= most]
+    if short:
+        most = {name: round(float(x), 3) for name, x in zip(names, largest, strict=True) if name in short}
+        raise InvalidInputError(
+            f"shares: too few images of {short} for such a share of the first {top:.3g} of all: with every one of them "
+            f"it would be {most}; ask for less, or for a smaller top"
+        )

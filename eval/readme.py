@@ -26,6 +26,14 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
         ("generation gender", "recognised", "unseen professions"),
         ("generation gender", "stated_right", "unseen professions"),
     ],
+    "beyond": [
+        ("celeba, random halves", "max_skew@50"),
+        ("celeba, random halves", "query_cosine"),
+        ("birds", "worst_group"),
+        ("generation gender", "discrepancy"),
+        ("auto", "regret"),
+        ("auto", "worse_than_none"),
+    ],
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,13 +96,9 @@ def load_app(name: str) -> ModuleType:
     if name not in names:
         raise InvalidInputError(f"got the page {name!r}; expected one of {', '.join(names)}; {likely(name, names)}")
     if _APPS not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            _APPS, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None and spec.loader is not None  # a file that ends in .py has both
-        package = importlib.util.module_from_spec(spec)
+        package = ModuleType(_APPS, "The pages in apps/.")
+        package.__path__ = [str(folder)]
         sys.modules[_APPS] = package
-        spec.loader.exec_module(package)
     return importlib.import_module(f"{_APPS}.{name}")
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from vldebias import debias, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_judge import NO_PERSON, ClipJudge, Question, _logit_scale
+from vldebias.evaluation.clip_judge import NO_PERSON, ClipJudge, Question, logit_scale
 from vldebias.evaluation.judges import ClassifierJudge, FunctionJudge, JudgePanel, MiniatureJudge, decide, predict
 from vldebias.miniature import load_clip, load_judge, load_transformers_clip, portraits
 
@@ -237,10 +237,10 @@ def test_bad_questions_are_refused() -> None:
 
 
 def test_the_scale_is_the_models_own() -> None:
-    assert _logit_scale(SimpleNamespace(logit_scale=torch.tensor(100.0).log())) == pytest.approx(100)
-    assert _logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
+    assert logit_scale(SimpleNamespace(logit_scale=torch.tensor(100.0).log())) == pytest.approx(100)
+    assert logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
     with pytest.raises(InvalidInputError, match=r"SimpleNamespace has no logit_scale; give scale= \(100 for CLIP\)"):
-        _logit_scale(SimpleNamespace(logit_scale=None))
+        logit_scale(SimpleNamespace(logit_scale=None))
 
 
 def test_another_scale_makes_a_judge_more_or_less_sure() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Never
 import typer
 
 import vldebias
-from vldebias.cli import hosts, miniature, prompts
+from vldebias.cli import apps, evaluate, hosts, miniature, prompts
 from vldebias.cli.common import err, make_app
 from vldebias.cli.quickstart import quickstart
 from vldebias.errors import VldebiasError, VldebiasWarning
@@ -19,6 +19,9 @@ app = make_app("Mitigate and measure bias in vision-language models, in closed f
 app.command()(quickstart)
 app.command()(hosts.debias)
 app.command()(hosts.merge)
+app.command(context_settings=apps.PASSED_ON)(apps.demo)
+app.command(context_settings=apps.PASSED_ON)(apps.label)
+app.add_typer(evaluate.app, name="eval")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(miniature.app, name="miniature")
 

@@ -20,7 +20,7 @@ from vldebias.hosts.images import image_encoder
 from vldebias.prompts import PromptSet
 from vldebias.templates import check_slots, fill
 
-__all__ = ["NO_PERSON", "ClipJudge", "Question"]
+__all__ = ["NO_PERSON", "ClipJudge", "Question", "logit_scale"]
 
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
@@ -115,7 +115,7 @@ class ClipJudge:
         self._encoder = image_encoder(model, preprocess, name=name)
         self.name = f"zero-shot {self._encoder.name}"
         self.names = {attribute: tuple(question.prompts) for attribute, question in questions.items()}
-        self._scale = _logit_scale(model) if scale is None else scale
+        self._scale = logit_scale(model) if scale is None else scale
         texts = Texts(model, tokenizer)
         self._rows = {attribute: _rows(texts, question) for attribute, question in questions.items()}
         asked = {a: [{v: list(p) for v, p in q.prompts.items()}, list(q.reject)] for a, q in questions.items()}
@@ -139,7 +139,7 @@ def _rows(texts: Texts, question: Question) -> Tensor:
     return torch.stack([*values, *(texts.embed(question.reject) if question.reject else ())])
 
 
-def _logit_scale(model: Any) -> float:
+def logit_scale(model: Any) -> float:
     """exp(logit_scale) of CLIP and its kin, one over the temperature of ALIGN."""
     with torch.no_grad():
         if getattr(model, "logit_scale", None) is not None:

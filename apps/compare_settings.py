@@ -1,0 +1,220 @@
+"""What a visitor asks for, checked before any model sees it: texts, attributes, and how to mitigate them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+from vldebias.errors import InvalidInputError
+from vldebias.fitting import ALL_METHODS
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+from vldebias.stated import StatedWords
+
+__all__ = [
+    "ATTRIBUTES",
+    "AUTOMATIC",
+    "METHODS",
+    "OWN",
+    "Drawing",
+    "Mitigation",
+    "check_lines",
+    "check_text",
+    "own_values",
+]
+
+ATTRIBUTES = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age", "background": "backgrounds"}
+"""What the page calls an attribute -> its prompt set."""
+OWN = "own words"
+AUTOMATIC = "automatic"
+METHODS = (AUTOMATIC, *(method for method in ALL_METHODS if method != "equalise"))
+LONGEST = 300  # characters of a prompt: more than any CLIP reads
+MANY_LINES = 24
+MOST_PICTURES, MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 16, 100, 30.0, 2**31 - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def check_text(text: object, name: str) -> str:
+    """`text` on one line, without control characters.
+
+    Raises:
+        InvalidInputError: it is no text, empty, or longer than 300 characters.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
+    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written anywhere
+    line = " ".join(_CONTROL.sub(" ", whole).split())
+    if not line:
+        raise InvalidInputError(f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'")
+    if len(line) > LONGEST:
+        raise InvalidInputError(f"{name}: {len(line):,} characters; the most is {LONGEST}, so make it shorter")
+    return line
+
+
+def check_lines(text: object, name: str, least: int) -> tuple[str, ...]:
+    """The different lines of `text`, each checked as `check_text` does.
+
+    Raises:
+        InvalidInputError: fewer than `least` lines or more than 24.
+    """
+    given = text.splitlines() if isinstance(text, str) else text
+    if not isinstance(given, Sequence):
+        raise InvalidInputError(f"{name}: expected lines of text, got {type(given).__name__}")
+    if len(given) > 10 * MANY_LINES:
+        raise InvalidInputError(f"{name}: {len(given):,} lines; the most is {MANY_LINES}")
+    lines = dict.fromkeys(check_text(line, name) for line in given if not isinstance(line, str) or line.strip())
+    if not least <= len(lines) <= MANY_LINES:
+        raise InvalidInputError(
+            f"{name}: expected {least} to {MANY_LINES} different lines, got {len(lines)}; write one per line"
+        )
+    return tuple(lines)
+
+
+def _between(value: object, low: float, high: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+    if not low <= value <= high:
+        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value:g}")
+    return value
+
+
+def _whole(value: object, low: int, high: int, name: str) -> int:
+    found = _between(value, low, high, name)
+    if found != int(found):
+        raise InvalidInputError(f"{name}: expected a whole number, got {found:g}")
+    return int(found)
+
+
+def _lam(value: object) -> float | None:
+    """A number, or the text of one; None and "" are the preset."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        told = repr(str(value)[:20])
+        raise InvalidInputError(f"lambda: expected a number, or nothing for the paper's, got {told}") from None
+    return _between(number, 0, 1e9, "lambda")
+
+
+def own_values(words: str) -> dict[str, list[str]]:
+    """Value -> words, from lines "value: word, other word"; a line without a colon is its own word.
+
+    Raises:
+        InvalidInputError: fewer than two values, a value without words, or one that stands twice.
+    """
+    values: dict[str, list[str]] = {}
+    for line in check_lines(words, OWN, least=2):
+        value, colon, rest = line.partition(":")
+        named = [word.strip() for word in (rest if colon else value).split(",") if word.strip()]
+        if not value.strip() or not named or value.strip() in values:
+            raise InvalidInputError(f"{OWN}: expected 'value: word, other word', each value once, got {line!r}")
+        values[value.strip()] = named
+    return values
+
+
+def own_set(words: str) -> PromptSet:
+    """A prompt set from a visitor's words (see `own_values`), paired over the professions of the paper.
+
+    Raises:
+        InvalidInputError, PromptSetError: words that make no pairs.
+    """
+    people = load_prompts("professions-gender")
+    return make_prompt_set(OWN, own_values(words), people.class_names, test_concepts=people.held_out_class_names)
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """Which attributes to mitigate, and how; arguments as of `vldebias.debias`.
+
+    attributes: keys of ATTRIBUTES. words: lines of an attribute in the visitor's own words, or "". method, lam: None is
+    the preset of the paper.
+    """
+
+    attributes: tuple[str, ...] = ("gender",)
+    words: str = ""
+    method: str | None = None
+    lam: float | None = None
+    strength: float = 1.0
+    keep_stated: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        attributes: object,
+        words: object = "",
+        method: object = AUTOMATIC,
+        lam: object = None,
+        strength: object = 1.0,
+        keep_stated: object = True,
+    ) -> Mitigation:
+        """From what a form or a client sends.
+
+        Raises:
+            InvalidInputError, PromptSetError: a value that is not on offer; the message names it.
+        """
+        chosen = (attributes,) if isinstance(attributes, str) else tuple(attributes or ())  # type: ignore[arg-type]
+        strangers = [name for name in chosen if name not in ATTRIBUTES]
+        if strangers:
+            raise InvalidInputError(f"attributes: expected some of {', '.join(ATTRIBUTES)}, got {strangers[:3]}")
+        if words is not None and not isinstance(words, str):
+            raise InvalidInputError(f"{OWN}: expected lines of text, got {type(words).__name__}")
+        own = words or ""
+        if not chosen and not own.strip():
+            raise InvalidInputError("attributes: none is chosen; choose one, or write your own words")
+        if method not in (None, *METHODS):
+            raise InvalidInputError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+        found = cls(
+            attributes=tuple(dict.fromkeys(chosen)),
+            words=own.strip(),
+            method=None if method in (None, AUTOMATIC) else str(method),
+            lam=_lam(lam),
+            strength=float(_between(strength, 0, 1, "strength")),
+            keep_stated=bool(keep_stated),
+        )
+        assert found.sets  # read them now: a set that cannot be made is told before anything is drawn
+        return found
+
+    @cached_property
+    def sets(self) -> tuple[PromptSet, ...]:
+        """The prompt sets, that of the own words last."""
+        shipped = tuple(load_prompts(ATTRIBUTES[name]) for name in self.attributes)
+        return (*shipped, own_set(self.words)) if self.words else shipped
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the page calls each of `sets`."""
+        return (*self.attributes, OWN) if self.words else self.attributes
+
+    def stated(self, text: str) -> tuple[str, ...]:
+        """The words by which `text` states an attribute; empty where it states none, or where such are not kept."""
+        words = tuple(dict.fromkeys(word for one in self.sets for word in one.stated_words))
+        return StatedWords(words).find(text) if words and self.keep_stated else ()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What to draw: `number` pictures of a prompt; picture i starts from the noise of seed + i on both sides."""
+
+    prompt: str
+    number: int = 4
+    seed: int = 0
+    steps: int = 20
+    guidance: float = 3.0
+
+    @classmethod
+    def of(cls, prompt: object, number: object, seed: object, steps: object, guidance: object) -> Drawing:
+        """From what a form or a client sends.
+
+        Raises:
+            InvalidInputError: a value out of its range; the message names it.
+        """
+        return cls(
+            prompt=check_text(prompt, "prompt"),
+            number=_whole(number, 1, MOST_PICTURES, "pictures"),
+            seed=_whole(seed, 0, LARGEST_SEED, "seed"),
+            steps=_whole(steps, 1, MOST_STEPS, "steps"),
+            guidance=float(_between(guidance, 0, MOST_GUIDANCE, "guidance")),
+        )

@@ -1,0 +1,252 @@
+"""The labelling study without a page: what each annotator is shown next, and where the answers go."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.annotation_log import NO_PERSON, AnnotationLog
+from vldebias.evaluation.drawn_record import DrawnRecord
+
+from .label_images import ImageFolder
+from .label_questions import Question, annotator_name
+
+__all__ = ["Labelling", "Place", "View"]
+
+FAST, SLOW = 0.0, 3600.0  # s: an answer after an hour says when someone came back, not how long it took
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an annotator is. step: number of the question in this annotator's order; None when all are answered.
+
+    since: when the question was shown, of a clock that only counts seconds.
+    """
+
+    annotator: str
+    step: int | None
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class View:
+    """All that an annotator sees.
+
+    Attributes:
+        step: as of the place; None when there is nothing left to answer.
+        picture: PNG; None where there is nothing to show: at the end, or where the file is broken.
+        image, images: which image this is in the annotator's order, from 1 on, and how many there are.
+        done: images that are answered in full.
+        question: None at the end. given: what this annotator said before. asked: which question it is and of how many.
+        can_go_back, can_go_on: whether there is an answer before this one, and one here that may stay.
+    """
+
+    annotator: str
+    step: int | None
+    picture: bytes | None
+    image: int
+    images: int
+    done: int
+    question: Question | None
+    given: str | None
+    asked: tuple[int, int]
+    can_go_back: bool
+    can_go_on: bool
+
+
+class Labelling:
+    """Images, questions and answers of one study; several annotators may use it at the same time.
+
+    Every annotator sees the images in an order of their own, made from the seed and the name alone: it stays when the
+    server is restarted, and images that are drawn later take their places without moving the others.
+    """
+
+    def __init__(
+        self,
+        folder: ImageFolder,
+        questions: Sequence[Question],
+        log: AnnotationLog,
+        *,
+        annotators: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        """`annotators`: the only names that may answer; none: any.
+
+        Raises:
+            InvalidInputError: an annotator's name that cannot be used; a log that cannot be read, or whose answers are
+                not among the choices.
+        """
+        self.folder, self.questions, self.log, self.seed = folder, tuple(questions), log, seed
+        self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
+        self._lock = threading.Lock()
+        self._order = lru_cache(maxsize=256)(self._shuffled)
+        self._said: dict[tuple[str, str, str], str] = {}
+        self._read()
+        self._refuse_other_choices()
+
+    # ---- moving ----------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> Place:
+        """Where this annotator goes on: the first question without an answer in the file.
+
+        Raises:
+            InvalidInputError: a name that cannot be used.
+        """
+        self._read()  # another server may have appended
+        annotator = annotator_name(name, {one for one, _, _ in self._said}, self.annotators)
+        return self._at(annotator, self._next_open(annotator, 0))
+
+    def answer(self, place: Place, choice: int, shown: int | None = None) -> Place:
+        """Write the choice of that number, and go to the next question without an answer.
+
+        "no person" is about the image, so it answers all of its questions.
+
+        Args:
+            shown: the step that was on the screen; where it is another one the answer is to a picture that is gone
+                (a key pressed twice), and nothing is written.
+
+        Raises:
+            InvalidInputError: no choice of that number.
+            OSError: the answer could not be written; the annotator stays where they are.
+        """
+        if place.step is None or (shown is not None and shown != place.step):
+            return place
+        record, question = self._asked(place.annotator, place.step)
+        if not 0 <= choice < len(question.choices):
+            raise InvalidInputError(
+                f"choice of {question.attribute}: expected 0 to {len(question.choices) - 1}, got {choice}"
+            )
+        value = question.choices[choice]
+        about = [one.attribute for one in self.questions] if value == NO_PERSON else [question.attribute]
+        seconds = min(max(time.monotonic() - place.since, FAST), SLOW)
+        with self._lock:
+            for attribute in about:
+                self.log.append(record.path, place.annotator, attribute, value, seconds=round(seconds, 3))
+                self._said[place.annotator, record.path, attribute] = value
+        return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
+
+    def back(self, place: Place) -> Place:
+        """To the question before, to see or correct its answer."""
+        step = self._steps if place.step is None else place.step
+        return self._at(place.annotator, self._first_of(place.annotator, max(step - 1, 0)))
+
+    def forward(self, place: Place) -> Place:
+        """Past a question that is answered; where it is not, the place stays."""
+        if place.step is None or self._is_open(place.annotator, place.step):
+            return place
+        following = place.step + 1
+        while following < self._steps and self._first_of(place.annotator, following) != following:
+            following += 1
+        return self._at(place.annotator, following if following < self._steps else self._next_open(place.annotator, 0))
+
+    def at(self, name: str, step: int) -> Place:
+        """The place of a program that remembers the step by itself.
+
+        Raises:
+            InvalidInputError: a name that cannot be used, or no question of that number.
+        """
+        annotator = self.start(name).annotator
+        if not 0 <= step < self._steps:
+            raise InvalidInputError(f"step: expected a number from 0 to {self._steps - 1}, got {step}")
+        return self._at(annotator, step)
+
+    # ---- looking ---------------------------------------------------------------------------------------------
+
+    def view(self, place: Place) -> View:
+        """What to show; nothing in it says which variant, prompt or file it is."""
+        images, done = len(self.folder.records), self._done(place.annotator)
+        if place.step is None:
+            return View(place.annotator, None, None, images, images, done, None, None, (0, 0), True, False)
+        record, question = self._asked(place.annotator, place.step)
+        return View(
+            annotator=place.annotator,
+            step=place.step,
+            picture=self._picture(record),
+            image=place.step // len(self.questions) + 1,
+            images=images,
+            done=done,
+            question=question,
+            given=self._said.get((place.annotator, record.path, question.attribute)),
+            asked=(place.step % len(self.questions) + 1, len(self.questions)),
+            can_go_back=place.step > 0,
+            can_go_on=not self._is_open(place.annotator, place.step),
+        )
+
+    def progress(self) -> dict[str, int]:
+        """Annotator -> images answered in full, of those that are to be labelled."""
+        self._read()
+        return {name: self._done(name) for name in sorted({one for one, _, _ in self._said} | {*self.annotators})}
+
+    def _picture(self, record: DrawnRecord) -> bytes | None:
+        try:
+            return self.folder.picture(record)
+        except OSError:  # the page says so; its name would give it away
+            return None
+
+    # ---- order and answers -----------------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> int:
+        return len(self.folder.records) * len(self.questions)
+
+    def _at(self, annotator: str, step: int | None) -> Place:
+        return Place(annotator, step, time.monotonic())
+
+    def _shuffled(self, annotator: str) -> tuple[DrawnRecord, ...]:
+        def key(record: DrawnRecord) -> bytes:
+            return hashlib.sha256(f"{self.seed}\0{annotator}\0{record.path}".encode()).digest()
+
+        return tuple(sorted(self.folder.records, key=key))
+
+    def _asked(self, annotator: str, step: int) -> tuple[DrawnRecord, Question]:
+        image, question = divmod(step, len(self.questions))
+        return self._order(annotator)[image], self.questions[question]
+
+    def _answers(self, annotator: str, image: str) -> list[str | None]:
+        return [self._said.get((annotator, image, question.attribute)) for question in self.questions]
+
+    def _is_open(self, annotator: str, step: int) -> bool:
+        """Without an answer, or with a "no person" that another answer about the same image contradicts."""
+        record, question = self._asked(annotator, step)
+        answers = self._answers(annotator, record.path)
+        own = answers[self.questions.index(question)]
+        return own is None or (own == NO_PERSON and any(one not in (None, NO_PERSON) for one in answers))
+
+    def _next_open(self, annotator: str, start: int) -> int | None:
+        order = [*range(start, self._steps), *range(start)]
+        return next((step for step in order if self._is_open(annotator, step)), None)
+
+    def _first_of(self, annotator: str, step: int) -> int:
+        """The first question of the image where "no person" answered them all, else the question itself."""
+        record, _ = self._asked(annotator, step)
+        if set(self._answers(annotator, record.path)) == {NO_PERSON}:
+            return step - step % len(self.questions)
+        return step
+
+    def _done(self, annotator: str) -> int:
+        k = len(self.questions)
+        return sum(
+            not any(self._is_open(annotator, step) for step in range(start, start + k))
+            for start in range(0, self._steps, k)
+        )
+
+    def _read(self) -> None:
+        with self._lock:
+            self._said = {key: answer.value for key, answer in self.log.answers().items()}
+
+    def _refuse_other_choices(self) -> None:
+        for question in self.questions:
+            values = Counter(v for (_, _, attribute), v in self._said.items() if attribute == question.attribute)
+            strange = [value for value in values if value not in question.choices]
+            if strange:
+                raise InvalidInputError(
+                    f"{self.log.path}: holds answers about {question.attribute} such as {strange[0]!r}, which is not "
+                    f"among {', '.join(question.choices)}; repeat the --choices they were given with, or choose "
+                    "another --out"
+                )

@@ -1,0 +1,289 @@
+"""The page on which people label: a name, then one image at a time with its choices, by mouse or by key."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from vldebias.errors import InvalidInputError
+
+from .label_engine import Labelling, Place, View
+from .label_questions import KEYS
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+__all__ = ["HEAD", "build_demo"]
+
+LOST = "The page lost its place, as when the server is restarted. Start again with your name: you go on where you were."
+
+# Keys work wherever the focus is, except while something is being typed; a key that is held counts once.
+HEAD = """
+<script>
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (event.target.closest && event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const choice = "%s".indexOf(event.key);
+  const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
+  const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
+  const button = name && document.getElementById(name);
+  if (!button) return;
+  event.preventDefault();
+  if (!button.disabled) button.click();
+});
+</script>
+""".replace("%s", KEYS)
+
+
+def build_demo(engine: Labelling) -> gr.Blocks:
+    """The page for a study. Nothing in it, its configuration or its answers names a variant, a prompt or a file."""
+    import gradio as gr
+
+    with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
+        page = _Page(engine)
+        gr.api(page.api_question, api_name="question")
+        gr.api(page.api_answer, api_name="answer")
+    return demo
+
+
+class _Page:
+    """The components of the page, and what each event makes of them. The place lives in the session of a visitor."""
+
+    def __init__(self, engine: Labelling) -> None:
+        import gradio as gr
+
+        self.engine = engine
+        self.place = gr.State(None)
+        self.shown = gr.Textbox(visible=False)  # the step on the visitor's screen, told with every answer
+        with gr.Column() as self.entry:
+            _html(_intro(engine), elem_classes="intro")
+            self.name = self._name_field()
+            self.entry_note = _html(elem_id="entry-note")
+            self.begin = gr.Button("Start", variant="primary", elem_id="start")
+        with gr.Column(visible=False) as self.work:
+            self.where = _html(elem_id="where")
+            self.picture = _html(elem_id="picture")
+            self.question = _html(elem_id="question", js_on_load="element.setAttribute('aria-live', 'polite')")
+            with gr.Row(elem_id="choices"):
+                count = max(len(question.choices) for question in engine.questions)
+                self.choices = [gr.Button("", elem_id=f"choice-{i}", min_width=100) for i in range(count)]
+            self.note = _html(elem_id="note")
+        with gr.Column(visible=False) as self.thanks:
+            self.end = _html(elem_id="thanks")
+        with gr.Column(visible=False) as self.moving:
+            with gr.Row(elem_id="moves"):
+                self.back = gr.Button("← Back", elem_id="back", min_width=100)
+                self.forward = gr.Button("Go on →", elem_id="forward", min_width=100)
+            _html(_hint(), elem_id="hint")
+        self._connect()
+
+    def _name_field(self) -> Any:
+        import gradio as gr
+
+        if self.engine.annotators:
+            first = self.engine.annotators[0] if len(self.engine.annotators) == 1 else None
+            return gr.Radio(list(self.engine.annotators), value=first, label="Your name", elem_id="name")
+        return gr.Textbox(label="Your name", elem_id="name", autofocus=True, max_lines=1)
+
+    def _connect(self) -> None:
+        settings: dict[str, Any] = {
+            "outputs": self._outputs,
+            "show_progress": "hidden",
+            "api_visibility": "private",
+            # One after the other: a key that was pressed twice finds the step that the first press moved on to.
+            "concurrency_limit": 1,
+            "concurrency_id": "page",
+            "trigger_mode": "multiple",  # "once" would wait for ever for an answer of a server that was killed
+        }
+        self.begin.click(self._start, [self.name], **settings)
+        if not self.engine.annotators:
+            self.name.submit(self._start, [self.name], **settings)
+        for i, button in enumerate(self.choices):
+            button.click(self._answering(i), [self.place, self.shown], **settings)
+        self.back.click(self._move(self.engine.back), [self.place], **settings)
+        self.forward.click(self._move(self.engine.forward), [self.place], **settings)
+
+    # ---- events ----------------------------------------------------------------------------------------------
+
+    def _start(self, name: str | None) -> list[Any]:
+        try:
+            return self._show(self.engine.start(name or ""))
+        except InvalidInputError as error:
+            return self._ask_name(str(error))
+
+    def _answering(self, choice: int) -> Callable[[Place | None, str], list[Any]]:
+        def press(place: Place | None, shown: str) -> list[Any]:
+            if place is None:
+                return self._ask_name(LOST)
+            try:
+                return self._show(self.engine.answer(place, choice, _step(shown)))
+            except (InvalidInputError, OSError) as error:
+                return self._show(place, f"Not saved: {error}. Tell whoever runs the study, and then choose again.")
+
+        return press
+
+    def _move(self, to: Callable[[Place], Place]) -> Callable[[Place | None], list[Any]]:
+        def move(place: Place | None) -> list[Any]:
+            return self._ask_name(LOST) if place is None else self._show(to(place))
+
+        return move
+
+    # ---- what the page then looks like -----------------------------------------------------------------------
+
+    @property
+    def _outputs(self) -> list[Any]:
+        screens = [self.entry, self.work, self.thanks, self.moving]
+        texts = [self.entry_note, self.where, self.picture, self.question, self.note, self.end]
+        return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
+
+    def _ask_name(self, said: str) -> list[Any]:
+        """The first screen again, with what was wrong."""
+        import gradio as gr
+
+        screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
+        texts = [_said(said), "", "", "", "", ""]
+        return [None, "", *screens, *texts, gr.skip(), gr.skip(), *[gr.skip() for _ in self.choices]]
+
+    def _show(self, place: Place, said: str = "") -> list[Any]:
+        import gradio as gr
+
+        view = self.engine.view(place)
+        screens = [gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)]
+        texts = ["", _where(view), _picture(view), _question(view), _said(said), _thanks(view)]
+        moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
+        return [place, str(view.step), *screens, *texts, *moves, *self._buttons(view)]
+
+    def _buttons(self, view: View) -> list[Any]:
+        import gradio as gr
+
+        if view.question is None:
+            return [gr.skip() for _ in self.choices]
+        shown = [
+            gr.update(
+                value=f"{KEYS[i]}   {choice}{'  ✓' if choice == view.given else ''}",
+                variant="primary" if choice == view.given else "secondary",
+                elem_classes=[] if i < len(view.question.values) else ["unsure"],
+                visible=True,
+            )
+            for i, choice in enumerate(view.question.choices)
+        ]
+        return shown + [gr.update(visible=False) for _ in self.choices[len(shown) :]]
+
+    # ---- for programs ----------------------------------------------------------------------------------------
+
+    def api_question(self, annotator: str) -> dict[str, Any]:
+        """The first question that this annotator has not answered, with its picture as base64 of a PNG."""
+        return self._told(lambda: self.engine.start(annotator))
+
+    def api_answer(self, annotator: str, step: int, choice: str) -> dict[str, Any]:
+        """Keep one of the choices as the answer to the question of that step; returns the next question."""
+
+        def answer() -> Place:
+            place = self.engine.at(annotator, step)
+            question = self.engine.view(place).question
+            assert question is not None  # a place with a step has one
+            if choice not in question.choices:
+                raise InvalidInputError(f"choice: expected one of {', '.join(question.choices)}, got {choice!r:.80}")
+            return self.engine.answer(place, question.choices.index(choice))
+
+        return self._told(answer)
+
+    def _told(self, go: Callable[[], Place]) -> dict[str, Any]:
+        import gradio as gr
+
+        try:
+            view = self.engine.view(go())
+        except (InvalidInputError, OSError) as error:
+            raise gr.Error(str(error)) from error
+        question = view.question
+        return {
+            "annotator": view.annotator,
+            "step": view.step,
+            "done": view.done,
+            "images": view.images,
+            "attribute": question.attribute if question else None,
+            "choices": list(question.choices) if question else [],
+            "picture": base64.b64encode(view.picture).decode() if view.picture else None,
+        }
+
+
+def _step(shown: str) -> int:
+    """The step that the visitor's page says it shows; -1, which is none, for what no page of ours says."""
+    return int(shown) if shown.isascii() and shown.isdigit() else -1
+
+
+def _html(value: str = "", **settings: Any) -> Any:
+    import gradio as gr
+
+    return gr.HTML(value, apply_default_css=False, **settings)
+
+
+# ---- pieces of HTML ------------------------------------------------------------------------------------------
+
+
+def _said(text: str) -> str:
+    return f'<p class="said" role="alert">{escape(text)}</p>' if text else ""
+
+
+def _intro(engine: Labelling) -> str:
+    count = len(engine.folder.records)
+    asked = " and ".join(f"<b>{escape(question.attribute)}</b>" for question in engine.questions)
+    return (
+        f"<h1>Label images</h1><p>You will see {count} images, one at a time and in an order of your own. For each, "
+        f"say which {asked} it shows. Judge what you see. Choose <b>cannot tell</b> where the image does not let you "
+        "tell, and <b>no person</b> where it shows no one or is broken.</p>"
+        "<p>Every answer is saved at once. You may close the page and come back under the same name, and go back to "
+        "correct an answer. What drew the images stays hidden, so that it cannot sway you.</p>"
+    )
+
+
+def _hint() -> str:
+    return (
+        "Keys: the number on a button chooses it, <kbd>←</kbd> goes back, <kbd>→</kbd> goes on and keeps the answer "
+        "that is there."
+    )
+
+
+def _where(view: View) -> str:
+    share = 100 * view.done / max(view.images, 1)
+    return (
+        f'<div class="where"><b>{escape(view.annotator)}</b><span>Image {view.image} of {view.images}</span>'
+        f'<span>{view.done} done</span></div><div class="bar" role="progressbar" aria-label="Images done" '
+        f'aria-valuemin="0" aria-valuemax="{view.images}" aria-valuenow="{view.done}">'
+        f'<i style="width:{share:.2f}%"></i></div>'
+    )
+
+
+def _picture(view: View) -> str:
+    if view.step is None:
+        return ""
+    if view.picture is None:
+        return '<p class="broken">This image cannot be read. Choose <b>no person</b>.</p>'
+    small = ' class="small"' if _width(view.picture) < 128 else ""  # smoothed up tenfold it would be a blur
+    data = base64.b64encode(view.picture).decode()
+    return f'<img{small} alt="Image {view.image} of {view.images}" src="data:image/png;base64,{data}">'
+
+
+def _width(png: bytes) -> int:
+    return int.from_bytes(png[16:20], "big")  # of the IHDR chunk, which comes first
+
+
+def _question(view: View) -> str:
+    if view.question is None:
+        return ""
+    number, of = view.asked
+    which = f" <small>question {number} of {of}</small>" if of > 1 else ""
+    kept = f" <small>you said: {escape(view.given)}</small>" if view.given else ""
+    where = f'<span class="aloud">image {view.image} of {view.images}</span>'  # a screen reader hears what changed
+    return f'<h2 data-step="{view.step}">{escape(view.question.attribute.capitalize())}?{which}{kept}{where}</h2>'
+
+
+def _thanks(view: View) -> str:
+    if view.step is not None:
+        return ""
+    return (
+        f'<h1>Thank you, {escape(view.annotator)}.</h1><p role="status">All {view.images} images are labelled and '
+        "saved. You may close the page, or go back to correct an answer.</p>"
+    )

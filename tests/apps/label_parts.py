@@ -1,0 +1,62 @@
+"""A small study: images that a plan says were drawn, and the modules of the labelling page."""
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vldebias.evaluation.annotation_log import AnnotationLog
+from vldebias.evaluation.drawing_plan import Variant
+from vldebias.evaluation.drawn import DrawnSet, write_png
+from vldebias.evaluation.planning import make_plan
+from vldebias.prompts import PromptSet
+from vldebias.resources import load_app
+
+label = load_app("label")
+engines = load_app("label_engine")
+folders = load_app("label_images")
+pages = load_app("label_page")
+asking = load_app("label_questions")
+findings = load_app("label_results")
+
+TRAIN, UNSEEN = ("doctor", "nurse"), ("pilot", "baker")
+GENDER = asking.Question("gender", ("male", "female"))
+AGE = asking.Question("age", ("young", "old"))
+
+
+def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"a male {job}", f"a female {job}") for job in jobs)
+
+
+PEOPLE = PromptSet(
+    "professions-gender",
+    groups=_groups(TRAIN),
+    classes=tuple(f"a {job}" for job in TRAIN),
+    class_names=TRAIN,
+    held_out_groups=_groups(UNSEEN),
+    held_out_classes=tuple(f"a {job}" for job in UNSEEN),
+    held_out_class_names=UNSEEN,
+    attributes={"male": ("male",), "female": ("female",)},
+    stated_words=("male", "female"),
+)
+
+
+def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
+    """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its prompt inside."""
+    settings = {"concepts": "both", "stated": True, "images": images, "stated_images": 1, "seeds": [0], "steps": 1}
+    settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
+    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
+    plan = make_plan(model, PEOPLE, {"cali": Variant((PEOPLE,))}, **settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    plan.write(folder / "plan.json")
+    drawn = DrawnSet.open(folder)
+    for i, image in enumerate(drawn):
+        write_png(Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt})
+    return drawn
+
+
+def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
+    """The engine for a folder; its answers lie beside it."""
+    images = folders.ImageFolder.open(folder, **{k: options.pop(k) for k in ("part", "limit") if k in options})
+    log = AnnotationLog(out or folder / "answers.jsonl")
+    return engines.Labelling(images, questions or (GENDER,), log, **options)

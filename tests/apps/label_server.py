@@ -1,0 +1,38 @@
+"""Serves three pages of one study in a process of its own, until its input ends; says where, and whom it connected to.
+
+Gradio warns and leaves loops open, which would fail tests in this process that have nothing to do with it.
+"""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+reached: set[str] = set()
+_connect = socket.socket.connect
+
+
+def _recorded(self: socket.socket, address: object) -> None:
+    reached.add(str(address[0]) if isinstance(address, tuple) else "file")
+    _connect(self, address)  # type: ignore[arg-type]
+
+
+def main(folder: Path, out: Path) -> None:
+    socket.socket.connect = _recorded  # type: ignore[method-assign]
+    from label_parts import AGE, GENDER, label, study
+
+    from vldebias.resources import load_app
+
+    serve = load_app("serving").serve
+    demos = {
+        "label": serve(label.build_demo(study(folder, GENDER, AGE, out=out)), upload="1kb", block=False),
+        "locked": serve(label.build_demo(study(folder, out=out)), auth="ada:secret", block=False),
+        "results": serve(label.build_results(study(folder, out=out), resamples=50), block=False),
+    }
+    print(json.dumps(demos), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(sorted(reached)), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,261 @@
+"""`vldebias demo` in a browser, at the width of a desk and of a telephone: what visitors see, press and send."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
+from compare_parts import BAD_UPLOADS, ODD_PROMPTS, encoded
+from PIL import Image
+
+from vldebias.evaluation.drawn import KEY
+
+pytestmark = pytest.mark.slow
+
+TABS = {
+    "Classify": ("classify", "#classification table"),
+    "Retrieve": ("retrieve", "#retrieval svg"),
+    "Inspect": ("inspect", "#inspection svg"),
+    "Export": ("export", "#projection:not([disabled])"),
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(["demo"], tmp_path_factory.mktemp("demo") / "log", free_port()) as (found, _):
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    with opened(browser, address) as found:
+        found.locator("#generate").wait_for()
+        yield found
+
+
+def settle(page: Any, steps: int = 2, number: int = 2) -> None:
+    """Few steps and few pictures."""
+    page.locator("#number input[type=number]").fill(str(number))
+    if not page.locator("#steps").is_visible():
+        page.get_by_role("button", name="Steps, guidance, seed").click()
+        page.locator("#steps input[type=number]").wait_for()
+        page.wait_for_timeout(500)  # a field is there a moment before the page listens to it
+    page.locator("#steps input[type=number]").fill(str(steps))
+    page.locator("#steps input[type=number]").press("Tab")
+    for slider, value in (("number", number), ("steps", steps)):  # the page has taken them over
+        page.wait_for_function(f"document.querySelector('#{slider} input[type=range]').value == '{value}'")
+
+
+def write(page: Any, field: str, text: str) -> None:
+    page.locator(f"#{field} textarea, #{field} input").first.fill(text)
+
+
+def draw(page: Any) -> None:
+    page.locator("#generate").click()
+    page.get_by_text("Done: ").wait_for()
+
+
+def go(page: Any, tab: str) -> None:
+    """Open a tab, press its button, wait for its result."""
+    button, result = TABS[tab]
+    page.get_by_role("tab", name=tab).click()
+    page.locator(f"#{button}").click()
+    page.locator(result).first.wait_for()
+
+
+def complaint(page: Any) -> str:
+    """The message of an error, which is then closed."""
+    toast = page.locator(".toast-body.error").last
+    toast.wait_for()
+    told = toast.inner_text()
+    page.locator(".toast-close").last.click()
+    return str(told)
+
+
+# ---- generate -----------------------------------------------------------------------------------------------------
+
+
+def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> None:
+    settle(page)
+    draw(page)
+    assert page.locator("#comparison .vd-side").count() == 2
+    assert page.locator("#comparison .vd-grid img").count() == 4
+    assert page.locator("#comparison .vd-empty").count() == 0
+    alts = page.locator("#comparison img").evaluate_all("all => all.map(one => one.alt)")
+    assert alts[0] == "As the model is, seed 0: A photo of a doctor."
+    assert page.locator("#comparison caption").count() == 2
+    assert "cannot tell" in page.locator("#comparison .vd-bars").first.inner_text()
+    with page.expect_download() as download:
+        page.locator("#zip").click()
+    assert download.value.suggested_filename == "vldebias-a-photo-of-a-doctor.zip"
+    download.value.save_as(tmp_path / "it.zip")
+    with zipfile.ZipFile(tmp_path / "it.zip") as packed:
+        assert json.loads(packed.read("metadata.json"))["drawing"]["steps"] == 2
+        with Image.open(io.BytesIO(packed.read("mitigated/0000000001.png"))) as picture:
+            assert json.loads(picture.info[KEY])["variant"] == "mitigated"
+
+
+def test_pictures_appear_as_they_are_drawn(page: Any) -> None:
+    settle(page, steps=15, number=4)
+    page.locator("#generate").click()
+    page.locator("#comparison .vd-grid img").first.wait_for()
+    assert page.locator("#comparison .vd-empty").count() > 0  # places for those to come
+    assert page.locator("#status progress").count() == 1
+    page.get_by_text("Done: ").wait_for()
+    assert page.locator("#comparison .vd-empty").count() == 0
+
+
+def test_stop_ends_the_drawing_and_keeps_what_is_there(page: Any) -> None:
+    settle(page, steps=100, number=16)
+    page.locator("#generate").click()
+    page.locator("#comparison .vd-grid img").nth(1).wait_for()
+    page.locator("#stop").click()
+    page.get_by_text("Stopped after").wait_for()
+    assert 0 < page.locator("#comparison .vd-grid img").count() < 32
+    settle(page)
+    draw(page)  # and it draws again
+    assert page.locator("#comparison .vd-grid img").count() == 4
+
+
+def test_a_stated_attribute_is_left_alone_and_said_so(page: Any) -> None:
+    settle(page, number=1)
+    page.get_by_role("button", name="A photo of a female doctor.").click()
+    page.wait_for_function("document.querySelector('#prompt textarea').value.includes('female')")
+    draw(page)
+    gate = page.locator("#comparison .vd-gate")
+    assert "states its attribute (“female”): left alone" in gate.inner_text()
+    twins = page.locator("#comparison .vd-grid img").evaluate_all("all => all.map(one => one.src)")
+    assert twins[0] == twins[1]
+
+
+def test_words_of_the_visitor(page: Any) -> None:
+    settle(page, number=1)
+    page.get_by_role("button", name="Your own words, method").first.click()
+    write(page, "generate-words", "with glasses: bespectacled\nwithout: clear-eyed")
+    draw(page)
+    captions = page.locator("#comparison caption").all_inner_texts()
+    assert any(caption.startswith("own words: ") for caption in captions)
+    write(page, "generate-words", "only one")
+    page.locator("#generate").click()
+    assert "own words: expected 2 to 24 different lines, got 1" in complaint(page)
+
+
+def test_the_strip_over_strengths(page: Any) -> None:
+    settle(page, number=1)
+    draw(page)
+    page.locator("#strip").click()
+    page.get_by_text("Done: the strip").wait_for()
+    assert page.locator("#strengths img").count() == 5
+    assert page.locator("#zip").is_enabled()  # the pictures above it can still be had
+    shoot(page, "demo-strip-1280")
+
+
+@pytest.mark.parametrize("kind", ODD_PROMPTS)
+def test_odd_prompts_have_a_message_and_the_page_goes_on(page: Any, kind: str) -> None:
+    settle(page, number=1)
+    prompt, told = ODD_PROMPTS[kind]
+    write(page, "prompt", prompt)
+    page.locator("#generate").click()
+    assert told in complaint(page)
+    write(page, "prompt", "\U0001f469\u200d\u2695\ufe0f \u0637\u0628\u064a\u0628 <b>")
+    draw(page)
+    assert page.locator("#comparison b:text('x')").count() == 0
+
+
+def test_by_keys_alone(page: Any) -> None:
+    settle(page, number=1)
+    page.locator("#prompt textarea").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "generate"
+    page.keyboard.press("Enter")
+    page.get_by_text("Done: ").wait_for()
+    page.get_by_role("tab", name="Generate").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("#classify").wait_for()
+
+
+# ---- classify, retrieve, inspect, export --------------------------------------------------------------------------
+
+
+def test_classify_with_an_upload(page: Any, tmp_path: Path) -> None:
+    go(page, "Classify")
+    assert "100%" in page.locator("#classification .mitigated").first.inner_text()
+    mine = tmp_path / "mine.jpg"
+    mine.write_bytes(encoded("jpeg"))
+    page.locator("#upload input[type=file]").set_input_files(mine)
+    page.locator("#preview img[alt='your picture']").wait_for()
+    before = page.locator("#classification").inner_html()
+    page.locator("#classify").click()
+    page.wait_for_function("before => document.querySelector('#classification').innerHTML !== before", arg=before)
+    assert page.locator("#classification .vd-table tbody tr").count() == 4
+
+
+@pytest.mark.parametrize("kind", ["truncated", "bomb", "svg", "text"])
+def test_bad_uploads_have_a_message_and_the_page_goes_on(page: Any, tmp_path: Path, kind: str) -> None:
+    data, told = BAD_UPLOADS[kind]
+    page.get_by_role("tab", name="Classify").click()
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(data)
+    page.locator("#upload input[type=file]").set_input_files(bad)
+    assert told in complaint(page)
+    page.get_by_label("Clear").first.click()
+    page.locator("#preview img").wait_for()
+    page.locator("#classify").click()
+    page.locator("#classification table").first.wait_for()
+
+
+def test_an_upload_that_is_too_large_has_a_message(page: Any, tmp_path: Path) -> None:
+    page.get_by_role("tab", name="Classify").click()
+    (tmp_path / "huge.png").write_bytes(BAD_UPLOADS["huge"][0])
+    page.locator("#upload input[type=file]").set_input_files(tmp_path / "huge.png")
+    assert "maximum" in complaint(page).lower()
+
+
+def test_retrieve_shows_both_rankings_and_their_skew(page: Any) -> None:
+    go(page, "Retrieve")
+    assert page.locator("#retrieval .hits img").count() == 24
+    assert page.locator("#retrieval svg").count() == 3
+    assert "MaxSkew@20" in page.locator("#retrieval caption").first.inner_text()
+
+
+def test_inspect_and_export(page: Any, tmp_path: Path) -> None:
+    go(page, "Inspect")
+    assert page.locator("#inspection svg").count() == 4
+    go(page, "Export")
+    assert page.locator("#code textarea").input_value().endswith("attachment = vldebias.debias(pipe, 'gender')")
+    with page.expect_download() as download:
+        page.locator("#projection").click()
+    download.value.save_as(tmp_path / "it.zip")
+    assert "sequence/config.json" in zipfile.ZipFile(tmp_path / "it.zip").namelist()
+
+
+# ---- how it looks, and to whom ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int, scheme: str) -> None:
+    """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts."""
+    with opened(browser, address, width, color_scheme=scheme) as page:
+        page.locator("#generate").wait_for()
+        dark = "-dark" if scheme == "dark" else ""
+        if not dark:
+            page.locator("#number input[type=number]").fill("6")
+        else:
+            settle(page)
+        draw(page)
+        page.evaluate("scrollTo(0, 0)")
+        shoot(page, f"demo{dark}-{width}")
+        assert violations(page) == []
+        assert sideways(page) <= 0
+        for tab in TABS:
+            go(page, tab)
+            page.evaluate("scrollTo(0, 0)")
+            shoot(page, f"demo-{tab.lower()}{dark}-{width}")
+            assert violations(page) == [], tab
+            assert sideways(page) <= 0, tab

@@ -1,0 +1,398 @@
+"""The demo's engine: twins from the same noise, nothing left attached, honest shares, stopping, uploads, export."""
+
+import ast
+import io
+import json
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare_parts import BAD_UPLOADS, FINE_PROMPTS, drawing, drawn, encoded, engine, mitigation, module
+from PIL import Image
+
+import vldebias
+from vldebias.attachment import attachment_of
+from vldebias.data import Embeddings, Labels
+from vldebias.data.embedding_files import save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawn import KEY
+from vldebias.metrics import attribute_shares, max_skew
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+
+
+def pixels(picture: Image.Image) -> np.ndarray:
+    return np.asarray(picture).astype(int)
+
+
+def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
+    reports = drawn(drawing(number=2, steps=3), mitigation())
+    last = reports[-1]
+    assert last.whole
+    assert attachment_of(engine().pipe()) is None
+    bare = (
+        engine()
+        .pipe()(
+            ["A photo of a doctor."],
+            generator=[torch.Generator("cpu").manual_seed(1)],
+            num_inference_steps=3,
+            guidance_scale=3.0,
+        )
+        .images[0]
+    )
+    assert np.array_equal(pixels(bare), pixels(last.pictures["none"][1]))
+    assert not np.array_equal(pixels(bare), pixels(last.pictures["mitigated"][1]))
+    with vldebias.debias(engine().pipe(), "gender"):
+        twin = (
+            engine()
+            .pipe()(
+                ["A photo of a doctor."],
+                generator=[torch.Generator("cpu").manual_seed(1)],
+                num_inference_steps=3,
+                guidance_scale=3.0,
+            )
+            .images[0]
+        )
+    assert np.array_equal(pixels(twin), pixels(last.pictures["mitigated"][1]))
+    shares = [report.share for report in reports]
+    assert shares == sorted(shares)
+    assert [report.pairs for report in reports][-1] == 2
+    assert last.method == "cali"
+    assert last.lam == (500.0,)
+
+
+def test_strength_zero_changes_nothing() -> None:
+    last = drawn(drawing(), mitigation(strength=0.0))[-1]
+    assert np.array_equal(pixels(last.pictures["none"][0]), pixels(last.pictures["mitigated"][0]))
+
+
+def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise() -> None:
+    prompt = drawing("A photo of a female doctor.")
+    kept = drawn(prompt, mitigation())[-1]
+    assert kept.stated == ("female",)
+    assert np.array_equal(pixels(kept.pictures["none"][0]), pixels(kept.pictures["mitigated"][0]))
+    told = module("view").comparison(kept)
+    assert "states its attribute (“female”): left alone" in told
+    opened = drawn(prompt, mitigation(keep_stated=False))[-1]
+    assert not np.array_equal(pixels(opened.pictures["none"][0]), pixels(opened.pictures["mitigated"][0]))
+    assert "left alone" not in module("view").comparison(opened)
+
+
+@pytest.mark.parametrize("kind", FINE_PROMPTS)
+def test_unusual_prompts_are_drawn_and_escaped(kind: str) -> None:
+    last = drawn(drawing(FINE_PROMPTS[kind], steps=1), mitigation())[-1]
+    shown = module("view").comparison(last)
+    assert last.whole
+    assert "<script>" not in shown
+    assert "<b>doctor" not in shown
+
+
+def test_own_words_are_drawn_and_judged() -> None:
+    own = module("settings").Mitigation.of([], "with glasses: bespectacled\nwithout: clear-eyed")
+    last = drawn(drawing(), own)[-1]
+    (found,) = last.measured["mitigated"]
+    assert found.name == "own words"
+    assert [share.value for share in found.shares] == ["with glasses", "without", "cannot tell"]
+    assert last.judge.startswith("zero-shot")
+
+
+def test_several_attributes_are_solved_jointly_and_read_one_by_one() -> None:
+    last = drawn(drawing(), mitigation("gender", "age", "background"))[-1]
+    assert [found.name for found in last.measured["none"]] == ["gender", "age", "background"]
+
+
+def test_stopping_ends_within_a_step() -> None:
+    stop = threading.Event()
+    reports = module("draw").compare(engine(), drawing(number=16, steps=50), mitigation(), stop)
+    first = next(reports)
+    stop.set()
+    rest = list(reports)
+    assert first.pairs == 0
+    assert len(rest) <= 2
+    assert attachment_of(engine().pipe()) is None
+    assert list(module("draw").compare(engine(), drawing(), mitigation(), stop))[-1].pairs == 0  # already stopped
+
+
+def test_closing_the_iterator_stops_the_work() -> None:
+    reports = module("draw").compare(engine(), drawing(number=16, steps=50), mitigation(), stop := threading.Event())
+    next(reports)
+    reports.close()
+    assert stop.is_set()
+    deadline = time.monotonic() + 20
+    while any(t.name == "compare" for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(t.name == "compare" for t in threading.enumerate())
+
+
+def test_an_error_in_the_work_is_raised_where_it_is_followed() -> None:
+    def work(say: Any) -> None:
+        say(1)
+        raise InvalidInputError("no such thing")
+
+    followed = module("worker").followed(work, threading.Event())
+    assert next(followed) == 1
+    with pytest.raises(InvalidInputError, match="no such thing"):
+        next(followed)
+
+
+def test_two_visitors_at_once_get_what_each_asked_for() -> None:
+    asked = [
+        (drawing(seed=3), mitigation("gender")),
+        (drawing(seed=4), mitigation("age")),
+        (drawing(seed=5), mitigation()),
+    ]
+    alone = [drawn(*one)[-1] for one in asked]
+    found: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda i=i, one=one: found.update({i: drawn(*one)[-1]})) for i, one in enumerate(asked)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, one in enumerate(alone):
+        for side, pictures in one.pictures.items():
+            assert np.array_equal(pixels(pictures[0]), pixels(found[i].pictures[side][0]))
+
+
+def test_the_strip_starts_with_the_bare_picture_and_ends_with_the_mitigated_one() -> None:
+    rows = list(module("draw").strip(engine(), drawing(), mitigation(strength=0.3), threading.Event()))[-1]
+    twins = drawn(drawing(), mitigation())[-1]
+    assert [len(row) for row in rows] == [5]
+    assert np.array_equal(pixels(rows[0][0]), pixels(twins.pictures["none"][0]))
+    assert np.array_equal(pixels(rows[0][-1]), pixels(twins.pictures["mitigated"][0]))
+    assert module("view").strengths(rows, 0).count("<img") == 5
+
+
+def test_the_zip_says_how_each_picture_was_made() -> None:
+    last = drawn(drawing(number=2, seed=7), mitigation(strength=0.5))[-1]
+    with zipfile.ZipFile(io.BytesIO(module("draw").pack(last))) as packed:
+        names = packed.namelist()
+        assert names == [f"{side}/{seed:010d}.png" for side in ("none", "mitigated") for seed in (7, 8)] + [
+            "metadata.json"
+        ]
+        about = json.loads(packed.read("metadata.json"))
+        with Image.open(io.BytesIO(packed.read("mitigated/0000000008.png"))) as picture:
+            told = json.loads(picture.info[KEY])
+            assert np.array_equal(pixels(picture), pixels(last.pictures["mitigated"][1]))
+    assert told["prompt"] == "A photo of a doctor."
+    assert (told["seed"], told["strength"], told["method"], told["lam"]) == (8, 0.5, "cali", [500.0])
+    assert about["measured"]["none"][0]["n"] == 2
+    assert about["judge"] == {"name": "miniature judge", "sure": 0.8}
+
+
+# ---- shares -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codes", [[0, 0, 0, 1], [1], [0, -1, -1, 1, 0], [0] * 30])
+def test_shares_agree_with_the_metric_and_count_the_unknown(codes: list[int]) -> None:
+    found = module("shares").measure("gender", ("male", "female"), np.array(codes))
+    assert sum(share.count for share in found.shares) == len(codes)
+    assert sum(share.share for share in found.shares) == pytest.approx(1)
+    assert found.shares[-1].count == codes.count(-1)
+    expected = attribute_shares(codes, 2, unknown=-1)
+    value, low, high = found.discrepancy
+    assert value == pytest.approx(expected.discrepancy)
+    assert 0 <= low <= value <= high <= 0.5**0.5 + 1e-12
+    for share in found.shares:
+        assert share.low - 1e-12 <= share.share <= share.high + 1e-12
+        assert share.high > share.low  # few pictures never make certain
+
+
+def test_nothing_told_has_no_discrepancy() -> None:
+    found = module("shares").measure("gender", ("male", "female"), np.array([-1, -1]))
+    assert found.discrepancy is None
+    assert "no picture can be told" in module("view")._bars(found)
+
+
+# ---- classify -----------------------------------------------------------------------------------------------------
+
+
+def test_classify_turns_the_example_that_its_background_misleads() -> None:
+    classify = module("classify")
+    picture = classify.example("a landbird on water")
+    how = mitigation("background", method="orth")
+    found = classify.classify(engine(), picture, classify.CLASSES, classify.SPURIOUS, how)
+    assert found.scores["none"].argmax() == 1
+    assert found.scores["mitigated"].argmax() == 0
+    assert found.scores["none"].sum() == pytest.approx(1)
+    assert np.abs(found.cosines["mitigated"]).max() < 1e-6  # P0: no class prompt leans to a spurious one
+    model, tokenizer = engine().clip().host, engine().clip().tokenizer
+    with torch.no_grad():
+        texts = model.encode_text(tokenizer(classify.CLASSES.splitlines()), normalize=True)
+        image = model.encode_image(engine().clip().preprocess(picture)[None], normalize=True)
+        expected = (model.logit_scale.exp() * image @ texts.T).softmax(-1)[0]
+    assert np.allclose(found.scores["none"], expected.numpy(), atol=1e-4)
+    assert "(Table 7.1)" in module("view").classification(found)
+    assert "-0.000" not in module("view").classification(found)
+
+
+def test_every_example_shows_what_it_says() -> None:
+    classify = module("classify")
+    assert len({classify.example(name).tobytes() for name in classify.EXAMPLES}) == 4
+    with pytest.raises(InvalidInputError, match="example: expected one of a landbird on land"):
+        classify.example("/etc/passwd")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+def test_uploads_are_read(kind: str) -> None:
+    assert module("classify").read_upload(encoded(kind)).size == (40, 30)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", BAD_UPLOADS)
+def test_bad_uploads_have_a_message(kind: str) -> None:
+    data, told = BAD_UPLOADS[kind]
+    with pytest.raises(InvalidInputError, match=f"picture: .*{told.replace('(', '.')}"):
+        module("classify").read_upload(data)
+
+
+# ---- retrieve -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_gallery(tmp_path: Path) -> Any:
+    """Twelve pictures of two groups by their embeddings, four of which lie in a folder; no model."""
+    rng = np.random.default_rng(0)
+    gender = vldebias.load_prompts("gender")
+    prompts = dict.fromkeys((*gender.spurious, *gender.classes, *(p for group in gender.groups for p in group)))
+    texts = {prompt: torch.from_numpy(rng.normal(size=16)) for prompt in [*prompts, "a query"]}
+    ids = ["../secret.png", *(f"{i}.png" for i in range(1, 12))]
+    labels = {"gender": Labels.of(["m", "f", ""] * 4), "constant": Labels.of(["x"] * 12)}
+    about = Embeddings(rng.normal(size=(12, 16)).astype(np.float32), tuple(ids), labels)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "secret.png").write_bytes(encoded())
+    for i in (1, 2, 3):
+        (folder / f"{i}.png").write_bytes(encoded())
+    (folder / "4.png").write_bytes(b"broken")
+    path = save_embeddings(tmp_path / "own.npz", about, texts)
+    return module("engine").Engine(embeddings=path, images=folder)
+
+
+def test_retrieval_agrees_with_the_metric(own_gallery: Any) -> None:
+    found = module("retrieve").retrieve(own_gallery, "a query", "gender", mitigation(strength=0.0))
+    gallery = own_gallery.gallery()
+    known = gallery.embeddings.column("gender").known
+    scores = (gallery.texts.embed(["a query"]) @ gallery.features.double().T)[0].numpy()[known]
+    codes = gallery.embeddings.column("gender").codes[known]
+    assert (found.n, found.unknown) == (8, 4)
+    for side in ("none", "mitigated"):  # strength 0: the same on both sides
+        for k, skew in zip(found.ks, found.max_skew[side], strict=True):
+            assert skew == pytest.approx(max_skew(scores, codes, k))
+    assert found.query_cosine == pytest.approx(1)
+    assert np.allclose(found.shares["none"].sum(1), 1)
+    assert found.hits["none"][0].score == pytest.approx(scores.max())
+
+
+def test_pictures_are_read_below_the_folder_alone(own_gallery: Any) -> None:
+    read = own_gallery.gallery().read
+    assert read(0) is None  # its id leads out of the folder
+    assert read(1) is not None
+    assert read(4) is None  # broken
+    assert read(7) is None  # not there
+
+
+def test_a_file_is_asked_for_what_it_has(own_gallery: Any) -> None:
+    assert module("gallery").group_columns(own_gallery) == ("gender",)
+    with pytest.raises(InvalidInputError, match="groups: expected one of gender, got 'constant'"):
+        module("retrieve").retrieve(own_gallery, "a query", "constant", mitigation())
+    with pytest.raises(InvalidInputError, match="1 prompts are not in the file, such as"):
+        module("retrieve").retrieve(own_gallery, "another query", "gender", mitigation())
+
+
+def test_engine_options_that_do_not_go_together_are_refused() -> None:
+    make = module("engine").Engine
+    with pytest.raises(InvalidInputError, match="--pipeline sd needs a judge for its pictures: add --model"):
+        make(pipeline="sd")
+    with pytest.raises(InvalidInputError, match="--pretrained names open_clip weights"):
+        make(pretrained="openai")
+    with pytest.raises(InvalidInputError, match=r"--embeddings nowhere\.npz: there is no such"):
+        make(embeddings=Path("nowhere.npz"))
+
+
+# ---- inspect and export -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["pipeline", "model"])
+def test_inspect_agrees_with_the_library(side: str) -> None:
+    how = mitigation()
+    found = module("inspect").inspect(engine(), side, how)
+    given = engine().pipe() if side == "pipeline" else engine().clip().host
+    tokenizer = None if side == "pipeline" else engine().clip().tokenizer
+    expected = next(iter(vldebias.inspect(given, "gender", tokenizer=tokenizer).values()))
+    seen, unseen = found.distances["seen"], found.distances["unseen"]
+    assert (seen.mean_before.value, seen.mean_after.value) == pytest.approx(expected.pair_distance, rel=1e-5)
+    assert (unseen.mean_before.value, unseen.mean_after.value) == pytest.approx(expected.held_out_distance, rel=1e-5)
+    assert found.kept.mean() == pytest.approx(expected.class_cosine, rel=1e-5)
+    assert found.signal == pytest.approx(expected.signal_kept, rel=1e-5)
+
+
+def test_the_spectrum_is_that_of_the_calibration() -> None:
+    """Of cali the share that is left of direction i is 1 / (1 + lam sigma_i^2) (Lemma 7.2)."""
+    found = module("inspect").inspect(engine(), "pipeline", mitigation(method="cali", lam=50.0))
+    assert np.allclose(found.left, 1 / (1 + 50.0 * found.sigma**2), atol=1e-6)
+
+
+def test_charts_have_a_text_and_no_identity() -> None:
+    charts = module("plots").inspection(module("inspect").inspect(engine(), "pipeline", mitigation()))
+    assert len(charts) == 4
+    for caption, svg in charts.values():
+        assert caption
+        assert svg.startswith("<svg")
+        assert 'role="img" aria-label="' in svg
+
+
+@pytest.mark.parametrize("side", ["pipeline", "model"])
+def test_the_exported_projection_is_the_one_on_the_page(side: str, tmp_path: Path) -> None:
+    how = mitigation(method="cali", lam=20.0, strength=0.5)
+    data, code = module("export").export(engine(), side, how)
+    zipfile.ZipFile(io.BytesIO(data)).extractall(tmp_path)
+    for role, projection in engine().fit(side, how).projections.items():
+        again = vldebias.CalibratedProjection.from_pretrained(tmp_path / role)
+        z = torch.randn(3, again.dim, dtype=torch.float64)
+        assert torch.allclose(again(z), projection(z), atol=1e-6)
+    assert "method='cali', lam=20.0, strength=0.5" in code
+    assert (tmp_path / "attach.py").read_text().strip() == code
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"attributes": ["gender"]},
+        {"attributes": ["gender", "age"], "method": "orth", "strength": 0.25},
+        {"attributes": [], "words": "it's: o'clock\nb: \"quoted\"", "keep_stated": False},
+    ],
+)
+def test_the_exported_line_does_the_same(how: dict[str, Any]) -> None:
+    chosen = module("settings").Mitigation.of(**how)
+    _, code = module("export").export(engine(), "pipeline", chosen)
+    ast.parse(code)
+    scope: dict[str, Any] = {"pipe": engine().pipe()}
+    exec(code, scope)  # the line that visitors copy
+    try:
+        attachment = scope["attachment"]
+        fitted = engine().fit("pipeline", chosen)
+        z = torch.randn(2, 128, dtype=torch.float64)
+        for role, projection in fitted.projections.items():
+            assert torch.allclose(attachment.projections[role](z), projection(z), atol=1e-9)
+        assert attachment.strength == chosen.strength
+        assert attachment.stated(["a photo of a female doctor"])[0] == bool(chosen.stated("a photo of a female doctor"))
+    finally:
+        scope["attachment"].remove()
+
+
+def test_fits_are_remembered_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine()
+    monkeypatch.setattr(module("engine"), "KEPT", 3)
+    assert made.fit("pipeline", mitigation()) is made.fit("pipeline", mitigation())
+    kept = len(made._fitted)
+    for lam in (1.0, 2.0, 3.0, 4.0):
+        made.fit("model", mitigation(method="cali", lam=lam))
+    assert len(made._fitted) <= max(kept, 3)
+    assert made.fit("model", mitigation("gender", method="orth-cali")).notes  # what the fit warned of is told

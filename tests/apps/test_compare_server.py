@@ -1,0 +1,182 @@
+"""The demo served in a process of its own: its endpoints for programs, and what it refuses."""
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compare_parts import BAD_UPLOADS, FINE_PROMPTS, ODD_PROMPTS, built, drawing, drawn, encoded, engine, mitigation
+from gradio_client import Client
+from PIL import Image
+
+from vldebias.evaluation.drawn import KEY
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")]
+
+ENDPOINTS = {"/generate", "/classify", "/retrieve", "/inspect", "/export"}
+
+
+@pytest.fixture(scope="module")
+def page() -> Any:
+    return built(engine())
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    command = [sys.executable, str(Path(__file__).with_name("compare_server.py"))]
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+    }
+    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[Client]:
+    found = Client(address, verbose=False)
+    yield found
+    found.close()
+
+
+def test_the_endpoints_are_the_public_ones_and_no_other(client: Client) -> None:
+    assert set(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ENDPOINTS
+
+
+def test_generate_gives_what_the_engine_gives(client: Client) -> None:
+    found = client.predict("A photo of a doctor.", number=2, seed=5, steps=2, api_name="/generate")
+    expected = drawn(drawing(number=2, seed=5), mitigation())[-1]
+    for side, pictures in found["pictures"].items():
+        for i, text in enumerate(pictures):
+            with Image.open(io.BytesIO(base64.b64decode(text))) as picture:
+                assert json.loads(picture.info[KEY])["seed"] == 5 + i
+                assert np.array_equal(np.asarray(picture), np.asarray(expected.pictures[side][i]))
+    assert found["method"] == "cali"
+
+
+@pytest.mark.parametrize("kind", ODD_PROMPTS)
+def test_odd_prompts_come_back_as_a_message(client: Client, kind: str) -> None:
+    prompt, told = ODD_PROMPTS[kind]
+    for endpoint in ("/generate", "/retrieve"):
+        with pytest.raises(Exception, match=told.replace("prompt", "(prompt|query)")):
+            client.predict(prompt, api_name=endpoint)
+
+
+@pytest.mark.parametrize("kind", FINE_PROMPTS)
+def test_unusual_prompts_are_served(client: Client, kind: str) -> None:
+    assert len(client.predict(FINE_PROMPTS[kind], number=1, steps=1, api_name="/generate")["pictures"]["none"]) == 1
+
+
+@pytest.mark.parametrize("kind", BAD_UPLOADS)
+def test_bad_pictures_come_back_as_a_message(client: Client, kind: str) -> None:
+    data, told = BAD_UPLOADS[kind]
+    told = "expected base64 of at most 10 MiB" if kind == "huge" else told.replace("(", ".")
+    with pytest.raises(Exception, match=told):
+        client.predict(base64.b64encode(data).decode(), api_name="/classify")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../../etc/passwd", "http://127.0.0.1:1/picture.png", "a landbird"])
+def test_no_path_is_read_that_a_visitor_names(client: Client, path: str) -> None:
+    with pytest.raises(Exception, match="paths are not read"):
+        client.predict(path, api_name="/classify")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ", "../../etc/passwd", "pyproject.toml"])
+def test_no_file_is_served_that_a_visitor_names(address: str, path: str) -> None:
+    quoted = urllib.request.quote(path, safe="/")
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(f"{address}gradio_api/file={quoted}", timeout=20)
+    with told.value:
+        assert told.value.code in (403, 404)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "http://example.com/a.png", "ftp://example.com/a.png", "file:///etc/passwd"]
+)
+def test_the_upload_field_takes_uploads_alone(page: Any, address: str, path: str) -> None:
+    """What a browser sends for a file is a path on the server: another one than that of an upload is refused."""
+    place = next(i for i, fn in page.fns.items() if getattr(fn.fn, "__name__", "") == "look")
+    sent = {"path": path, "meta": {"_type": "gradio.FileData"}, "orig_name": "a.png"}
+    asked = {"data": ["a landbird on water", sent], "fn_index": place, "session_hash": "visitor"}
+    answer = join(address, asked)
+    assert answer["success"] is False
+    assert "root:" not in json.dumps(answer)
+    assert ("links are not fetched" in json.dumps(answer)) == path.startswith("http")
+
+
+def join(address: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What the page's own script does: join the queue, then read how it ended."""
+    request = urllib.request.Request(
+        f"{address}gradio_api/queue/join", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=20).close()
+    with urllib.request.urlopen(f"{address}gradio_api/queue/data?session_hash=visitor", timeout=30) as stream:
+        for line in stream:
+            told = json.loads(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
+            if told.get("msg") == "process_completed":
+                return told
+    raise AssertionError("the queue ended without an answer")
+
+
+def test_an_upload_that_is_too_large_is_refused(address: str) -> None:
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+        + b"\0" * (11 * 2**20)
+        + b"\r\n--b--\r\n"
+    )
+    request = urllib.request.Request(
+        f"{address}gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=b"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(request, timeout=30)
+    with told.value:
+        assert told.value.code == 413
+
+
+def test_classify_retrieve_inspect_and_export_are_called(client: Client) -> None:
+    turned = client.predict(api_name="/classify")
+    assert turned["scores"]["mitigated"][0] > turned["scores"]["none"][0]
+    own = client.predict(base64.b64encode(encoded("webp")).decode(), api_name="/classify")
+    assert sum(own["scores"]["none"]) == pytest.approx(1)
+    inspected = client.predict("model", api_name="/inspect")["joint"]["distances"]["unseen"]
+    assert inspected["after"]["high"] < inspected["before"]["low"]
+    taken = client.predict("model", ["age"], api_name="/export")
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(taken["zip"]))) as packed:
+        assert "joint/config.json" in packed.namelist()
+    assert "vldebias.debias(model, 'age', tokenizer=tokenizer)" in taken["code"]
+
+
+def test_retrieve_over_the_miniature_world(client: Client) -> None:
+    found = client.predict("A photo of a doctor.", api_name="/retrieve")
+    place = found["k"].index(20)
+    assert found["max_skew"]["mitigated"][place] < found["max_skew"]["none"][place]
+    low, high = (ends[place] for ends in found["max_skew_95"]["none"])
+    assert low <= found["max_skew"]["none"][place] <= high
+    assert len(found["ids"]["none"]) == 12
+
+
+def test_an_error_that_nobody_foresaw_does_not_tell_its_inside(client: Client) -> None:
+    with pytest.raises(Exception, match=r"upstream|[Ee]rror") as told:
+        client.predict("model", lam=666, api_name="/inspect")
+    assert "secret" not in str(told.value)
+    assert client.predict("model", api_name="/inspect")["joint"]["sigma"]  # still serving
+
+
+def test_importing_the_engine_does_not_import_gradio() -> None:
+    script = "import sys; from vldebias.resources import load_app as load; load('compare_engine'); "
+    script += "print('gradio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,126 @@
+"""What visitors send to the demo is checked before any model sees it."""
+
+from typing import Any
+
+import pytest
+from compare_parts import FINE_PROMPTS, ODD_PROMPTS, mitigation, module
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.prompts import load_prompts
+
+settings = module("settings")
+
+
+@pytest.mark.parametrize("kind", ODD_PROMPTS)
+def test_odd_prompts_have_a_message(kind: str) -> None:
+    prompt, told = ODD_PROMPTS[kind]
+    with pytest.raises(InvalidInputError, match=told):
+        settings.Drawing.of(prompt, 1, 0, 2, 3.0)
+
+
+@pytest.mark.parametrize("kind", FINE_PROMPTS)
+def test_unusual_prompts_pass_on_one_line(kind: str) -> None:
+    found = settings.check_text(FINE_PROMPTS[kind], "prompt")
+    assert found
+    assert found.isprintable() or "\u200d" in found
+    assert "\x00" not in found
+
+
+@given(st.text(max_size=400))
+def test_a_text_is_checked_or_refused(text: str) -> None:
+    try:
+        found = settings.check_text(text, "prompt")
+    except InvalidInputError:
+        assert (
+            not [letter for letter in text if not letter.isspace() and letter >= " " and letter != "\x7f"]
+            or len(text) > 300
+        )
+        return
+    assert 0 < len(found) <= 300
+    assert settings.check_text(found, "prompt") == found  # what passed once passes again, unchanged
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((None, 1, 0, 2, 3.0), "prompt: expected a text, got NoneType"),
+        (("x", 17, 0, 2, 3.0), "pictures: expected a number from 1 to 16, got 17"),
+        (("x", 0, 0, 2, 3.0), "pictures: expected a number from 1"),
+        (("x", 1.5, 0, 2, 3.0), "pictures: expected a whole number, got 1.5"),
+        (("x", 1, -1, 2, 3.0), "seed: expected a number from 0"),
+        (("x", 1, None, 2, 3.0), "seed: expected a number from 0 to .* got None"),
+        (("x", 1, 0, 101, 3.0), "steps: expected a number from 1 to 100, got 101"),
+        (("x", 1, 0, 2, float("nan")), "guidance: expected a number from 0 to 30, got nan"),
+        (("x", True, 0, 2, 3.0), "pictures: expected a number from 1 to 16, got True"),
+    ],
+)
+def test_a_drawing_out_of_range_is_refused_by_name(values: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        settings.Drawing.of(*values)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (([], ""), "attributes: none is chosen"),
+        ((["gender", "../../etc/passwd"],), "attributes: expected some of gender, .* got"),
+        ((["gender"], "", "magic"), "method: expected one of automatic, orth"),
+        ((["gender"], "", "cali", -1), "lambda: expected a number from 0"),
+        ((["gender"], "", "cali", "many"), "lambda: expected a number, or nothing for the paper's, got 'many'"),
+        ((["gender"], "", "cali", "nan"), "lambda: expected a number from 0"),
+        ((["gender"], "", "cali", None, 1.2), "strength: expected a number from 0 to 1, got 1.2"),
+        ((["gender"], "just one"), "own words: expected 2 to 24 different lines, got 1"),
+        ((["gender"], "a:\nb: c"), "own words: expected 'value: word, other word', each value once, got 'a:'"),
+        ((["gender"], "a: b\na: c"), "each value once, got 'a: c'"),
+        ((["gender"], ["a", "b"]), "own words: expected lines of text, got list"),
+    ],
+)
+def test_a_mitigation_that_is_not_on_offer_is_refused_by_name(values: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(VldebiasError, match=told):
+        settings.Mitigation.of(*values)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [(None, None), ("", None), (" ", None), ("50", 50.0), (0, 0.0), (2.5, 2.5)]
+)
+def test_an_empty_lambda_is_the_preset(given: object, found: float | None) -> None:
+    assert mitigation(lam=given).lam == found
+
+
+def test_every_attribute_on_offer_has_a_prompt_set() -> None:
+    for attribute, name in settings.ATTRIBUTES.items():
+        assert mitigation(attribute).sets == (load_prompts(name),)
+
+
+def test_own_words_make_pairs_and_are_stated_words() -> None:
+    own = mitigation(words="with glasses: bespectacled\nclear-eyed")
+    assert own.names == ("gender", "own words")
+    made = own.sets[-1]
+    assert tuple(made.attributes) == ("with glasses", "clear-eyed")
+    assert made.pairs[0] == ("A photo of a bespectacled actor.", "A photo of a clear-eyed actor.")
+    assert own.stated("a Bespectacled doctor") == ("bespectacled",)
+
+
+def test_the_gate_names_the_words_and_can_be_opened() -> None:
+    assert mitigation("gender").stated("A photo of a female doctor.") == ("female",)
+    assert mitigation("gender").stated("A photo of a doctor.") == ()
+    assert mitigation("gender", keep_stated=False).stated("A photo of a female doctor.") == ()
+    assert mitigation("age").stated("A photo of a female doctor.") == ()
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    assert settings.check_text("a \ud83d doctor", "prompt") == "a ? doctor"
+
+
+def test_lines_are_different_and_counted() -> None:
+    assert settings.check_lines("a\n\n b \na", "class prompts", 2) == ("a", "b")
+    with pytest.raises(
+        InvalidInputError, match="class prompts: expected 2 to 24 different lines, got 1; write one per"
+    ):
+        settings.check_lines("a\na", "class prompts", 2)
+    with pytest.raises(InvalidInputError, match="class prompts: 1,000 lines"):
+        settings.check_lines("a\n" * 1000, "class prompts", 2)
+    with pytest.raises(InvalidInputError, match="expected a text, got int"):
+        settings.check_lines(["a", 3], "class prompts", 2)

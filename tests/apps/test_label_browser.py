@@ -1,0 +1,278 @@
+"""`vldebias label` in a browser: by keys alone, two people at once, through a crash of the server."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
+from label_parts import AGE, GENDER, draw, study
+from PIL import Image
+
+from vldebias.evaluation.annotation_log import NO_PERSON, Answer, read_log
+from vldebias.evaluation.drawn import write_png
+from vldebias.miniature.data import open_world
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three portraits of each of two unseen professions under two variants; one file is broken."""
+    path = tmp_path_factory.mktemp("study") / "images"
+    drawn, world = draw(path), open_world("portraits", n=40, seed=0)
+    for i, image in enumerate(drawn):
+        write_png(world.read(i % 40), drawn.path(image), {"prompt": image.prompt})
+    return path
+
+
+def asking(folder: Path, out: Path, *more: str) -> list[str]:
+    return ["label", str(folder), "--attribute", "gender", "--attribute", "age", "--out", str(out), *more]
+
+
+@contextmanager
+def study_page(folder: Path, tmp_path: Path, *more: str) -> Iterator[tuple[str, Path, Any]]:
+    """(address, file of answers, process)."""
+    out = tmp_path / "answers.jsonl"
+    with served(asking(folder, out, *more), tmp_path / "log", free_port()) as (address, process):
+        yield address, out, process
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """(address, file of answers) of one server for the tests that do not stop it; each has annotators of its own."""
+    with study_page(folder, tmp_path_factory.mktemp("shared")) as (address, out, _):
+        yield address, out
+
+
+def answers(out: Path, *annotators: str) -> list[Answer]:
+    """Of these annotators, or of all."""
+    found = read_log(out)[0] if out.exists() else []
+    return [answer for answer in found if not annotators or answer.annotator in annotators]
+
+
+def begin(page: Any, name: str) -> None:
+    """By keys: the field has the focus already."""
+    page.get_by_label("Your name").wait_for()
+    page.wait_for_function("document.activeElement.matches('#name textarea, #name input')")
+    page.keyboard.type(name)
+    page.keyboard.press("Enter")
+    page.locator("#question h2").wait_for()
+
+
+def press(page: Any, key: str) -> None:
+    """A key, and then what it brings."""
+    before = page.locator("#question h2").get_attribute("data-step")
+    page.keyboard.press(key)
+    page.wait_for_function("before => document.querySelector('#question h2')?.dataset.step !== before", arg=before)
+
+
+def shown(page: Any) -> str:
+    return str(page.locator("#picture img").get_attribute("src"))
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: int) -> None:
+    (address, out), name = shared, f"Ada {width}"
+    with opened(browser, address, width) as page:
+        page.get_by_role("heading", name="Label images").wait_for()
+        assert violations(page) == []
+        shoot(page, f"label-start-{width}")
+        begin(page, name)
+        assert violations(page) == []
+        assert sideways(page) == 0
+        shoot(page, f"label-question-{width}")
+        first = shown(page)
+        press(page, "2")
+        assert answers(out, name)[-1].value == "female"
+        assert page.locator("#question").inner_text().startswith("Age?")
+        assert shown(page) == first  # the same image, another question
+        press(page, "ArrowLeft")
+        assert page.get_by_text("you said: female").is_visible()
+        assert page.get_by_role("button", name="2 female ✓").is_visible()
+        assert violations(page) == []
+        shoot(page, f"label-back-{width}")
+        press(page, "1")
+        assert answers(out, name)[-1].value == "male"
+        press(page, "1")
+        assert page.locator("#where").get_by_text("Image 2 of 12").is_visible()
+        assert shown(page) != first
+        for _ in range(11):
+            press(page, "4")  # no person: no second question
+        page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
+        assert violations(page) == []
+        assert sideways(page) == 0
+        shoot(page, f"label-thanks-{width}")
+        last = {a.key: a.value for a in answers(out, name)}
+        assert len(last) == 24
+        assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
+
+
+def test_by_mouse_and_with_the_focus_on_a_button(folder: Path, tmp_path: Path, browser: Any) -> None:
+    with study_page(folder, tmp_path, "--annotator", "Ada", "--annotator", "Ben") as (address, out, _):
+        with opened(browser, address) as page:
+            page.get_by_label("Ben").check()
+            page.get_by_role("button", name="Start").click()
+            page.get_by_role("button", name="3 cannot tell").click()
+            page.get_by_role("button", name="1 young").click()
+            page.locator("#where").get_by_text("Image 2 of 12").wait_for()
+            page.get_by_role("button", name="2 female").focus()
+            press(page, "Enter")
+            page.get_by_role("button", name="Back").click()
+            page.get_by_text("you said: female").wait_for()
+            page.get_by_role("button", name="Go on").click()
+            page.get_by_text("Age?").wait_for()
+        assert [(a.annotator, a.value) for a in answers(out)] == [
+            ("Ben", "cannot tell"),
+            ("Ben", "young"),
+            ("Ben", "female"),
+        ]
+
+
+def test_a_key_pressed_twice_answers_once(shared: tuple[str, Path], browser: Any) -> None:
+    address, out = shared
+    with opened(browser, address) as page:
+        begin(page, "Twice")
+        page.evaluate("() => { for (let i = 0; i < 6; i++) document.getElementById('choice-0').click(); }")
+        page.locator("#question", has_text="Age?").wait_for()
+        page.wait_for_timeout(1500)
+        assert [answer.attribute for answer in answers(out, "Twice")] == ["gender"]
+
+
+def test_two_people_at_once_do_not_mix(shared: tuple[str, Path], folder: Path, browser: Any) -> None:
+    address, out = shared
+    with opened(browser, address) as dora, opened(browser, address) as ben:
+        begin(dora, "Dora")
+        begin(ben, "Ben")
+        for _ in range(6):
+            press(dora, "1")
+            press(ben, "2")
+    given = {name: answers(out, name) for name in ("Dora", "Ben")}
+    assert [{a.value for a in row} for row in given.values()] == [{"male", "young"}, {"female", "old"}]
+    assert [a.image for a in given["Dora"]] != [a.image for a in given["Ben"]]
+    engine = study(folder, GENDER, AGE, out=out)
+    for name, row in given.items():
+        assert [a.image for a in row] == [engine._asked(name, step)[0].path for step in range(6)]
+
+
+def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path, browser: Any) -> None:
+    out, port = tmp_path / "answers.jsonl", free_port()
+    with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
+        with served(asking(folder, out), tmp_path / "log", port) as (address, process):
+            page.goto(address)
+            begin(page, "Ada")
+            for _ in range(5):
+                press(page, "1")
+            left = page.locator("#question").inner_text(), shown(page)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        assert len(answers(out)) == 5
+        with out.open("ab") as file:
+            file.write(b'{"version":1,"image":"none/a-pi')  # as a crash in the middle of a line leaves it
+        with served(asking(folder, out), tmp_path / "log", port) as (address, _):
+            page.goto(address)
+            begin(page, "ada")
+            assert (page.locator("#question").inner_text(), shown(page)) == left
+            press(page, "2")
+            assert [a.value for a in answers(out)] == ["male", "young", "male", "young", "male", "old"]
+            assert {a.annotator for a in answers(out)} == {"Ada"}
+
+
+def test_a_page_that_outlives_its_server_says_so(folder: Path, tmp_path: Path, browser: Any) -> None:
+    out, port = tmp_path / "answers.jsonl", free_port()
+    with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
+        with served(asking(folder, out), tmp_path / "log", port) as (address, _):
+            page.goto(address)
+            begin(page, "Ada")
+            press(page, "1")
+        with served(asking(folder, out), tmp_path / "log", port):
+            page.keyboard.press("1")
+            # Gradio may load the page anew by itself as soon as the server is back; either way a name is asked for.
+            page.get_by_label("Your name").wait_for()
+            assert len(answers(out)) == 1
+            page.get_by_label("Your name").fill("Ada")
+            page.get_by_role("button", name="Start").click()
+            page.locator("#question", has_text="Age?").wait_for()
+
+
+def test_odd_names_get_a_message_and_the_page_goes_on(shared: tuple[str, Path], browser: Any) -> None:
+    address, out = shared
+    with opened(browser, address, NARROW) as page:
+        for name, text in (
+            ("", "Type your name"),
+            ("../../etc/passwd", "leave out /"),
+            ("ada 😀", "leave out 😀"),
+            ("x" * 10_000, "at most 40 characters, this one has 10000"),
+            ("<img src=x onerror=alert(1)>", "leave out"),
+        ):
+            page.get_by_label("Your name").fill(name)
+            page.get_by_role("button", name="Start").click()
+            page.get_by_role("alert").filter(has_text=text).wait_for()
+        assert violations(page) == []
+        assert sideways(page) == 0
+        shoot(page, "label-odd-name-390")
+        page.get_by_label("Your name").fill("  Ζωή O'Neill-2 ")
+        page.keyboard.press("Enter")
+        page.locator("#where").get_by_text("Image 1 of 12").wait_for()
+        assert answers(out, "Ζωή O'Neill-2") == []
+        press(page, "3")
+        assert [answer.value for answer in answers(out, "Ζωή O'Neill-2")] == ["cannot tell"]
+
+
+def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: Any) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (600, 300), "teal").save(images / "a.jpg")
+    (images / "b.png").write_bytes(b"\x89PNG and no more")
+    out = tmp_path / "answers.jsonl"
+    command = ["label", str(images), "--attribute", "لون", "--choices", "<b>أحمر</b>,بنفسجي", "--out", str(out)]
+    with served(command, tmp_path / "log", free_port()) as (address, _), opened(browser, address) as page:
+        begin(page, "Ada")
+        assert page.get_by_role("button", name="1 <b>أحمر</b>").is_visible()
+        broken = page.get_by_text("This image cannot be read")
+        if not broken.is_visible():
+            press(page, "2")
+        assert broken.is_visible()
+        assert violations(page) == []
+        press(page, "4")
+        assert NO_PERSON in {answer.value for answer in answers(out)}
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_page_of_results(folder: Path, tmp_path: Path, browser: Any, width: int) -> None:
+    out = tmp_path / "answers.jsonl"
+    engine = study(folder, GENDER, AGE, out=out)
+    for name, stop in (("Ada", 24), ("Ben", 16)):
+        place = engine.start(name)
+        while place.step is not None and place.step < stop:
+            place = engine.answer(place, (place.step // 3 + len(name) * (place.step > 12)) % 3)
+    with (
+        study_page(folder, tmp_path, "--results", "--resamples", "200") as (address, _, _),
+        opened(browser, address, width) as page,
+    ):
+        page.get_by_text("Agreement of annotators").first.wait_for()
+        assert page.get_by_text("12 of 12").is_visible()
+        assert violations(page) == []
+        assert sideways(page) == 0
+        shoot(page, f"label-results-{width}")
+        engine.answer(engine.start("Cleo"), 0)
+        page.get_by_role("button", name="Read the answers again").click()
+        page.get_by_text("Cleo").wait_for()
+
+
+def test_with_a_password_a_visitor_signs_in_first(
+    folder: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")
+    with study_page(folder, tmp_path, "--public") as (address, _, _), opened(browser, address) as page:
+        page.get_by_label("username").fill("lab")
+        page.get_by_label("password").fill("wrong")
+        page.get_by_role("button", name="Login").click()
+        page.get_by_text("Incorrect").first.wait_for()
+        page.get_by_label("username").fill("lab")
+        page.get_by_label("password").fill("a long password")
+        page.get_by_role("button", name="Login").click()
+        begin(page, "Ada")

@@ -1,0 +1,529 @@
+"""The labelling study without a page: order, blinding, answers, corrections, resumption."""
+
+import io
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from label_parts import AGE, GENDER, asking, draw, engines, folders, study
+from PIL import Image
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
+from vldebias.evaluation.drawn_record import Drawn
+
+
+class Paper(folders.ImageFolder):
+    """Images that need no files."""
+
+    def picture(self, record: Any) -> bytes:
+        return record.path.encode()
+
+
+def paper(*paths: str) -> Paper:
+    records = tuple(Drawn(path, "none", "p", "c", i) for i, path in enumerate(paths))
+    return Paper(Path("nowhere"), records, records)
+
+
+def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
+    """All pictures in the order in which an annotator who answers the same throughout sees them."""
+    place, found = engine.start(name), []
+    while place.step is not None:
+        found.append(engine.view(place).picture)
+        place = engine.answer(place, choice)
+    return found
+
+
+# ---- order and blinding --------------------------------------------------------------------------------------
+
+
+def test_every_annotator_sees_all_images_once_in_an_order_of_their_own(tmp_path: Path) -> None:
+    images = paper(*(f"{i}.png" for i in range(20)))
+    ada, ben = (seen(engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / n)), n) for n in ("ada", "ben"))
+    again = seen(engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / "c")), "ada")
+    other = seen(engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / "d"), seed=1), "ada")
+    files = [record.path.encode() for record in images.records]
+    assert sorted(ada) == sorted(ben) == sorted(files)
+    assert ada == again
+    assert len({tuple(order) for order in (ada, ben, other, files)}) == 4
+
+
+def test_variants_are_mixed(tmp_path: Path) -> None:
+    draw(tmp_path, images=6)
+    engine = study(tmp_path)
+    place, variants = engine.start("ada"), []
+    while place.step is not None:
+        place = engine.answer(place, 0)
+    variants = [answer.image.split("/")[0] for answer in read_log(engine.log.path)[0]]
+    assert sorted(variants) == ["cali"] * 12 + ["none"] * 12
+    assert 4 < sum(a != b for a, b in pairwise(variants)) < 21
+
+
+@given(st.sets(st.integers(0, 99), min_size=2, max_size=12), st.sets(st.integers(100, 199), max_size=6))
+@settings(max_examples=30, deadline=None)
+def test_images_that_come_later_do_not_move_the_others(first: set[int], later: set[int]) -> None:
+    def order(numbers: set[int]) -> list[str]:
+        engine = engines.Labelling(paper(*map(str, sorted(numbers))), [GENDER], AnnotationLog(Path("none.jsonl")))
+        return [record.path for record in engine._order("ada")]
+
+    assert [path for path in order(first | later) if int(path) in first] == order(first)
+
+
+def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) -> None:
+    drawn = draw(tmp_path)
+    engine = study(tmp_path, GENDER, AGE)
+    place = engine.start("ada")
+    picture = engine.view(place).picture
+    told = repr(replace(engine.view(place), picture=None)) + repr(place)
+    words = {w for image in drawn for w in (image.path, image.variant, image.prompt, image.concept)}
+    assert {word for word in words if word in told} == set()
+    with Image.open(io.BytesIO(picture)) as image:
+        assert image.size == (8, 8)
+        assert not image.info
+    assert b"prompt" not in picture
+    original = drawn.path(next(i for i in drawn if i.path == engine._asked("ada", place.step)[0].path))
+    assert b"prompt" in original.read_bytes()  # so that the test above can fail
+    with Image.open(original) as before, Image.open(io.BytesIO(picture)) as after:
+        assert before.convert("RGB").tobytes() == after.convert("RGB").tobytes()
+
+
+def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
+    Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
+    picture = folders.ImageFolder.open(tmp_path).picture(folders.ImageFolder.open(tmp_path).records[0])
+    assert Image.open(io.BytesIO(picture)).size == (1024, 512)
+
+
+# ---- answers -------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_in_the_file_before_the_next_image_is_shown(tmp_path: Path) -> None:
+    draw(tmp_path)
+    engine = study(tmp_path)
+    place = engine.start("Ada")
+    time.sleep(0.02)
+    engine.answer(place, 1)
+    (answer,), torn = read_log(tmp_path / "answers.jsonl")
+    assert (answer.annotator, answer.attribute, answer.value, torn) == ("Ada", "gender", "female", b"")
+    assert answer.image in {record.path for record in engine.folder.records}
+    assert 0.02 <= answer.seconds < 5
+
+
+def test_a_second_press_does_not_answer_for_an_image_that_was_not_seen(tmp_path: Path) -> None:
+    draw(tmp_path)
+    engine = study(tmp_path)
+    first = engine.start("ada")
+    second = engine.answer(first, 0, shown=first.step)
+    assert engine.answer(second, 0, shown=first.step) == second
+    assert len(engine.log.answers()) == 1
+    assert engine.answer(second, 0, shown=second.step).step != second.step
+
+
+def test_going_back_shows_the_answer_and_a_correction_replaces_it(tmp_path: Path) -> None:
+    draw(tmp_path)
+    engine = study(tmp_path)
+    start = engine.start("ada")
+    second = engine.answer(start, 0)
+    back = engine.back(second)
+    assert (back.step, engine.view(back).given, engine.view(back).can_go_on) == (start.step, "male", True)
+    assert engine.answer(back, 1).step == second.step  # on to what is open, not through what is answered
+    assert [answer.value for answer in read_log(engine.log.path)[0]] == ["male", "female"]
+    assert [answer.value for answer in engine.log.answers().values()] == ["female"]
+    assert engine.forward(engine.back(second)).step == second.step
+    assert len(read_log(engine.log.path)[0]) == 2
+    assert engine.forward(second) == second  # nothing to keep there
+    assert engine.back(engine.back(second)).step == 0
+    assert not engine.view(engine.back(second)).can_go_back
+
+
+def test_no_person_answers_every_question_of_the_image(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper("a", "b"), [GENDER, AGE], AnnotationLog(tmp_path / "x.jsonl"))
+    start = engine.start("ada")
+    following = engine.answer(start, GENDER.choices.index(NO_PERSON))
+    assert (start.step, following.step, engine.view(following).done) == (0, 2, 1)
+    assert [(a.attribute, a.value) for a in read_log(engine.log.path)[0]] == [("gender", NO_PERSON), ("age", NO_PERSON)]
+    back = engine.back(following)
+    assert (back.step, engine.forward(back).step) == (0, 2)
+    corrected = engine.answer(back, 0)
+    assert corrected.step == 1  # a person after all, so their age is asked
+    assert engine.view(corrected).done == 0
+    assert engine.answer(corrected, 1).step == 2
+    late = engine.answer(engine.back(engine.at("ada", 2)), AGE.choices.index(NO_PERSON))
+    assert late.step == 2
+    assert {a.value for a in engine.log.answers().values()} == {NO_PERSON}
+
+
+class Twin:
+    """What an annotator should see, in the plainest terms: answers by question, and where they are."""
+
+    def __init__(self, images: int, questions: int) -> None:
+        self.k, self.said = questions, [[None] * questions for _ in range(images)]
+        self.step: int | None = 0
+
+    def open(self, step: int) -> bool:
+        answers = self.said[step // self.k]
+        mixed = any(a not in (None, NO_PERSON) for a in answers)
+        return answers[step % self.k] is None or (answers[step % self.k] == NO_PERSON and mixed)
+
+    def first_open(self, start: int) -> int | None:
+        steps = list(range(len(self.said) * self.k))
+        return next((s for s in steps[start:] + steps[:start] if self.open(s)), None)
+
+    def alone(self, step: int) -> int:
+        whole = all(a == NO_PERSON for a in self.said[step // self.k])
+        return step // self.k * self.k if whole else step
+
+    def answer(self, value: str) -> None:
+        if self.step is None:
+            return
+        image, question = divmod(self.step, self.k)
+        self.said[image] = [NO_PERSON] * self.k if value == NO_PERSON else self.said[image]
+        self.said[image][question] = value
+        self.step = self.first_open(self.step + 1)
+
+    def back(self) -> None:
+        end = len(self.said) * self.k if self.step is None else self.step
+        self.step = self.alone(max(end - 1, 0))
+
+    def forward(self) -> None:
+        if self.step is None or self.open(self.step):
+            return
+        whole = all(a == NO_PERSON for a in self.said[self.step // self.k])
+        following = self.step + self.k if whole else self.step + 1
+        self.step = following if following < len(self.said) * self.k else self.first_open(0)
+
+
+@given(st.lists(st.sampled_from(["0", "1", "2", "3", "back", "forward", "restart"]), max_size=40), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_any_session_leaves_what_its_twin_says(tmp_path_factory: Any, acts: Sequence[str], images: int) -> None:
+    path = tmp_path_factory.mktemp("log") / "answers.jsonl"
+    folder = paper(*map(str, range(images)))
+
+    def new() -> Any:
+        return engines.Labelling(folder, [GENDER, AGE], AnnotationLog(path))
+
+    engine, twin = new(), Twin(images, 2)
+    place = engine.start("ada")
+    for act in acts:
+        if act == "restart":
+            engine = new()
+            place, twin.step = engine.start("ada"), twin.first_open(0)
+        elif act in ("back", "forward"):
+            place = getattr(engine, act)(place)
+            getattr(twin, act)()
+        else:
+            question = engine.view(place).question
+            place = engine.answer(place, int(act))
+            twin.answer(question.choices[int(act)] if question else "")
+        assert place.step == twin.step
+    view = engine.view(place)
+    order = [record.path for record in engine._order("ada")]
+    kept = {key[1:]: answer.value for key, answer in AnnotationLog(path).answers().items()}
+    said = {
+        (image, q): v
+        for image, row in zip(order, twin.said, strict=True)
+        for q, v in zip(("gender", "age"), row, strict=True)
+    }
+    assert kept == {key: value for key, value in said.items() if value is not None}
+    assert view.done == sum(not twin.open(2 * i) and not twin.open(2 * i + 1) for i in range(images))
+
+
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    draw(tmp_path)
+    place = study(tmp_path).start("ada")
+    engine = study(tmp_path)
+    for _ in range(4):
+        place = engine.answer(place, 2)
+    again = study(tmp_path)
+    assert again.start("ada").step == place.step == 4
+    assert again.view(again.start("ada")).done == 4
+    assert again.start("ben").step == 0
+    assert again.progress() == {"ada": 4}
+    assert again.start("ADA").annotator == "ada"  # one person, however spelled
+
+
+def test_a_crash_in_the_middle_of_a_line_costs_that_answer_alone(tmp_path: Path) -> None:
+    draw(tmp_path)
+    engine = study(tmp_path)
+    engine.answer(engine.answer(engine.start("ada"), 0), 1)
+    whole = engine.log.path.read_bytes()
+    engine.log.path.write_bytes(whole[:-20])
+    with pytest.warns(UserWarning, match="cut off, as by a crash"):
+        again = study(tmp_path)
+    with pytest.warns(UserWarning, match="cut off"):
+        place = again.start("ada")
+    assert place.step == 1
+    with pytest.warns(UserWarning, match="cut off"):
+        again.answer(place, 0)
+    assert [a.value for a in read_log(engine.log.path)[0]] == ["male", "male"]
+
+
+def test_after_the_last_image_there_is_nothing_to_ask(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"))
+    end = engine.answer(engine.start("ada"), 0)
+    view = engine.view(end)
+    assert (end.step, view.question, view.picture, view.done, view.images) == (None, None, None, 1, 1)
+    assert engine.answer(end, 0) == end
+    assert engine.forward(end) == end
+    assert engine.view(engine.back(end)).given == "male"
+    assert engine.start("ada").step is None
+
+
+def test_an_image_that_was_passed_over_is_asked_in_the_end(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper("a", "b", "c"), [GENDER], AnnotationLog(tmp_path / "x"))
+    following = engine.answer(engine.at("ada", 2), 0)
+    assert following.step == 0
+    assert engine.answer(engine.answer(following, 0), 0).step is None
+
+
+def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
+    names = [f"annotator {i}" for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: seen(engine, names[i], i % 4), range(8)))
+    answers = engine.log.answers()
+    assert len(answers) == 8 * 12 == len(read_log(engine.log.path)[0])
+    assert all(answer.value == GENDER.choices[names.index(answer.annotator) % 4] for answer in answers.values())
+
+
+def test_two_pages_of_one_annotator_share_the_answers(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper("a", "b"), [GENDER], AnnotationLog(tmp_path / "x"))
+    one, two = engine.start("ada"), engine.start("ada")
+    engine.answer(one, 0)
+    assert engine.answer(two, 1).step == 1
+
+
+def test_an_answer_that_cannot_be_written_is_not_taken_for_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.Labelling(paper("a", "b"), [GENDER], AnnotationLog(tmp_path / "x"))
+    place = engine.start("ada")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AnnotationLog, "append", full)
+        with pytest.raises(OSError, match="No space"):
+            engine.answer(place, 0)
+    assert (engine.view(place).given, engine.view(place).done) == (None, 0)
+    assert engine.answer(place, 0).step == 1
+
+
+def test_a_broken_file_is_shown_as_broken(tmp_path: Path) -> None:
+    drawn = draw(tmp_path, images=1)
+    for image in drawn:
+        drawn.path(image).write_bytes(b"\x89PNG but no more")
+    engine = study(tmp_path)
+    view = engine.view(engine.start("ada"))
+    assert view.picture is None
+    assert view.question == GENDER
+
+
+@pytest.mark.parametrize("choice", [-1, 4, 99])
+def test_a_choice_that_is_none_is_refused(tmp_path: Path, choice: int) -> None:
+    engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"))
+    with pytest.raises(InvalidInputError, match=f"choice of gender: expected 0 to 3, got {choice}"):
+        engine.answer(engine.start("ada"), choice)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_a_step_that_is_none_is_refused(tmp_path: Path, step: int) -> None:
+    engine = engines.Labelling(paper("a", "b"), [GENDER], AnnotationLog(tmp_path / "x"))
+    with pytest.raises(InvalidInputError, match="step: expected a number from 0 to 1"):
+        engine.at("ada", step)
+
+
+def test_a_file_with_other_choices_is_not_mixed_with_these(tmp_path: Path) -> None:
+    log = AnnotationLog(tmp_path / "x")
+    log.append("a", "ada", "gender", "man")
+    log.append("a", "ada", "size", "large")
+    with pytest.raises(InvalidInputError, match=r"answers about gender such as 'man', .*choose another --out"):
+        engines.Labelling(paper("a"), [GENDER], log)
+
+
+def test_a_large_study_answers_at_once(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper(*map(str, range(20_000))), [GENDER, AGE], AnnotationLog(tmp_path / "x"))
+    place = engine.start("ada")
+    began = time.process_time()
+    for _ in range(5):
+        place = engine.answer(place, 0)
+        engine.view(place)
+    assert (time.process_time() - began) / 5 < 0.25
+
+
+# ---- names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["Ada", "ben-2", "Jean-Luc O'Neill", "дана", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
+)
+def test_names_of_people_are_taken(name: str) -> None:
+    assert asking.annotator_name(f"  {name} ") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "Type your name"),
+        ("   \n", "Type your name"),
+        ("...", "Type your name, with at least one letter"),
+        ("..", "Type your name"),
+        ("../../etc/passwd", "leave out /"),
+        ("C:\\ada", r"leave out : \\"),
+        ("ada😀", "leave out 😀"),
+        ("<b>ada</b>", "leave out / < >"),
+        ("ada\u202egnp", r"leave out U\+202E"),
+        ("ada\x00", r"leave out U\+0000"),
+        ("a" * 41, "at most 40 characters, this one has 41"),
+        ("a" * 10_000, "at most 40 characters, this one has 10000"),
+    ],
+)
+def test_odd_names_get_a_clear_message(name: str, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        asking.annotator_name(name)
+
+
+def test_names_that_look_alike_are_one(tmp_path: Path) -> None:
+    assert asking.annotator_name("Jose\u0301") == "José"
+    assert asking.annotator_name("a  b\tc") == "a b c"
+    assert asking.annotator_name("ADA", known=["Ada"]) == "Ada"
+
+
+def test_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
+    engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["Ada", "Ben", "Ada"])
+    assert engine.annotators == ("Ada", "Ben")
+    assert engine.start("ben").annotator == "Ben"
+    assert engine.progress() == {"Ada": 0, "Ben": 0}
+    with pytest.raises(InvalidInputError, match="This study is for Ada, Ben; ask whoever runs it"):
+        engine.start("eve")
+    with pytest.raises(InvalidInputError, match="leave out /"):
+        engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["a/b"])
+
+
+# ---- questions -----------------------------------------------------------------------------------------------
+
+
+def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
+    (gender,) = asking.questions_of(["gender"])
+    assert gender.choices == ("male", "female", CANNOT_TELL, NO_PERSON)
+    (glasses, race) = asking.questions_of(["glasses", "race"], ["with, without", "fairface-race"])
+    assert glasses.values == ("with", "without")
+    assert len(race.choices) == 9  # a key for each
+    (tone,) = asking.questions_of(["tone"], prompt_set="skin-tone")
+    assert tone.values[0] == "pale"
+    (own,) = asking.questions_of(["gender"], ["man,woman"], "professions-gender")
+    assert own.values == ("man", "woman")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "choices", "text"),
+    [
+        ([], [], "say what is judged: --attribute gender"),
+        (["gender", "gender"], [], "expected different attributes"),
+        (["gender"], ["a,b", "c,d"], "got --attribute gender and 2 --choices"),
+        (["glasses"], [], r"--attribute glasses: its values are not known; list them, .* age, backgrounds"),
+        (["gender"], ["male"], "two or more different values such as male,female, got 'male'"),
+        (["gender"], ["male,male"], "two or more different values"),
+        (["gender"], ["male,,female"], "two or more different values"),
+        (["gender"], ["male,no person"], "'no person' is always offered; leave it out"),
+        (["gender"], ["male,no majority"], "'no majority' is always offered"),
+        (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
+        ([" "], ["a,b"], "expected a name such as gender, got ' '"),
+    ],
+)
+def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        asking.questions_of(attributes, choices)
+
+
+# ---- folders -------------------------------------------------------------------------------------------------
+
+
+def kinds(folder: Any) -> set[tuple[str, str, int]]:
+    return {(record.variant, record.concept, record.seed) for record in folder.records}
+
+
+def test_of_a_drawn_folder_the_unseen_concepts_are_labelled(tmp_path: Path) -> None:
+    drawn = draw(tmp_path)
+    folder = folders.ImageFolder.open(tmp_path)
+    assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
+    assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
+    assert len(folders.ImageFolder.open(tmp_path, part="both").records) == 24
+    assert {r.concept for r in folders.ImageFolder.open(tmp_path, part="train").records} == {"doctor", "nurse"}
+    assert all(record.stated is None for record in folder.everything)
+    assert len(drawn) > len(folder.everything) == 24
+
+
+def test_a_limit_takes_the_same_seeds_of_every_variant(tmp_path: Path) -> None:
+    draw(tmp_path)
+    folder = folders.ImageFolder.open(tmp_path, limit=2)
+    assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in (0, 1)}
+
+
+def test_images_that_are_not_drawn_yet_are_counted(tmp_path: Path) -> None:
+    drawn = draw(tmp_path)
+    for image in drawn.select(variant="cali", part="unseen"):
+        drawn.path(image).unlink()
+    folder = folders.ImageFolder.open(tmp_path)
+    assert (len(folder.records), folder.missing) == (6, 6)
+    shutil.rmtree(tmp_path / "none")
+    with pytest.raises(InvalidInputError, match="none of the 12 images of part 'unseen' is there; draw them first"):
+        folders.ImageFolder.open(tmp_path)
+
+
+def test_without_unseen_concepts_all_are_labelled(tmp_path: Path) -> None:
+    draw(tmp_path, concepts="train")
+    assert len(folders.ImageFolder.open(tmp_path).records) == 12
+
+
+def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
+    draw(tmp_path / "out" / "images" / "gender")
+    assert folders.ImageFolder.open(tmp_path / "out").root == tmp_path / "out" / "images" / "gender"
+    assert folders.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
+    draw(tmp_path / "out" / "images" / "race")
+    with pytest.raises(InvalidInputError, match=r"images of several tasks; choose one of .*gender, .*race"):
+        folders.ImageFolder.open(tmp_path / "out")
+
+
+def test_any_folder_of_images_will_do(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "c.webp", ".hidden.png", "notes.txt", "answers.jsonl"):
+        path = tmp_path / name
+        if path.suffix.lower() in folders.SUFFIXES:
+            Image.new("RGB", (4, 4)).save(path)
+        else:
+            path.write_text("")
+    folder = folders.ImageFolder.open(tmp_path)
+    assert [(r.path, r.variant, r.seed) for r in folder.records] == [
+        ("a.JPG", "images", 0),
+        ("b.png", "images", 1),
+        ("c.webp", "images", 2),
+    ]
+    assert len(folders.ImageFolder.open(tmp_path, limit=2).records) == 2
+
+
+def test_folders_below_are_variants_that_are_compared(tmp_path: Path) -> None:
+    for path in ("after/doctor/1.png", "after/nurse/1.png", "none/doctor/1.png", "none/nurse/1.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / path)
+    records = folders.ImageFolder.open(tmp_path).records
+    assert {(r.variant, r.concept) for r in records} == {(v, c) for v in ("after", "none") for c in ("doctor", "nurse")}
+    twins = [r.seed for r in records if r.concept == "doctor"]
+    assert twins[0] == twins[1]
+
+
+def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no such folder"):
+        folders.ImageFolder.open(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match=r"no images \(.jpeg, .jpg, .png, .webp\)"):
+        folders.ImageFolder.open(tmp_path)
+    with pytest.raises(InvalidInputError, match="part: expected one of unseen, train, both, got 'half'"):
+        folders.ImageFolder.open(tmp_path, part="half")

@@ -32,7 +32,7 @@ HEAD = """
 closed form. That mitigates bias, and the bars measure by how much; it does not make a model fair.</p></div>
 """
 EPILOG = """
-examples:
+Examples:
   vldebias demo
   vldebias demo --pipeline stabilityai/stable-diffusion-2-1 --model ViT-B-32 --pretrained openai --device cuda
   vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data.decoding import decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_judge import logit_scale
+from vldebias.evaluation.judging.clip import logit_scale
 from vldebias.hosts.images import image_encoder
 
 from .compare_draw import AFTER, BEFORE

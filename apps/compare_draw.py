@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from PIL import Image, PngImagePlugin
 
-from vldebias.evaluation.drawn import KEY
-from vldebias.evaluation.judges import Judge, decide, predict
+from vldebias.evaluation.drawing.drawn import KEY
+from vldebias.evaluation.judging.judges import Judge, decide, predict
 
 from .compare_engine import Engine
 from .compare_judges import SURE

@@ -19,7 +19,7 @@ from vldebias.prompts import PromptSet
 from .compare_settings import Mitigation
 
 if TYPE_CHECKING:
-    from vldebias.evaluation.judges import Judge
+    from vldebias.evaluation.judging.judges import Judge
     from vldebias.evaluation.texts import Texts
     from vldebias.hosts import Host
     from vldebias.loading import Loaded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vldebias.evaluation.backgrounds import background_judge
-from vldebias.evaluation.clip_judge import ClipJudge, Question
-from vldebias.evaluation.judges import FunctionJudge, Judge, JudgePanel, MiniatureJudge
+from vldebias.evaluation.generation.backgrounds import background_judge
+from vldebias.evaluation.judging.clip import ClipJudge, Question
+from vldebias.evaluation.judging.judges import FunctionJudge, Judge, JudgePanel, MiniatureJudge
 from vldebias.prompts import PromptSet
 
 from .compare_settings import Mitigation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.evaluation.pictures import COLOURS, INK, subplots
+from vldebias.evaluation.report.pictures import COLOURS, INK, subplots
 
 from .compare_draw import AFTER, BEFORE
 from .compare_inspect import Inspection

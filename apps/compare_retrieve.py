@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.retrieval_scores import scores
-from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.evaluation.retrieval.scores import scores
+from vldebias.evaluation.retrieval.skew import Gallery, Rules
 from vldebias.metrics.rankings import rankings
 
 from .compare_draw import AFTER, BEFORE

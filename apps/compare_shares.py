@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.evaluation.discrepancies import Counts
+from vldebias.evaluation.generation.discrepancies import Counts
 
 __all__ = ["UNKNOWN_NAME", "Attribute", "Share", "measure", "wilson"]
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from vldebias.cli.common import Json, err, out, print_json
-from vldebias.evaluation.annotation_log import AnnotationLog
-from vldebias.evaluation.report import print_table
+from vldebias.evaluation.human.log import AnnotationLog
+from vldebias.evaluation.report.pages import print_table
 
 from .label_engine import Labelling
 from .label_images import ImageFolder

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import NO_PERSON, AnnotationLog
-from vldebias.evaluation.drawn_record import DrawnRecord
+from vldebias.evaluation.drawing.record import DrawnRecord
+from vldebias.evaluation.human.log import NO_PERSON, AnnotationLog
 
 from .label_images import ImageFolder
 from .label_questions import Question, annotator_name

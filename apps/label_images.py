@@ -12,9 +12,9 @@ from PIL import Image
 
 from vldebias.data.decoding import decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing_plan import DrawnImage
-from vldebias.evaluation.drawn import PLAN, DrawnSet
-from vldebias.evaluation.drawn_record import Drawn, DrawnRecord
+from vldebias.evaluation.drawing.drawn import PLAN, DrawnSet
+from vldebias.evaluation.drawing.plan import DrawnImage
+from vldebias.evaluation.drawing.record import Drawn, DrawnRecord
 
 __all__ = ["PARTS", "ImageFolder"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON
-from vldebias.evaluation.votes import NO_MAJORITY
+from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON
+from vldebias.evaluation.human.votes import NO_MAJORITY
 from vldebias.prompts import load_prompts
 from vldebias.resources import prompt_names
 

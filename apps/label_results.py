@@ -9,11 +9,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import read_annotations
-from vldebias.evaluation.human import EVERYTHING, evaluate_annotations
+from vldebias.evaluation.human.annotations import read_annotations
+from vldebias.evaluation.human.evaluator import EVERYTHING, evaluate_annotations
+from vldebias.evaluation.human.votes import VOTES
+from vldebias.evaluation.report.wording import change, metric_title, number, verdict
 from vldebias.evaluation.result import Figure, Result, commit, versions
-from vldebias.evaluation.votes import VOTES
-from vldebias.evaluation.wording import change, metric_title, number, verdict
 
 from .label_engine import Labelling
 

@@ -6,7 +6,7 @@ python eval/bench_skew.py --json eval/results/bench_skew.json
 Coverage. Galleries of n images are drawn from a made-up population: q queries score an image by its group (a lean of
 the query to the group), a part that the queries share, and noise. The truth is the expected mean MaxSkew@k of a gallery
 of n images, from many galleries. Counted is how often a 95 % interval over images holds it: as percentiles of the
-resampled values, and re-centred as `vldebias.evaluation.retrieval_figures` does. "limit" is MaxSkew@k of a gallery a
+resampled values, and re-centred as `vldebias.evaluation.retrieval.figures` does. "limit" is MaxSkew@k of a gallery a
 hundred times as large at the same k / n: what the interval is not about.
 
 Time. One query's MaxSkew@k, MinSkew@k and NDKL@k on resampled galleries, along the ranking against a sort and three
@@ -30,8 +30,8 @@ from rich.table import Table
 
 from vldebias.data import Labels
 from vldebias.evaluation.result import commit, versions
-from vldebias.evaluation.retrieval_figures import recentred
-from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.evaluation.retrieval.figures import recentred
+from vldebias.evaluation.retrieval.skew import Gallery, Rules
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.rankings import rankings, resampled_weights
 

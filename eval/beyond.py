@@ -32,7 +32,7 @@ from rich.console import Console
 
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
-from vldebias.evaluation.report import print_table, write_page
+from vldebias.evaluation.report.pages import print_table, write_page
 from vldebias.evaluation.result import Figure, Protocol, Result, commit, versions
 from vldebias.prompts import load_prompts
 

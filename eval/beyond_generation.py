@@ -15,7 +15,7 @@ import vldebias
 from vldebias.attachment import Attachment
 from vldebias.bounded import Bound
 from vldebias.errors import VldebiasWarning
-from vldebias.evaluation.generation import generate
+from vldebias.evaluation.generation.evaluator import generate
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Protocol

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels
 from vldebias.equalise import Reference
-from vldebias.evaluation.intervals import Measured, figures
+from vldebias.evaluation.intervals import Measured, figures, worst_group
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Protocol
-from vldebias.evaluation.retrieval_scores import scores
-from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.evaluation.retrieval.scores import scores
+from vldebias.evaluation.retrieval.skew import Gallery, Rules
 from vldebias.evaluation.texts import Texts
-from vldebias.evaluation.zero_shot import worst_group
 from vldebias.metrics.rankings import rankings
 from vldebias.prompts import PromptSet, load_prompts
 

@@ -20,7 +20,7 @@ from vldebias.equalise import Reference
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Protocol
-from vldebias.evaluation.retrieval_scores import scores
+from vldebias.evaluation.retrieval.scores import scores
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.prompts import PromptSet
 

@@ -27,7 +27,7 @@ from typing import Any
 from gradio_client import Client
 from PIL import Image
 
-from vldebias.evaluation.drawn import KEY
+from vldebias.evaluation.drawing.drawn import KEY
 from vldebias.evaluation.result import commit, versions
 
 STEPS = 2

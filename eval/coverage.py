@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from vldebias.evaluation.group_bootstrap import GroupCounts, Reweighted, average, gap, wilson_interval, worst
+from vldebias.evaluation.groups.bootstrap import GroupCounts, Reweighted, average, gap, wilson_interval, worst
 from vldebias.evaluation.result import commit, versions
 
 RESULT = Path(__file__).parent / "results" / "coverage.json"

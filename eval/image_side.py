@@ -39,7 +39,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.part import Part
-from vldebias.evaluation.report import print_table
+from vldebias.evaluation.report.pages import print_table
 from vldebias.evaluation.result import Protocol, Result, commit, versions
 from vldebias.evaluation.texts import Texts
 from vldebias.prompts import PromptSet, load_prompts

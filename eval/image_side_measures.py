@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from vldebias.api import fit_projection
 from vldebias.data import Labels, cross
-from vldebias.evaluation.group_figures import Classified, GroupFigures
+from vldebias.evaluation.groups.figures import Classified, GroupFigures
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Figure, Protocol

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vldebias.evaluation.pictures import COLOURS, INK, save_png, subplots
+from vldebias.evaluation.report.pictures import COLOURS, INK, save_png, subplots
 from vldebias.evaluation.result import Figure, Result
 
 __all__ = ["draw"]

@@ -19,11 +19,10 @@ from real_clip import data_file, load
 
 from vldebias.choosing import BOUND
 from vldebias.equalise import Reference
-from vldebias.evaluation.intervals import Statistic
-from vldebias.evaluation.retrieval_scores import scores
-from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.evaluation.intervals import Statistic, worst_group
+from vldebias.evaluation.retrieval.scores import scores
+from vldebias.evaluation.retrieval.skew import Gallery, Rules
 from vldebias.evaluation.texts import Texts, TextTable
-from vldebias.evaluation.zero_shot import worst_group
 from vldebias.gaps import Pool
 from vldebias.hosts import Host
 from vldebias.metrics.rankings import rankings

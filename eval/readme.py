@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from vldebias.evaluation.report import markdown_table
+from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.result import Result
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,7 @@ from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Figure, Protocol, Result, commit, versions
-from vldebias.evaluation.retrieval import evaluate_retrieval
+from vldebias.evaluation.retrieval.evaluator import evaluate_retrieval
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.prompts import PromptSet
 

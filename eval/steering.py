@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from features import image_features, text_features
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -41,12 +42,11 @@ from torch import Tensor
 
 from vldebias import debias, steer
 from vldebias.data import UNKNOWN
-from vldebias.evaluation.clip_score import clip_score
-from vldebias.evaluation.discrepancies import Counts
-from vldebias.evaluation.drawing_plan import DrawnImage
+from vldebias.evaluation.drawing.plan import DrawnImage
+from vldebias.evaluation.generation.discrepancies import Counts
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.result import Figure, Protocol, Result, commit, versions
-from vldebias.evaluation.zero_shot import image_features, text_features
+from vldebias.evaluation.scores.clip_score import clip_score
 from vldebias.fingerprint import weights_fingerprint
 from vldebias.miniature import load_clip, load_judge, load_pipeline
 from vldebias.miniature.portraits import GENDERS, PROFESSIONS, TONES

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from features import image_features
 from numpy.typing import NDArray
 from real_clip import FILE, Real, data_file, load
 from rich.console import Console
@@ -38,7 +39,6 @@ from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.result import Figure, Protocol, Result, commit, versions
 from vldebias.evaluation.texts import Texts
-from vldebias.evaluation.zero_shot import image_features
 from vldebias.miniature import load_clip
 from vldebias.miniature.portraits import GENDERS, sample
 from vldebias.prompts import PromptSet, load_prompts

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from vldebias.cli import app
 from vldebias.errors import VldebiasError
 from vldebias.evaluation.result import Figure, Protocol, Result
-from vldebias.evaluation.suites import list_suites
+from vldebias.evaluation.suites.load import list_suites
 
 RUNNER = CliRunner()
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vldebias.choosing import LAMS
-from vldebias.evaluation.pictures import read_metadata
+from vldebias.evaluation.intervals import worst_group
+from vldebias.evaluation.report.pictures import read_metadata
 from vldebias.evaluation.result import Figure, Result
-from vldebias.evaluation.zero_shot import worst_group
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "eval" / "results" / "pareto.json"

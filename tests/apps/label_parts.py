@@ -5,10 +5,10 @@ from typing import Any
 
 from PIL import Image
 
-from vldebias.evaluation.annotation_log import AnnotationLog
-from vldebias.evaluation.drawing_plan import Variant
-from vldebias.evaluation.drawn import DrawnSet, write_png
-from vldebias.evaluation.planning import make_plan
+from vldebias.evaluation.drawing.drawn import DrawnSet, write_png
+from vldebias.evaluation.drawing.plan import Variant
+from vldebias.evaluation.drawing.planning import make_plan
+from vldebias.evaluation.human.log import AnnotationLog
 from vldebias.prompts import PromptSet
 from vldebias.resources import load_app
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from vldebias import resources
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import AnnotationLog
+from vldebias.evaluation.human.log import AnnotationLog
 from vldebias.evaluation.result import Result
 
 

@@ -12,7 +12,7 @@ from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, v
 from compare_parts import BAD_UPLOADS, ODD_PROMPTS, encoded
 from PIL import Image
 
-from vldebias.evaluation.drawn import KEY
+from vldebias.evaluation.drawing.drawn import KEY
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from vldebias.attachment import attachment_of
 from vldebias.data import Embeddings, Labels
 from vldebias.data.embedding_files import save_embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawn import KEY
+from vldebias.evaluation.drawing.drawn import KEY
 from vldebias.metrics import attribute_shares, max_skew
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

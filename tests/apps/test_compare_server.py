@@ -19,7 +19,7 @@ from compare_parts import BAD_UPLOADS, FINE_PROMPTS, ODD_PROMPTS, built, drawing
 from gradio_client import Client
 from PIL import Image
 
-from vldebias.evaluation.drawn import KEY
+from vldebias.evaluation.drawing.drawn import KEY
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")]
 

@@ -12,8 +12,8 @@ from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, v
 from label_parts import AGE, GENDER, draw, study
 from PIL import Image
 
-from vldebias.evaluation.annotation_log import NO_PERSON, Answer, read_log
-from vldebias.evaluation.drawn import write_png
+from vldebias.evaluation.drawing.drawn import write_png
+from vldebias.evaluation.human.log import NO_PERSON, Answer, read_log
 from vldebias.miniature.data import open_world
 
 pytestmark = pytest.mark.slow

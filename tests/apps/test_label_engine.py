@@ -17,8 +17,8 @@ from label_parts import AGE, GENDER, asking, draw, engines, folders, study
 from PIL import Image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
-from vldebias.evaluation.drawn_record import Drawn
+from vldebias.evaluation.drawing.record import Drawn
+from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
 
 
 class Paper(folders.ImageFolder):

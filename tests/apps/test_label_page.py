@@ -20,7 +20,7 @@ from label_parts import AGE, GENDER, draw, findings, label, pages, study
 from PIL import Image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import AnnotationLog
+from vldebias.evaluation.human.log import AnnotationLog
 from vldebias.resources import load_app
 
 serving = load_app("serving")
@@ -281,9 +281,9 @@ def labelled(folder: Path, out: Path, **options: Any) -> Any:
 def test_results_are_those_of_the_human_suite(folder: Path, tmp_path: Path) -> None:
     from rich.console import Console
 
-    from vldebias.evaluation.runner import run_suite
-    from vldebias.evaluation.session import Options
-    from vldebias.evaluation.suites import load_suite
+    from vldebias.evaluation.suites.load import load_suite
+    from vldebias.evaluation.suites.runner import run_suite
+    from vldebias.evaluation.suites.session import Options
 
     labelled(folder, tmp_path / "answers.jsonl", part="both")
     engine = study(folder, GENDER, AGE, out=tmp_path / "answers.jsonl")  # asks for less than was labelled

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.evaluation.drawing_plan import DrawnImage, Variant
-from vldebias.evaluation.drawn import DrawnSet, write_png
-from vldebias.evaluation.judges import FunctionJudge
-from vldebias.evaluation.planning import make_plan
+from vldebias.evaluation.drawing.drawn import DrawnSet, write_png
+from vldebias.evaluation.drawing.plan import DrawnImage, Variant
+from vldebias.evaluation.drawing.planning import make_plan
+from vldebias.evaluation.judging.judges import FunctionJudge
 from vldebias.prompts import PromptSet
 
 TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")

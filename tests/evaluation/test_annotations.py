@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON
-from vldebias.evaluation.annotations import NOT_ANSWERED, read_annotations
+from vldebias.evaluation.human.annotations import NOT_ANSWERED, read_annotations
+from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON
 
 
 def line(image: str, annotator: str, value: str, time: str | None = None, attribute: str = "gender") -> str:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotation_log import CANNOT_TELL, NO_PERSON, AnnotationLog, Answer
-from vldebias.evaluation.annotations import NOT_ANSWERED, Annotations, read_annotations
-from vldebias.evaluation.drawn_record import Drawn, by_variant
-from vldebias.evaluation.human import EVERYTHING, evaluate_annotations
-from vldebias.evaluation.human_figures import radius
+from vldebias.evaluation.drawing.record import Drawn, by_variant
+from vldebias.evaluation.human.annotations import NOT_ANSWERED, Annotations, read_annotations
+from vldebias.evaluation.human.evaluator import EVERYTHING, evaluate_annotations
+from vldebias.evaluation.human.figures import radius
+from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON, AnnotationLog, Answer
+from vldebias.evaluation.human.votes import NO_MAJORITY, count_votes, options
 from vldebias.evaluation.result import Figure, Protocol
-from vldebias.evaluation.votes import NO_MAJORITY, count_votes, options
 from vldebias.metrics import attribute_shares, discrepancy, krippendorff_alpha
 
 NAMES = ("male", "female")
@@ -370,11 +370,11 @@ def test_from_a_drawn_folder_through_the_log_to_the_figures_of_the_automatic_eva
     """People who say what the judge says get the judge's figures; the log, the folder and the measures fit together."""
     from dataclasses import replace
 
-    from vldebias.evaluation.drawing_plan import Variant
-    from vldebias.evaluation.drawn import DrawnSet
-    from vldebias.evaluation.generation import evaluate_generation
-    from vldebias.evaluation.judgements import judge_images, labels_of
-    from vldebias.evaluation.judges import MiniatureJudge
+    from vldebias.evaluation.drawing.drawn import DrawnSet
+    from vldebias.evaluation.drawing.plan import Variant
+    from vldebias.evaluation.generation.evaluator import evaluate_generation
+    from vldebias.evaluation.judging.judgements import judge_images, labels_of
+    from vldebias.evaluation.judging.judges import MiniatureJudge
     from vldebias.miniature import load_pipeline
     from vldebias.prompts import load_prompts
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.annotation_log import CANNOT_TELL, AnnotationLog, read_log
-from vldebias.evaluation.annotations import read_annotations
+from vldebias.evaluation.human.annotations import read_annotations
+from vldebias.evaluation.human.log import CANNOT_TELL, AnnotationLog, read_log
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
 APPENDS = """
 import sys
 from pathlib import Path
-from vldebias.evaluation.annotation_log import AnnotationLog
+from vldebias.evaluation.human.log import AnnotationLog
 log = AnnotationLog(Path(sys.argv[1]))
 for i in range(int(sys.argv[3])):
     log.append(f"{'x' * 3000}{i}.png", sys.argv[2], "gender", "male")

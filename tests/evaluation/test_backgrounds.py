@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 from diffusers_tiny import sd
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.backgrounds import background_judge, evaluate_backgrounds, subject_prompts
-from vldebias.evaluation.drawn import DrawnSet
-from vldebias.evaluation.judges import FunctionJudge, decide
+from vldebias.evaluation.drawing.drawn import DrawnSet
+from vldebias.evaluation.generation.backgrounds import background_judge, evaluate_backgrounds, subject_prompts
+from vldebias.evaluation.judging.judges import FunctionJudge, decide
 from vldebias.miniature import birds, load_clip
 from vldebias.prompts import PromptSet, load_prompts
 

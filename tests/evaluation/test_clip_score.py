@@ -9,8 +9,8 @@ from PIL import Image
 
 import vldebias
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_score import SCALES, clip_score, evaluate_clip_score
-from vldebias.evaluation.drawn_record import Drawn
+from vldebias.evaluation.drawing.record import Drawn
+from vldebias.evaluation.scores.clip_score import SCALES, clip_score, evaluate_clip_score
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip, load_transformers_clip, portraits

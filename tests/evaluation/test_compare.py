@@ -11,7 +11,7 @@ from made_figures import figure, protocol, result
 from rich.console import Console
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.compare import compare, independent_difference, print_comparison, write_comparison
+from vldebias.evaluation.report.comparison import compare, independent_difference, print_comparison, write_comparison
 from vldebias.evaluation.result import Result
 
 one = {"structure": "a", "norms": [1.0], "waves": [1.0]}

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from vldebias.evaluation.group_bootstrap import GroupCounts, average, worst
+from vldebias.evaluation.groups.bootstrap import GroupCounts, average, worst
 
 ROOT = Path(__file__).parents[2]
 

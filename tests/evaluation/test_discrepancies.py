@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.discrepancies import Counts
+from vldebias.evaluation.generation.discrepancies import Counts
 from vldebias.metrics import attribute_shares
 
 

@@ -19,12 +19,12 @@ from diffusers_tiny import gender, sd, sdxl
 from vldebias import debias
 from vldebias.attachment import attachment_of
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.evaluation import drawing
-from vldebias.evaluation.drawing import draw
-from vldebias.evaluation.drawing_folder import identity, joint_fingerprint
-from vldebias.evaluation.drawing_plan import NOT_KEPT, DrawnImage, Plan, Variant
-from vldebias.evaluation.drawn import DrawnSet, read_png, write_png
-from vldebias.evaluation.planning import make_plan
+from vldebias.evaluation.drawing import run as drawing
+from vldebias.evaluation.drawing.drawn import DrawnSet, read_png, write_png
+from vldebias.evaluation.drawing.folder import identity, joint_fingerprint
+from vldebias.evaluation.drawing.plan import NOT_KEPT, DrawnImage, Plan, Variant
+from vldebias.evaluation.drawing.planning import make_plan
+from vldebias.evaluation.drawing.run import draw
 from vldebias.fingerprint import fingerprint_matches
 from vldebias.prompts import PromptSet
 

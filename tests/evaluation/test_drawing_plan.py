@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing_plan import NOT_KEPT, Plan, Variant
-from vldebias.evaluation.planning import make_plan
+from vldebias.evaluation.drawing.plan import NOT_KEPT, Plan, Variant
+from vldebias.evaluation.drawing.planning import make_plan
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
 MODEL: dict[str, Any] = {"pipeline": "Tiny", "id": None, "fingerprints": {}}

@@ -15,10 +15,10 @@ from PIL import Image
 from scipy.linalg import sqrtm
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.drawn_record import Drawn
-from vldebias.evaluation.fid import evaluate_fid
-from vldebias.evaluation.gaussians import FrechetReference, Moments, jackknife
-from vldebias.evaluation.inception import InceptionFeatures
+from vldebias.evaluation.drawing.record import Drawn
+from vldebias.evaluation.scores.fid import evaluate_fid
+from vldebias.evaluation.scores.gaussians import FrechetReference, Moments, jackknife
+from vldebias.evaluation.scores.inception import InceptionFeatures
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip, portraits
 
@@ -288,7 +288,7 @@ def test_inception_from_a_file(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_no_warning_with_enough_images() -> None:
-    from vldebias.evaluation.fid import _warn_of_few
+    from vldebias.evaluation.scores.fid import _warn_of_few
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

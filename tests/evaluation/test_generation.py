@@ -13,12 +13,12 @@ from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.diagnostics import pair_distance
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing_plan import Variant
-from vldebias.evaluation.drawn import DrawnSet
-from vldebias.evaluation.generation import evaluate_generation, generate
-from vldebias.evaluation.generation_parts import measure_drawn
-from vldebias.evaluation.judges import FunctionJudge, MiniatureJudge
-from vldebias.evaluation.pair_distances import pair_distances
+from vldebias.evaluation.drawing.drawn import DrawnSet
+from vldebias.evaluation.drawing.plan import Variant
+from vldebias.evaluation.generation.evaluator import evaluate_generation, generate
+from vldebias.evaluation.generation.pair_distances import pair_distances
+from vldebias.evaluation.generation.parts import measure_drawn
+from vldebias.evaluation.judging.judges import FunctionJudge, MiniatureJudge
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Result
 from vldebias.fitting import Fit
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_drawn(painted: tuple[Dr
 
 
 def test_stated_values_are_found_by_their_words(painted: tuple[DrawnSet, Shows]) -> None:
-    from vldebias.evaluation.generation_parts import stated_attribute
+    from vldebias.evaluation.generation.parts import stated_attribute
 
     assert stated_attribute(PEOPLE, Reader()) == ("gender", {"male": 0, "female": 1})
     tones = {"pale": 0, "light": 1, "tan": 2, "brown": 3, "dark": 4}

@@ -14,9 +14,9 @@ import json, sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from vldebias import load_prompts
-from vldebias.evaluation.drawing_plan import Variant
-from vldebias.evaluation.generation import evaluate_generation
-from vldebias.evaluation.judges import MiniatureJudge
+from vldebias.evaluation.drawing.plan import Variant
+from vldebias.evaluation.generation.evaluator import evaluate_generation
+from vldebias.evaluation.judging.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline
 
 parts = evaluate_generation(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ks_2samp
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.group_bootstrap import (
+from vldebias.evaluation.groups.bootstrap import (
     GroupCounts,
     Reweighted,
     average,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from vldebias.diagnostics import diagnose, spurious_cosine
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.agnostic import class_agnostic
-from vldebias.evaluation.cosines import cosine_figures, spurious_by_value
+from vldebias.evaluation.groups.agnostic import class_agnostic
+from vldebias.evaluation.groups.cosines import cosine_figures, spurious_by_value
 from vldebias.evaluation.result import Figure
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import list_prompts, load_prompts

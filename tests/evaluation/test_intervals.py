@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from vldebias.evaluation.intervals import Measured, figures
-from vldebias.evaluation.zero_shot import worst_group
+from vldebias.evaluation.intervals import Measured, figures, worst_group
 from vldebias.metrics import worst_group_accuracy
 
 RNG = np.random.default_rng(0)

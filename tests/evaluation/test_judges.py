@@ -16,8 +16,15 @@ from torch.nn.functional import normalize
 from vldebias import debias, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_judge import NO_PERSON, ClipJudge, Question, logit_scale
-from vldebias.evaluation.judges import ClassifierJudge, FunctionJudge, JudgePanel, MiniatureJudge, decide, predict
+from vldebias.evaluation.judging.clip import NO_PERSON, ClipJudge, Question, logit_scale
+from vldebias.evaluation.judging.judges import (
+    ClassifierJudge,
+    FunctionJudge,
+    JudgePanel,
+    MiniatureJudge,
+    decide,
+    predict,
+)
 from vldebias.miniature import load_clip, load_judge, load_transformers_clip, portraits
 
 GENDER = Question.of({"male": ["male", "man"], "female": ["female", "woman"]}, ["A photo of a {value}."])

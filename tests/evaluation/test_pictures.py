@@ -6,8 +6,8 @@ import torch
 from made_figures import figure, result
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.charts import charts, group_bars, lambda_curves, points, slug
-from vldebias.evaluation.pictures import COLOURS, dumbbells, strength_strips
+from vldebias.evaluation.report.charts import charts, group_bars, lambda_curves, points, slug
+from vldebias.evaluation.report.pictures import COLOURS, dumbbells, strength_strips
 from vldebias.evaluation.result import Figure
 
 METHODS = ("none", "orth", "cali")

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.evaluation.drawing_folder import identity, joint_fingerprint
+from vldebias.evaluation.drawing.folder import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.suites import load_suite
+from vldebias.evaluation.suites.load import load_suite
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,11 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
         figure = result.figure(task, metric, "cali", subset=subset)
         assert figure.interval[0] <= figure.value <= figure.interval[1]
         assert figure.change is not None
+    committed = Result.read(COMMITTED)
+    for figure in result.figures:
+        if figure.task in ("birds", "portraits gender") and not figure.subset:  # the same renders, so the same figures
+            before = committed.figure(figure.task, figure.metric, figure.method)
+            assert figure.value == pytest.approx(before.value, abs=0.01)
     kept = result.figure("generation gender", "stated_right", "cali", subset="unseen professions")
     assert kept.change == (0.0, 0.0, 0.0)  # left alone by the gate: the very same images
     assert (tmp_path / "index.html").read_text().count("data:image/png;base64,") > 5

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.pictures import bars, contact_sheet, read_metadata, save_png
-from vldebias.evaluation.report import (
+from vldebias.evaluation.report.pages import (
     draw_charts,
     markdown,
     markdown_table,
@@ -23,6 +22,7 @@ from vldebias.evaluation.report import (
     render,
     write_page,
 )
+from vldebias.evaluation.report.pictures import bars, contact_sheet, read_metadata, save_png
 from vldebias.evaluation.result import Result, versions
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_figures import figure, protocol, result
 
+from vldebias.evaluation.report.tables import blocks, tables
+from vldebias.evaluation.report.wording import change, is_utility, label, metric_title, number, verdict
 from vldebias.evaluation.result import Figure
-from vldebias.evaluation.tables import blocks, tables
-from vldebias.evaluation.wording import change, is_utility, label, metric_title, number, verdict
 
 METHODS = ("none", "orth", "orth-cali")
 

@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.intervals import Measured, figures
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Figure, Protocol
-from vldebias.evaluation.retrieval import evaluate_retrieval
+from vldebias.evaluation.retrieval.evaluator import evaluate_retrieval
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
 
@@ -126,7 +126,7 @@ def test_each_attribute_has_a_part_and_a_projection_of_its_own() -> None:
 
 def test_blocks_of_images_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     (whole,) = evaluate()
-    monkeypatch.setattr("vldebias.evaluation.retrieval_scores._ROWS", 7)
+    monkeypatch.setattr("vldebias.evaluation.retrieval.scores._ROWS", 7)
     assert evaluate()[0].figures == whole.figures
 
 
@@ -321,42 +321,3 @@ def test_errors(options: dict, text: str) -> None:
 def test_no_attribute_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"prompts: expected attribute -> prompt set .* got none"):
         evaluate_retrieval(GALLERY, TEXTS, {}, task="noise", queries=QUERIES, k=K)
-
-
-@pytest.mark.slow
-def test_the_quickstart_figures_come_out() -> None:
-    """On the embedded portraits every figure of the committed quickstart, but the random ranking, to the last digit."""
-    from vldebias.evaluation.retrieval import Utility
-    from vldebias.evaluation.zero_shot import image_features
-    from vldebias.miniature import load_clip, portraits
-
-    model, preprocess, tokenizer = load_clip()
-    world = portraits.sample(4000, seed=9002, balanced=True)
-    gallery = Embeddings(
-        features=image_features(model, world.images, preprocess).numpy(),
-        ids=tuple(map(str, range(4000))),
-        labels={
-            "gender": Labels(world.gender.numpy(), portraits.GENDERS),
-            "profession": Labels(world.profession.numpy(), portraits.PROFESSIONS),
-        },
-    )
-    people = load_prompts("professions-gender")
-    (part,) = evaluate_retrieval(
-        gallery,
-        Texts(model, tokenizer),
-        {"gender": people},
-        task="portraits",
-        queries=people.held_out_classes,
-        k=20,
-        utility=Utility(relevant="profession"),
-    )
-    committed = json.loads((ROOT / "eval" / "results" / "quickstart.json").read_text(encoding="utf-8"))["figures"]
-    rows = [row for row in committed if row["task"].startswith("portraits") and row["method"] != "random"]
-    assert len(rows) >= 12
-    for row in rows:
-        metric = row["metric"] if "@" in row["metric"] or row["metric"] == "query_cosine" else f"{row['metric']}@20"
-        if row.get("subset"):
-            continue
-        found = figure(part, metric, row["method"])
-        assert found.value == pytest.approx(row["value"], abs=1e-6)
-        assert found.interval == pytest.approx(row["interval"], abs=1e-6)

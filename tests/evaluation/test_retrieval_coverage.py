@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from vldebias.evaluation.retrieval_figures import recentred
+from vldebias.evaluation.retrieval.figures import recentred
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from torchmetrics.retrieval import RetrievalPrecision
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.retrieval_skew import Gallery, Rules
+from vldebias.evaluation.retrieval.skew import Gallery, Rules
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.rankings import rankings, resampled_weights
 

@@ -11,8 +11,8 @@ from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.part import Part
 from vldebias.evaluation.result import Figure
-from vldebias.evaluation.retrieval import Utility, evaluate_retrieval
-from vldebias.evaluation.retrieval_utility import relevance
+from vldebias.evaluation.retrieval.evaluator import Utility, evaluate_retrieval
+from vldebias.evaluation.retrieval.utility import relevance
 from vldebias.evaluation.texts import Texts, TextTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from vldebias.data.embedding_files import save_embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation import runner, steps
-from vldebias.evaluation.report import draw_charts
+from vldebias.evaluation.report.pages import draw_charts
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.runner import run_suite, with_options
-from vldebias.evaluation.session import Options, Session, progress_on
-from vldebias.evaluation.suite_schema import Data, GroupsTask, Suite
-from vldebias.evaluation.suites import load_suite
+from vldebias.evaluation.suites import runner, steps
+from vldebias.evaluation.suites.load import load_suite
+from vldebias.evaluation.suites.runner import run_suite, with_options
+from vldebias.evaluation.suites.schema import Data, GroupsTask, Suite
+from vldebias.evaluation.suites.session import Options, Session, progress_on
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

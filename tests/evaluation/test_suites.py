@@ -9,13 +9,13 @@ import yaml
 from vldebias import resources
 from vldebias.baselines import BASELINES
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.generation.strengths import prompts_of
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.session import WORLDS
-from vldebias.evaluation.steps import queries_of
-from vldebias.evaluation.strengths import prompts_of
-from vldebias.evaluation.studio import prompts_for
-from vldebias.evaluation.suite_schema import GenerationTask, GroupsTask, RetrievalTask, TextsTask
-from vldebias.evaluation.suites import list_suites, load_suite
+from vldebias.evaluation.suites.load import list_suites, load_suite
+from vldebias.evaluation.suites.schema import GenerationTask, GroupsTask, RetrievalTask, TextsTask
+from vldebias.evaluation.suites.session import WORLDS
+from vldebias.evaluation.suites.steps import queries_of
+from vldebias.evaluation.suites.studio import prompts_for
 from vldebias.prompts import load_prompts
 from vldebias.resources import suite_file, suite_names
 

@@ -90,10 +90,10 @@ def run(
       vldebias eval generation --pipeline stabilityai/stable-diffusion-2-1 --device cuda --out sd21
       vldebias eval human --labels anna.jsonl --labels ben.jsonl --drawn sd21/images/gender
     """
-    from vldebias.evaluation.report import print_table
-    from vldebias.evaluation.runner import PAGE, run_suite
-    from vldebias.evaluation.session import Options
-    from vldebias.evaluation.suites import load_suite
+    from vldebias.evaluation.report.pages import print_table
+    from vldebias.evaluation.suites.load import load_suite
+    from vldebias.evaluation.suites.runner import PAGE, run_suite
+    from vldebias.evaluation.suites.session import Options
 
     loaded = load_suite(suite)
     options = Options(
@@ -145,7 +145,7 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.evaluation.suites import list_suites, load_suite
+    from vldebias.evaluation.suites.load import list_suites, load_suite
 
     suites = [load_suite(name) for name in list_suites()]
     if as_json:
@@ -175,7 +175,7 @@ def show(
       vldebias eval show fairface > mine.yaml
       vldebias eval show miniature --json
     """
-    from vldebias.evaluation.suites import load_suite, suite_path
+    from vldebias.evaluation.suites.load import load_suite, suite_path
 
     loaded = load_suite(suite)
     if as_json:
@@ -198,7 +198,7 @@ def report(
       vldebias eval report vldebias-miniature --out page.html
       vldebias eval report result.json --markdown > result.md
     """
-    from vldebias.evaluation.report import markdown, render
+    from vldebias.evaluation.report.pages import markdown, render
 
     path = _result_path(result)
     found = _read(result)
@@ -225,8 +225,8 @@ def compare(
       vldebias eval compare before after --out compare.html
       vldebias eval compare before after --json
     """
-    from vldebias.evaluation.compare import compare as compare_results
-    from vldebias.evaluation.compare import print_comparison, write_comparison
+    from vldebias.evaluation.report.comparison import compare as compare_results
+    from vldebias.evaluation.report.comparison import print_comparison, write_comparison
 
     comparison = compare_results(_read(a), _read(b), (str(a), str(b)))
     if page is not None:
@@ -272,7 +272,7 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data.summary import check_images, describe
-    from vldebias.evaluation.session import open_split
+    from vldebias.evaluation.suites.session import open_split
 
     opened = open_split(name, root, split, dict(_option(text) for text in option or []))
     told = describe(opened)

@@ -34,10 +34,10 @@ def quickstart(
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """
-    from vldebias.evaluation.report import print_table
-    from vldebias.evaluation.runner import PAGE, run_suite
-    from vldebias.evaluation.session import Options
-    from vldebias.evaluation.suites import load_suite
+    from vldebias.evaluation.report.pages import print_table
+    from vldebias.evaluation.suites.load import load_suite
+    from vldebias.evaluation.suites.runner import PAGE, run_suite
+    from vldebias.evaluation.suites.session import Options
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     options = Options(out=folder, cache=folder / "cache", images=images, seeds=tuple(range(seeds)) if seeds else None)

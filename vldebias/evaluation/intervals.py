@@ -2,7 +2,7 @@
 
 Percentile intervals of a mean over units cover where there are some tens of units that differ. Units that are all
 alike give a width of 0, which says that resampling shows no variation and not that there is none; accuracies by group
-have intervals of their own for that (`vldebias.evaluation.group_bootstrap`).
+have intervals of their own for that (`vldebias.evaluation.groups.bootstrap`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from vldebias.evaluation.result import Figure
 from vldebias.metrics import bootstrap_interval
 
-__all__ = ["Measured", "figures"]
+__all__ = ["Measured", "figures", "worst_group"]
 
 Statistic = Callable[..., np.ndarray]
 
@@ -75,3 +75,17 @@ def figures(measured: Measured, *, resamples: int = 2000, seed: int = 0) -> list
             )
         )
     return found
+
+
+def worst_group(correct: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """min over groups of the accuracy, for each row of `correct` and `groups` (b, n): the vectorised statistic.
+
+    A group that a resample does not hold has no accuracy and is left out, as in `worst_group_accuracy`.
+    """
+    accuracies = []
+    for group in np.unique(groups):
+        inside = groups == group
+        count = inside.sum(axis=-1)
+        hits = (correct * inside).sum(axis=-1)
+        accuracies.append(np.where(count > 0, hits / np.maximum(count, 1), np.inf))
+    return np.min(accuracies, axis=0)

@@ -1,0 +1,294 @@
+"""evaluate_groups: figures against fairlearn and scikit-learn, laws, what is counted and told, what is refused."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, texts
+from sklearn.metrics import accuracy_score
+
+from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.errors import InvalidInputError, ProjectionMismatchError
+from vldebias.evaluation.groups.evaluator import AGNOSTIC, evaluate_groups
+from vldebias.evaluation.part import Part
+from vldebias.evaluation.result import Figure
+from vldebias.metrics import group_accuracy
+from vldebias.prompts import PromptSet
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+METHODS = ("none", "orth", "cali", "orth-cali")
+
+
+def evaluate(test: Embeddings, prompts: PromptSet = PROMPTS, **more: Any) -> list[Part]:
+    settings = {"task": "birds", "label": "label", "spurious": "place", "methods": METHODS, "resamples": 200}
+    return evaluate_groups(test, texts(), prompts, **(settings | more))
+
+
+def figure(part: Part, metric: str, method: str, subset: str = "", lam: float | None = None) -> Figure:
+    found = [f for f in part.figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
+    found = [f for f in found if lam in (None, f.lam)]
+    assert len(found) == 1
+    return found[0]
+
+
+def predicted(test: Embeddings, method: str) -> np.ndarray:
+    """The plain way: project the class prompts, normalise, multiply, take the largest."""
+    side = texts()
+    projection = side.fit(PROMPTS, method, 1000.0)
+    rows = side.embed(PROMPTS.classes)
+    rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
+    return (torch.from_numpy(test.features).double() @ rows.T).argmax(1).numpy()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_figures_are_those_of_other_libraries(method: str) -> None:
+    test = birds(noise=2.0)
+    part = evaluate(test)[0]
+    true, guess = test.column("label").codes, predicted(test, method)
+    names = [f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)]
+    frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
+    for name, value in frame.by_group.items():
+        found = figure(part, "accuracy", method, name)
+        assert found.value == pytest.approx(value)
+        assert found.n == {"images": names.count(name)}
+        assert found.interval[0] < value < found.interval[1]
+    assert figure(part, "worst_group", method).value == pytest.approx(frame.group_min())
+    assert figure(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
+    expected = group_accuracy(guess, true, np.array(names)).gap
+    assert figure(part, "gap", method).value == pytest.approx(expected)
+
+
+def test_the_world_has_a_bias_that_the_methods_mitigate() -> None:
+    part = evaluate(birds(2000))[0]
+    assert figure(part, "worst_group", "none").value < 0.3
+    for method in METHODS[1:]:
+        value, low, _ = figure(part, "worst_group", method).change or (0, 0, 0)
+        assert value > low > 0.3
+    assert figure(part, "gap", "cali").better == "lower"
+
+
+def test_changes_are_differences_to_none() -> None:
+    part = evaluate(birds())[0]
+    for found in part.figures:
+        base = figure(part, found.metric, "none", found.subset)
+        assert (found.change is None) == (found.method == "none")
+        if found.change:
+            assert found.change[0] == pytest.approx(found.value - base.value)
+            assert found.change[1] <= found.change[0] <= found.change[2]
+
+
+def test_rows_may_come_in_any_order() -> None:
+    test = birds()
+    order = np.random.default_rng(3).permutation(len(test))
+    assert evaluate(test[order])[0].figures == evaluate(test)[0].figures
+
+
+def test_names_of_labels_may_come_in_any_order() -> None:
+    """Labels in alphabetical order of another language must not be the wrong way round."""
+    test = birds()
+    label, place = test.column("label"), test.column("place")
+    turned = {"label": Labels(1 - label.codes, NAMES[::-1]), "place": Labels(1 - place.codes, PLACES[::-1])}
+    again = evaluate(replace(test, labels=turned))[0]
+    for found in evaluate(test)[0].figures:
+        assert figure(again, found.metric, found.method, found.subset).value == found.value
+
+
+def test_unknown_rows_are_counted_and_left_out() -> None:
+    test = birds()
+    label, place = (test.column(name).codes.copy() for name in ("label", "place"))
+    label[:7], place[5:20] = UNKNOWN, UNKNOWN
+    broken = test.features.copy()
+    broken[:20] = np.nan  # what is left out is not even read
+    holes = replace(test, features=broken, labels={"label": Labels(label, NAMES), "place": Labels(place, PLACES)})
+    part, expected = evaluate(holes)[0], evaluate(test[20:])[0]
+    assert part.figures == expected.figures
+    assert part.protocol.n == {"images": 380, "unknown": 20}
+    assert part.protocol.settings["data"]["unknown"] == 20
+    assert sum(part.protocol.settings["data"]["images per group"].values()) == 380
+
+
+def test_an_empty_group_has_no_figure() -> None:
+    test = birds()
+    inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
+    part = evaluate(test[inside])[0]
+    subsets = {f.subset for f in part.figures}
+    assert subsets == {"", "landbird/land", "waterbird/land", "waterbird/water"}
+    assert part.protocol.settings["data"]["images per group"]["landbird/water"] == 0
+
+
+def test_one_group_alone() -> None:
+    test = birds()
+    part = evaluate(test[(test.column("label").codes == 0) & (test.column("place").codes == 0)])[0]
+    for method in METHODS:
+        assert figure(part, "worst_group", method).value == figure(part, "average", method).value
+        assert figure(part, "gap", method).value == 0
+
+
+def test_weights_reweight() -> None:
+    weights = {"landbird/land": 3498.0, "landbird/water": 184.0, "waterbird/land": 56.0, "waterbird/water": 1057.0}
+    part = evaluate(birds(), group_weights=weights)[0]
+    for method in METHODS:
+        rows = [figure(part, "accuracy", method, name).value for name in weights]
+        expected = np.average(rows, weights=list(weights.values()))
+        found = figure(part, "average_reweighted", method)
+        assert found.value == pytest.approx(expected)
+        assert found.interval[0] <= found.value <= found.interval[1]
+    assert part.protocol.settings["group_weights"] == weights
+    assert not any(f.metric == "average_reweighted" for f in evaluate(birds())[0].figures)
+
+
+def test_a_training_split_gives_the_weights() -> None:
+    train = birds(600, seed=4, correlation=0.95)
+    part = evaluate(birds(), train=train)[0]
+    assert part.protocol.settings["group_weights"] == part.protocol.settings["train"]["images per group"]
+    assert figure(part, "average_reweighted", "none").value > figure(part, "average", "none").value + 0.2
+    test = birds()
+    small = test[test.column("place").codes == 0]
+    assert evaluate(small, train=train)[0].protocol.settings["group_weights"] is None
+
+
+def test_sweep() -> None:
+    _, sweep, _ = evaluate(birds(), lams=(0, 10, 1000))
+    assert sweep.protocol.task == "birds: lambda"
+    assert {f.task for f in sweep.figures} == {"birds: lambda"}
+    keys = {(f.method, f.lam) for f in sweep.figures}
+    fixed = {("none", None), ("orth", None)}
+    assert keys == fixed | {(method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)}
+    main = evaluate(birds())[0]
+    for method in ("cali", "orth-cali"):
+        same = figure(sweep, "worst_group", method, lam=1000.0)
+        assert same.model_copy(update={"task": "birds"}) == figure(main, "worst_group", method)
+    for metric in ("worst_group", "average", "gap"):
+        nothing = figure(sweep, metric, "cali", lam=0.0)
+        assert nothing.value == figure(sweep, metric, "none").value
+        assert nothing.change == (0, 0, 0)
+        assert figure(sweep, metric, "orth-cali", lam=0.0).value == figure(sweep, metric, "orth").value
+
+
+def test_lam_and_strength_reach_the_figures_and_the_texts() -> None:
+    part = evaluate(birds(), lam=50.0, strength=0.5)[0]
+    found = {f.method: (f.lam, f.strength) for f in part.figures}
+    assert found == {"none": (None, None), "orth": (None, 0.5), "cali": (50.0, 0.5), "orth-cali": (50.0, 0.5)}
+    assert part.protocol.methods["cali"]["lam"] == 50.0
+    nothing = evaluate(birds(), strength=0.0)[0]
+    assert all(f.change in (None, (0, 0, 0)) for f in nothing.figures)
+    weaker = figure(evaluate(birds(), lam=0.1)[0], "worst_group", "cali").value
+    assert weaker < figure(evaluate(birds())[0], "worst_group", "cali").value
+
+
+def test_class_agnostic_pairs_are_a_row_of_their_own() -> None:
+    part = evaluate(birds(), class_agnostic=True)[0]
+    assert [f.method for f in part.figures if f.metric == "average"] == [*METHODS, AGNOSTIC]
+    about = part.protocol.methods
+    assert about[AGNOSTIC]["prompts_hash"] != about["orth-cali"]["prompts_hash"]
+    assert figure(part, "average", AGNOSTIC).lam == 1000.0
+
+
+def test_fitted_projections_are_measured_like_methods() -> None:
+    fitted = texts().fit(PROMPTS, "cali", 1000.0)
+    assert fitted is not None
+    part = evaluate(birds(), projections={"mine": fitted})[0]
+    mine, cali = figure(part, "worst_group", "mine"), figure(part, "worst_group", "cali")
+    assert mine == cali.model_copy(update={"method": "mine"})
+    with pytest.raises(InvalidInputError, match=r"\['cali'\] are names of methods"):
+        evaluate(birds(), projections={"cali": fitted})
+    with pytest.raises(ProjectionMismatchError, match="belongs to space"):
+        evaluate(birds(), projections={"mine": replace(fitted, space="elsewhere")})
+
+
+def test_none_is_always_measured_first() -> None:
+    part = evaluate(birds(), methods=("cali",))[0]
+    assert [f.method for f in part.figures if f.metric == "average"] == ["none", "cali"]
+
+
+def test_steps_are_told() -> None:
+    steps: list[str] = []
+    evaluate(birds(), lams=(5,), on_step=steps.append)
+    assert steps == [*METHODS, "cali, lam = 5", "orth-cali, lam = 5"]
+
+
+def test_protocol_says_what_was_done() -> None:
+    parts = evaluate(birds(), lams=(1,), seed=3, resamples=77)
+    assert [part.protocol.task for part in parts] == ["birds", "birds: lambda", "birds: cosines"]
+    told = parts[0].protocol
+    assert (told.model, told.split, told.prompts) == ("a made-up model", "made up test", "birds")
+    assert (told.prompts_hash, told.seeds, set(told.methods)) == (PROMPTS.hash, [3], set(METHODS))
+    assert (told.settings["resamples"], told.settings["seed"]) == (77, 3)
+    assert "7.2" in told.title
+    json.dumps([part.protocol.model_dump() for part in parts])
+
+
+def test_class_prompts_that_state_the_attribute_are_named() -> None:
+    stated = replace(PROMPTS, stated_words=("landbird",))
+    told = evaluate(birds(), stated)[0].protocol.settings
+    assert told["class prompts left alone, they state the attribute"] == ["a landbird"]
+    assert evaluate(birds())[0].protocol.settings["class prompts left alone, they state the attribute"] == []
+
+
+def test_baselines_use_labels_and_say_so() -> None:
+    train, val = birds(600, seed=4, correlation=0.95), birds(300, seed=5)
+    steps: list[str] = []
+    part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"), on_step=steps.append)[0]
+    assert steps[-2:] == ["erm-linear", "dfr-sub"]
+    assert {f.method for f in part.figures if f.uses_labels} == {"erm-linear", "dfr-sub"}
+    erm, dfr = (figure(part, "worst_group", name) for name in ("erm-linear", "dfr-sub"))
+    assert erm.change is not None
+    assert erm.lam is erm.strength is None
+    assert dfr.value > figure(part, "worst_group", "none").value
+    told = part.protocol
+    assert told.settings["train"]["images"] == 600
+    assert told.settings["val"]["images per group"].keys() == told.settings["data"]["images per group"].keys()
+    assert told.methods["dfr-sub"]["uses_labels"] is True
+    assert told.methods["dfr-sub"]["true_groups"] is False
+    json.dumps(told.model_dump())
+
+
+def test_true_groups_reach_the_baselines() -> None:
+    """On a split whose zero-shot predictions are poor stand-ins for the groups, knowing them changes the fit."""
+    train = birds(600, seed=4, correlation=0.9, noise=1.5)
+    runs = [evaluate(birds(), train=train, baselines=("dfr-sub",), true_groups=t)[0] for t in (False, True)]
+    values = [figure(run, "average", "dfr-sub").value for run in runs]
+    assert values[0] != values[1]
+    assert runs[1].protocol.methods["dfr-sub"]["true_groups"] is True
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"label": "species"}, "no column 'species'; there are"),
+        ({"spurious": "label"}, "two columns, got 'label' twice"),
+        ({"methods": ("none", "equalise")}, r"methods: expected some of .*, got \('none', 'equalise'\)"),
+        ({"methods": "cali"}, "methods: expected some of"),
+        ({"methods": ("orth",), "lams": (1,)}, "lams: expected a method with a lambda"),
+        ({"baselines": ("erm-linear",)}, r"\['erm-linear'\] are trained; expected train="),
+        ({"baselines": ("svm",), "train": birds(40)}, "expected one of .*erm-linear.*, got 'svm'"),
+        ({"group_weights": {"landbird/land": 1.0}}, "group weights: expected one for each"),
+        ({"prompts": replace(PROMPTS, classes=(), class_names=())}, "two or more classes, got 0"),
+        (
+            {"prompts": replace(PROMPTS, class_names=("robin", "gull"))},
+            r"labels that each name one of .*'robin', 'gull'",
+        ),
+        ({"resamples": 0}, "resamples >= 1"),
+    ],
+)
+def test_refusals(more: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        evaluate(birds(40), **more)
+
+
+def test_features_and_texts_of_two_models_are_refused() -> None:
+    test = birds(40)
+    wide = replace(test, features=np.pad(test.features, ((0, 0), (0, 2))))
+    with pytest.raises(InvalidInputError, match=f"image features have width {DIM + 2}, text embeddings {DIM}"):
+        evaluate(wide)
+
+
+def test_nothing_known_is_refused() -> None:
+    test = birds(5)
+    unknown = replace(test, labels={**test.labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
+    with pytest.raises(InvalidInputError, match="no image has both 'label' and 'place'"):
+        evaluate(unknown)

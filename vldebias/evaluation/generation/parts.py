@@ -67,7 +67,10 @@ def measure_drawn(
     shown = _shown(drawn, judge, probabilities)
     measure = _Measure(drawn, judge, shown, _flagged(drawn), task, noun, sure, resamples, seed)
     stated = stated_attribute(prompts, judge) if sheets(drawn, stated=True) else ("", {})
-    return [measure.part(attribute, labels[attribute], stated) for attribute in attributes]
+    return [
+        measure.part(attribute, labels[attribute], stated, pictures=attribute == attributes[0])
+        for attribute in attributes
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +90,16 @@ class _Measure:
     resamples: int
     seed: int
 
-    def part(self, attribute: str, labels: Labels, stated: tuple[str, dict[str, int]]) -> Part:
-        """The figures, protocol and plots of one attribute."""
+    def part(
+        self, attribute: str, labels: Labels, stated: tuple[str, dict[str, int]], *, pictures: bool = True
+    ) -> Part:
+        """The figures, protocol and plots of one attribute; pictures: also the images, which all attributes share."""
         bias = [self._bias(sheet, attribute, labels) for sheet in sheets(self.drawn, stated=False)]
         found = [figure for one in bias for figure in one.figures()]
         if attribute == stated[0]:
             for sheet in sheets(self.drawn, stated=True):
                 found += self._fidelity(sheet, attribute, labels, stated[1]).figures()
-        return Part(found, self._protocol(attribute, bias), self._plots(attribute, labels, bias))
+        return Part(found, self._protocol(attribute, bias), self._plots(attribute, labels, bias, pictures))
 
     def _bias(self, sheet: Sheet, attribute: str, labels: Labels) -> Bias:
         told = details(self.drawn.plan)
@@ -154,12 +159,15 @@ class _Measure:
             },
         )
 
-    def _plots(self, attribute: str, labels: Labels, bias: Sequence[Bias]) -> dict[str, tuple[str, Plot]]:
+    def _plots(
+        self, attribute: str, labels: Labels, bias: Sequence[Bias], pictures: bool
+    ) -> dict[str, tuple[str, Plot]]:
         stem, found = slug(self._task(attribute)), {}
         for one in bias:
             sheet = one.sheet
-            told = f"{one.subset.capitalize()}: the same seeds column by column, as the pipeline is and debiased."
-            found[f"{stem}-{sheet.part}-side-by-side"] = (told, side_by_side(self.drawn, sheet, labels))
+            if pictures:
+                told = f"{one.subset.capitalize()}: the same seeds column by column, as the pipeline is and debiased."
+                found[f"{stem}-{sheet.part}-side-by-side"] = (told, side_by_side(self.drawn, sheet, labels))
             title = f"share of {labels.names[0]}, {one.subset}"
             for name, plot in share_plots(sheet, labels, title).items():
                 told = f"Share of {labels.names[0]} for each of the {one.subset}, without and with {name}."

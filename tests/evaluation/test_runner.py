@@ -16,7 +16,7 @@ from vldebias.evaluation.report.pages import draw_charts
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.suites import runner, steps
 from vldebias.evaluation.suites.load import load_suite
-from vldebias.evaluation.suites.runner import run_suite, with_options
+from vldebias.evaluation.suites.runner import own_device, run_suite, with_options
 from vldebias.evaluation.suites.schema import Data, GroupsTask, Suite
 from vldebias.evaluation.suites.session import Options, Session, progress_on
 
@@ -50,6 +50,19 @@ PORTRAITS: dict[str, Any] = {
 }
 TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
 TEXTS |= {"sets": {"tone": "skin-tone"}}
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "expected"),
+    [("cuda", "1", "cuda:1"), ("cuda", None, "cuda"), ("cuda:0", "1", "cuda:0"), ("cpu", "1", "cpu")],
+)
+def test_every_process_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, device: str, rank: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert own_device(device) == expected
 
 
 def suite(*tasks: dict[str, Any], host: str | None = "miniature") -> Suite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections import Counter
@@ -67,7 +68,7 @@ def run_suite(suite: Suite, options: Options, *, console: Console, only: Sequenc
         InvalidInputError: something that the suite needs was not given, or does not fit.
     """
     suite = suite.only(only)
-    options = with_host(suite, options)
+    options = with_host(suite, replace(options, device=own_device(options.device)))
     tasks = [with_options(task, options) for task in suite.tasks]
     options.out.mkdir(parents=True, exist_ok=True)
     kept = {task.name: None if options.fresh else Finished.read(_path(options, task)) for task in tasks}
@@ -84,6 +85,12 @@ def run_suite(suite: Suite, options: Options, *, console: Console, only: Sequenc
         if done and first:
             _write_page(_result(suite, done), options.out)
     return _result(suite, done)
+
+
+def own_device(device: str) -> str:
+    """The GPU of this process where several were launched: plain "cuda" would put all of them on the first."""
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
 
 def with_host(suite: Suite, options: Options) -> Options:

@@ -59,8 +59,9 @@ class GroupSplit:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a protocol says about these images."""
-        return {**self.about, "images": len(self), "unknown": self.unknown, "images per group": self.groups.counts}
+        """What a protocol says about these images; where their features were kept is nobody else's business."""
+        about = {key: value for key, value in self.about.items() if key != "cache"}
+        return {**about, "images": len(self), "unknown": self.unknown, "images per group": self.groups.counts}
 
     def right(self, scores: Tensor) -> NDArray[np.bool_]:
         """(n,) mask of the images that scores (n, k) classify right; the first of equal scores wins."""

@@ -65,3 +65,12 @@ def test_features_are_normalised_and_ties_go_to_the_first() -> None:
     split = GroupSplit.of(birds(5), PROMPTS, "label", "place")
     torch.testing.assert_close(split.features.norm(dim=1), torch.ones(5))
     np.testing.assert_array_equal(split.right(torch.zeros(5, 2)), split.target == 0)
+
+
+def test_a_protocol_says_where_images_come_from_and_not_where_their_features_lie() -> None:
+    data = birds(50)
+    split = GroupSplit.of(
+        replace(data, about={"data": "birds", "cache": "somewhere/private"}), PROMPTS, "label", "place"
+    )
+    assert split.facts["data"] == "birds"
+    assert "private" not in str(split.facts)

@@ -89,7 +89,7 @@ def test_help_names_every_option_and_gives_examples(capsys: pytest.CaptureFixtur
     told = capsys.readouterr().out
     options = load_app("compare")._parser()._actions
     assert all(option in told for action in options for option in action.option_strings)
-    assert "examples:\n  vldebias demo\n" in told
+    assert "Examples:\n  vldebias demo\n" in told
     assert isinstance(options[0], argparse._HelpAction)
 
 

@@ -22,6 +22,7 @@ from vldebias.evaluation.texts import Texts, TextTable
 
 SUFFIXES = [".npz", ".safetensors"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+COLUMN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 
 
 @st.composite
@@ -29,7 +30,7 @@ def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
     n, d = draw(st.integers(1, 5)), draw(st.integers(1, 3))
     dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
     rng = np.random.default_rng(draw(st.integers(0, 9)))
-    columns = draw(st.lists(TEXT, max_size=2, unique=True))
+    columns = draw(st.lists(COLUMN, max_size=2, unique=True))
     names = ("a", "ü", "c/d")
     labels = {column: Labels(rng.integers(UNKNOWN, len(names), n), names) for column in columns}
     captions = tuple(draw(st.lists(TEXT, min_size=n, max_size=n))) if draw(st.booleans()) else ()
@@ -39,6 +40,14 @@ def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
     )
     prompts = draw(st.lists(TEXT, max_size=3, unique=True))
     return embeddings, {prompt: torch.from_numpy(rng.normal(size=d)).float() for prompt in prompts}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_column_that_a_file_cannot_name_is_refused(suffix: str, tmp_path: Path) -> None:
+    embeddings = Embeddings(np.ones((1, 2)), ("a",), {"x\0y": Labels(np.zeros(1, dtype=np.int64), ("a",))})
+    with pytest.raises(InvalidInputError, match="expected column names without a NUL character"):
+        save_embeddings(tmp_path / f"file{suffix}", embeddings)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

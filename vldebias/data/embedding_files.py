@@ -76,10 +76,13 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
     """Write `embeddings`, and `texts` (prompt -> (d,)) with them, as `load_embeddings` reads them; atomically.
 
     Raises:
-        InvalidInputError: neither .npz nor .safetensors.
+        InvalidInputError: neither .npz nor .safetensors, or a column whose name such a file cannot hold.
     """
     path = Path(path)
     _check_suffix(path)
+    unnamable = [column for column in embeddings.labels if "\0" in column]
+    if unnamable:  # a zip archive ends a name there
+        raise InvalidInputError(f"{path}: expected column names without a NUL character, got {unnamable}; rename them")
     fields = {
         "features": np.ascontiguousarray(embeddings.features),
         "ids": _json(list(embeddings.ids)),

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from made_figures import figure, protocol, result
@@ -22,7 +23,7 @@ from vldebias.evaluation.report.pages import (
     render,
     write_page,
 )
-from vldebias.evaluation.report.pictures import bars, contact_sheet, read_metadata, save_png
+from vldebias.evaluation.report.pictures import contact_sheet, dumbbells, read_metadata, save_png
 from vldebias.evaluation.result import Result, versions
 
 
@@ -109,10 +110,10 @@ def test_page_is_one_safe_file(made: Result, tmp_path: Path) -> None:
     sheet = contact_sheet([("a", torch.rand(3, 3, 8, 8)), ("b", torch.rand(3, 3, 8, 8))])
     told = {"prompt": "A photo of a doctor.", "changed": True}
     png = save_png(sheet, tmp_path / "sheet.png", told)
-    chart = save_png(bars(made.figures, {("birds", "average"): "Birds"}), tmp_path / "bars.png", {})
+    chart = save_png(dumbbells(["pilot"], np.array([0.2]), np.array([0.5]), "shares"), tmp_path / "shares.png", {})
     with Image.open(png) as image:
         assert json.loads(image.info["vldebias"]) == told
-    page = write_page(made, [("a sheet", png), ("bars", chart)], tmp_path / "index.html").read_text()
+    page = write_page(made, [("a sheet", png), ("shares", chart)], tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

@@ -1,4 +1,4 @@
-"""Pictures of a result: images with the same seeds side by side, bars with intervals; how they are saved and read."""
+"""Pictures that figures alone cannot give: images of the same seeds, shares that move; how they are saved and read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from PIL import Image, PngImagePlugin
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-__all__ = ["bars", "contact_sheet", "dumbbells", "read_metadata", "save_png", "strength_strips", "subplots"]
+__all__ = ["contact_sheet", "dumbbells", "read_metadata", "save_png", "strength_strips", "subplots"]
 
 INK = "#1f2933"
 _FEW_COLOURS = 4096
@@ -59,29 +58,6 @@ def strength_strips(rows: Sequence[tuple[str, Tensor]], strengths: Sequence[floa
     names = ["as it is" if s == 0 else f"strength {s:g}" for s in strengths]
     top.set_xticks(centres, names, fontsize=8, color=INK)
     top.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-    return plot
-
-
-def bars(figures: Sequence[Figure], titles: Mapping[tuple[str, str], str]) -> Plot:
-    """One panel of bars with 95 % intervals per (task, metric) of `titles`."""
-    plot, axes = subplots(1, len(titles), (3.2 * len(titles), 3.0))
-    for axis, ((task, metric), title) in zip(axes, titles.items(), strict=True):
-        chosen = [f for f in figures if (f.task, f.metric) == (task, metric)]
-        values = np.array([f.value for f in chosen])
-        low, high = np.array([f.interval for f in chosen]).T
-        axis.bar(
-            [f.method for f in chosen],
-            values,
-            yerr=np.maximum([values - low, high - values], 0),
-            color=[COLOURS.get(f.method, "#d9a441") for f in chosen],
-            ecolor=INK,
-            capsize=4,
-            width=0.65,
-        )
-        axis.set_title(f"{title}\n({chosen[0].better} is better)", fontsize=9.5, color=INK)
-        axis.tick_params(labelsize=8, colors=INK)
-        axis.spines[["top", "right"]].set_visible(False)
-    plot.tight_layout()
     return plot
 
 

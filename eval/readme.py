@@ -7,9 +7,13 @@ python eval/readme.py --check    # fail if it is out of date
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.result import Result
@@ -38,8 +42,52 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
 }
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table of a training experiment: one metric, a row and a column per value of two settings."""
+
+    metric: str
+    row: str
+    column: str
+    where: Mapping[str, Any]
+    note: str
+
+
+GRIDS = {
+    "noisy_captions": Grid(
+        metric="zero_shot_accuracy",
+        row="eta",
+        column="loss",
+        where={"table": "noise"},
+        note="Zero-shot accuracy, 48 species, mean of 5 seeds and 95 % interval of Student's t; * differs from InfoNCE "
+        "on the same seeds beyond the interval of the difference",
+    )
+}
+
+
+def grid_block(name: str, grid: Grid) -> str:
+    """The table of one committed experiment."""
+    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    wanted = {**grid.where, "metric": grid.metric}
+    rows = [row for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]
+    columns = list(dict.fromkeys(row[grid.column] for row in rows))
+    lines = [f"| {grid.row} | {' | '.join(columns)} |", f"| --- {'| --- ' * len(columns)}|"]
+    for place in dict.fromkeys(row[grid.row] for row in rows):
+        cells = {row[grid.column]: _cell(row) for row in rows if row[grid.row] == place}
+        lines.append(f"| {place} | {' | '.join(cells[column] for column in columns)} |")
+    return "\n" + "\n".join(lines) + f"\n\n{grid.note}; from `eval/results/{name}.json`.\n\n"
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    change = row.get("change")
+    beyond = change is not None and not change["low"] <= 0 <= change["high"]
+    return f"{row['value']:.3f} ± {row['value'] - row['low']:.3f}{'*' if beyond else ''}"
+
+
 def block(name: str) -> str:
     """The table of one committed result, with where it comes from."""
+    if name in GRIDS:
+        return grid_block(name, GRIDS[name])
     result = Result.model_validate_json((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     commit = f", commit {result.commit}" if result.commit else ""
     note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
@@ -48,7 +96,7 @@ def block(name: str) -> str:
 
 def render(readme: str) -> str:
     """`readme` with every block between its markers replaced by the committed figures."""
-    for name in BLOCKS:
+    for name in (*BLOCKS, *GRIDS):
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         text = begin + block(name) + end

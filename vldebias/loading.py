@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from vldebias.errors import InvalidInputError
 
 __all__ = ["Loaded", "load_host"]
+
+_SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ def load_host(
     """The model or pipeline that the options name.
 
     Args:
-        model: an open_clip architecture (with `pretrained`), a transformers id or folder (without), or "miniature".
+        model: an open_clip architecture (with `pretrained`); without, a transformers id, an open_clip "hf-hub:..." or
+            "local-dir:...", a folder that `vldebias train` or one of the two libraries has written, or "miniature".
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
         device, dtype: where and how to hold the weights ("cuda", "float16").
@@ -54,11 +58,7 @@ def load_host(
         assert model is not None
         if model == "miniature":
             return _miniature_clip(device, weight_type)
-        return (
-            _open_clip(model, pretrained, device, weight_type)
-            if pretrained
-            else _transformers(model, device, weight_type)
-        )
+        return _clip(model, pretrained, device, weight_type)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, InvalidInputError):
             raise
@@ -93,20 +93,37 @@ def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
     return Loaded(_placed(DiffusionPipeline.from_pretrained(name), device, dtype), name)
 
 
-def _miniature_clip(device: str, dtype: torch.dtype) -> Loaded:
+def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
+    """By its library, which a folder tells by its files."""
+    if pretrained is not None:
+        return _open_clip(name, pretrained, device, dtype)
+    if name.startswith(_SCHEMAS):
+        return _open_clip(name, None, device, dtype)
+    folder = Path(name)
+    if (folder / "config.json").is_file():  # first: repositories often hold a model for both libraries
+        return _transformers(name, device, dtype)
+    if (folder / "open_clip_config.json").is_file():
+        return replace(_open_clip(f"local-dir:{name}", None, device, dtype), name=name)
+    if (folder / "clip.safetensors").is_file():
+        return _miniature_clip(device, dtype, folder)
+    return _transformers(name, device, dtype)
+
+
+def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None) -> Loaded:
     from vldebias.miniature import load_clip
 
-    model, preprocess, tokenizer = load_clip()
-    return Loaded(model.to(device, dtype), "miniature", tokenizer, preprocess)
+    model, preprocess, tokenizer = load_clip(folder)
+    return Loaded(model.to(device, dtype), "miniature" if folder is None else str(folder), tokenizer, preprocess)
 
 
-def _open_clip(name: str, pretrained: str, device: str, dtype: torch.dtype) -> Loaded:
+def _open_clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
     import open_clip
 
-    if name not in open_clip.list_models() and not name.startswith(("hf-hub:", "local-dir:")):
+    if name not in open_clip.list_models() and not name.startswith(_SCHEMAS):
         raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
     model, _, preprocess = open_clip.create_model_and_transforms(name, pretrained=pretrained)
-    return Loaded(model.to(device, dtype).eval(), f"{name}/{pretrained}", open_clip.get_tokenizer(name), preprocess)
+    known_as = name if pretrained is None else f"{name}/{pretrained}"
+    return Loaded(model.to(device, dtype).eval(), known_as, open_clip.get_tokenizer(name), preprocess)
 
 
 def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:

@@ -239,7 +239,7 @@ def test_what_does_not_fit_says_why(tmp_path: Path) -> None:
         open_huggingface(root, "test", labels=["tone"], names={"tone": ["a"]})
     (tmp_path / "own.csv").write_text("image\na.png\n")
     with pytest.raises(
-        InvalidInputError, match=r"expected a file ending in .parquet or .arrow; open tables of paths as"
+        InvalidInputError, match=r"expected files ending in .parquet or .arrow or .tar, got .* open tables of paths as"
     ):
         open_huggingface(tmp_path / "own.csv")
     (tmp_path / "empty").mkdir()

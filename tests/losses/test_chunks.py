@@ -87,3 +87,27 @@ def test_blocks_serve_without_gradients() -> None:
     with torch.no_grad():
         blocks = losses.info_nce(x, y, temperature=0.1, chunk_size=3)
     torch.testing.assert_close(blocks, losses.info_nce(x, y, temperature=0.1))
+
+
+def test_the_global_loss_in_blocks_never_holds_the_square_either() -> None:
+    n, chunk_size = 96, 8
+    sizes = []
+    for chunk in (None, chunk_size):
+        x, y = (unit_rows(n, 4, seed=seed).requires_grad_() for seed in (1, 2))
+        loss = losses.GlobalContrastiveLoss(n, temperature=0.1, popularity_lr=0.5, chunk_size=chunk)
+        with LargestTensor() as largest:
+            loss(x, y, torch.arange(n)).backward()
+        sizes.append(largest.size)
+    assert sizes[0] >= n * n
+    assert sizes[1] <= chunk_size * n
+
+
+def test_blocks_are_computed_again_without_autocast() -> None:
+    """backward() inside an autocast block must not round what it computes again."""
+    x, y = (unit_rows(10, 4, seed=seed).float().requires_grad_() for seed in (1, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = losses.info_nce(x, y, temperature=0.01, chunk_size=3)
+        ours = torch.autograd.grad(value, (x, y))
+    expected = torch.autograd.grad(losses.info_nce(x, y, temperature=0.01), (x, y))
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

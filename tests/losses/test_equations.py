@@ -99,6 +99,17 @@ def _softmax_cases(within: bool) -> list[Case]:
                 positives=POSITIVES,
             )
         )
+        cases.append(
+            case(
+                f"hcl-{form}-floor",
+                hcl,
+                lambda t, r=reference: r(0.6, 0.5, _floor(t, 0.3)),
+                beta=0.5,
+                tau_plus=0.6,
+                form=form,
+                floor=0.3,
+            )
+        )
     return cases
 
 
@@ -183,3 +194,24 @@ def test_sigmoid_within_a_view_adds_the_other_rows_of_the_own_view() -> None:
         math.log1p(math.exp(float(z[i] @ z[j] / t) - 1)) for z in (x, y) for i in range(N) for j in range(N) if i != j
     ]
     assert float(both - across) == pytest.approx(sum(extra) / (2 * N), rel=1e-9)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("loss", ["debiased_contrastive", "hard_negative_contrastive"])
+def test_the_positives_get_their_gradient(loss: str, chunk_size: int | None) -> None:
+    """The M samples are encoded too: by finite differences, dense and in blocks."""
+    x, y = (value.detach() for value in _inputs(0.5)[:2])
+    positives = POSITIVES.clone().requires_grad_()
+    function = functools.partial(getattr(losses, loss), tau_plus=0.05, temperature=0.5, chunk_size=chunk_size)
+    assert torch.autograd.gradcheck(lambda v: function(x, y, positives=v), positives)
+    (gradient,) = torch.autograd.grad(function(x, y, positives=positives), positives)
+    assert (gradient.abs() > 1e-6).any(dim=(1, 2)).all()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_the_bias_of_the_sigmoid_loss_gets_its_gradient(chunk_size: int | None) -> None:
+    x, y = (value.detach() for value in _inputs(0.5)[:2])
+    bias = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda b: losses.sigmoid(x, y, temperature=0.5, bias=b, chunk_size=chunk_size), bias
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from slow_losses import GlobalContrast, unit_rows
+from slow_losses import GlobalContrast, total, unit_rows
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
@@ -175,3 +175,24 @@ def test_what_it_refuses() -> None:
             GlobalContrastiveLoss(N, **settings)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"dataset_size: expected a number in \[2, inf\), got 1"):
         GlobalContrastiveLoss(1)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_within_a_view_every_row_keeps_the_margin_of_its_item(chunk_size: int | None) -> None:
+    """phi_i runs over both views of the other items, 2 (n - 1) of them, each with zeta of its item."""
+    loss = GlobalContrastiveLoss(N, temperature=TAU, within_view=True, chunk_size=chunk_size).double()
+    loss.zeta.copy_(torch.linspace(-0.3, 0.3, 2 * N).reshape(2, N))
+    x, y = _features(1)
+    items = torch.tensor([7, 2, 11, 0, 5])
+    loss(x, y, items)
+    x, y = x.detach(), y.detach()
+    for side, (own, other) in enumerate(((x, y), (y, x))):
+        for i in range(B):
+            terms = [
+                (own[i] @ view[j] - own[i] @ other[i] - loss.zeta[side, items[j]]) / TAU
+                for view in (own, other)
+                for j in range(B)
+                if j != i
+            ]
+            expected = float(total(terms)) * (N - 1) / (B - 1)
+            assert float(loss.log_u[side, items[i]].exp()) == pytest.approx(expected, rel=1e-9)

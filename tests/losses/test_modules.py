@@ -108,3 +108,10 @@ def test_the_state_of_a_learned_module_travels(tmp_path: Path) -> None:
     assert not torch.equal(other(X, Y), loss(X, Y))
     other.load_state_dict(load_file(tmp_path / "loss.safetensors"))
     assert torch.equal(other(X, Y), loss(X, Y))
+
+
+def test_the_minimum_of_the_temperature_is_a_setting() -> None:
+    loss = losses.InfoNCELoss(temperature=0.2, learnable_temperature=True, minimum_temperature=0.1)
+    with torch.no_grad():
+        loss.temperature.log_temperature.fill_(-9.0)  # type: ignore[union-attr]
+    assert float(loss.options()["temperature"].detach()) == pytest.approx(0.1)

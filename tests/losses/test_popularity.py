@@ -116,3 +116,13 @@ def test_the_examples_in_the_docstrings(module: object) -> None:
     result = doctest.testmod(module, extraglobs={"torch": torch})  # type: ignore[arg-type]
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_it_stops_at_the_tolerance_and_tells_the_norm_of_the_gradient() -> None:
+    e = _similarity()
+    rough, fine = (estimate_popularity(e, temperature=TAU, tolerance=tolerance) for tolerance in (1e-3, 1e-12))
+    assert rough.iterations < fine.iterations
+    zeta = rough.zeta.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
+    assert rough.gradient_norm == pytest.approx(float(gradient.norm()), rel=1e-6)
+    assert fine.gradient_norm <= 1e-12 < rough.gradient_norm <= 1e-3

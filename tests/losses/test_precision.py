@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -130,3 +131,14 @@ def test_rince_learns_at_the_temperature_of_clip() -> None:
         losses.rince(unit(x), unit(y), temperature=T, q=losses.q_warmup(step, 100), lam=0.01).backward()
         optimizer.step()
     assert hits() == 1.0
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0])
+def test_the_scale_of_rince_is_a_constant_to_the_temperature_too(q: float) -> None:
+    """A learned temperature gets the gradient of the equation times that constant, not that of the constant."""
+    x, y = _pairs("random")
+    t = torch.tensor(T, requires_grad=True)
+    (ours,) = torch.autograd.grad(losses.rince(x.float(), y.float(), temperature=t, q=q, lam=0.1), t)
+    exact_t = torch.tensor(T, dtype=torch.float64, requires_grad=True)
+    (exact,) = torch.autograd.grad(losses.rince(x, y, temperature=exact_t, q=q, lam=0.1), exact_t)
+    assert float(ours) == pytest.approx(float(exact) * math.exp(30 - q / T), rel=1e-3)

@@ -10,7 +10,9 @@ import typer
 import vldebias
 from vldebias.cli import apps, evaluate, hosts, miniature, prompts
 from vldebias.cli.common import err, make_app
+from vldebias.cli.pairs import pairs
 from vldebias.cli.quickstart import quickstart
+from vldebias.cli.train import train
 from vldebias.errors import VldebiasError, VldebiasWarning
 
 __all__ = ["app", "main"]
@@ -19,6 +21,8 @@ app = make_app("Mitigate and measure bias in vision-language models, in closed f
 app.command()(quickstart)
 app.command()(hosts.debias)
 app.command()(hosts.merge)
+app.command("train")(train)
+app.command()(pairs)
 app.command(context_settings=apps.PASSED_ON)(apps.demo)
 app.command(context_settings=apps.PASSED_ON)(apps.label)
 app.add_typer(evaluate.app, name="eval")

@@ -1,12 +1,15 @@
-"""Hugging Face `datasets`: an id on the hub, a local folder or file, or what `save_to_disk` wrote; streamed or not."""
+"""Hugging Face `datasets`: an id on the hub, local folders, tables, tars or `save_to_disk` folders; streamed or not."""
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vldebias.data.files import fingerprint_files
+from vldebias.data.huggingface_columns import caption_column, image_column, missing_columns, top
+from vldebias.data.huggingface_files import source_of, title_of
 from vldebias.data.huggingface_rows import Rows, RowStream, dataset_fingerprint, dataset_images
 from vldebias.data.images import ImageData, ImageStream, fingerprint_of
 from vldebias.data.manifest import Columns, columns_of
@@ -15,17 +18,20 @@ from vldebias.errors import InvalidInputError
 
 __all__ = ["LAYOUT", "SOURCE", "open_huggingface"]
 
-LAYOUT = "a dataset id, a folder of parquet, arrow or image files, a .parquet or .arrow file, or a save_to_disk folder"
+LAYOUT = (
+    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
+    "shards/{000..010}.tar, or a save_to_disk folder"
+)
 SOURCE = "huggingface.co/datasets"
 _ALIASES = {"val": ("val", "validation", "valid", "dev"), "test": ("test",), "train": ("train",)}
-_FILES = {".parquet": "parquet", ".arrow": "arrow"}
+_TARS = "__key__"  # a column that `datasets` adds to rows from tars
 
 
 def open_huggingface(
     root: str | Path,
-    split: str = "test",
+    split: str | None = None,
     *,
-    image: str = "image",
+    image: str | None = None,
     caption: str | None = None,
     id: str | None = None,
     labels: Columns | None = None,
@@ -38,11 +44,17 @@ def open_huggingface(
 ) -> ImageData | ImageStream:
     """One split, or all of them joined in the order train, val, test, others.
 
+    Tars are read in the way of webdataset: files of one name are a row, their endings are its columns (jpg, txt, json,
+    cls). A field of a json file is called "json.caption"; the name itself is in column "__key__".
+
     Args:
         root: what to open; see LAYOUT.
-        split: "train", "val" (also finds validation, valid, dev), "test", any other name that the data set has, "all".
-        image: column of images, or of paths below `images`.
-        caption: column of texts.
+        split: "train", "val" (also finds validation, valid, dev), "test", any other name that the data set has, "all";
+            by default test, or the only one there is. Files and patterns of files have one split, train.
+        image: column of images, or of paths below `images`; by default the one called image, jpg, jpeg, png or webp,
+            or the only one of type Image.
+        caption: column of texts; "auto" finds caption, txt, text, json.caption or json.text. By default none, but of
+            tars the one that "auto" would find.
         id: column of names that tell the rows apart, by default the number of the row.
         labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
         names: for a label, its values in their order, or {value there: name}.
@@ -57,10 +69,10 @@ def open_huggingface(
         InvalidInputError: nothing there that can be opened, no such split or column.
     """
     opened = _open(str(root), config, revision, streaming)
-    dataset = _chosen(opened, split, str(root))
+    split, dataset = _chosen(opened, split, str(root))
     rows = _rows(dataset, Path(root), image, caption, id, labels, names or {}, images)
-    dataset = _undecoded(dataset, image)
-    title = name or Path(root).stem
+    dataset = _undecoded(dataset, rows)
+    title = name or title_of(str(root))
     about = {"root": str(root), "config": config, "revision": revision}
     if not streaming:
         return dataset_images(dataset, rows, title, split, about)
@@ -83,47 +95,37 @@ def _open(root: str, config: str | None, revision: str | None, streaming: bool) 
     import datasets
     from datasets.exceptions import DatasetsError
 
-    source = _source(root, config, revision)
+    source = source_of(root, config, revision)
     try:
         if _saved(Path(root)):
             found = datasets.load_from_disk(root)
             return dict(found) if isinstance(found, dict) else {str(found.split or "all"): found}
         return dict(datasets.load_dataset(**source, streaming=streaming))
-    except (OSError, ValueError, DatasetsError) as error:
+    except (OSError, ValueError, DatasetsError, tarfile.TarError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InvalidInputError(f"huggingface: cannot open {root!r}: {reason}. Expected {LAYOUT}") from error
 
 
-def _source(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
-    """Arguments of load_dataset: a file is opened by its format (and is called train), anything else by its name."""
-    path = Path(root)
-    if path.is_file():
-        if path.suffix not in _FILES:
-            raise InvalidInputError(
-                f"huggingface: {root}: expected a file ending in {' or '.join(_FILES)}; open tables of paths as "
-                "'manifest'"
-            )
-        return {"path": _FILES[path.suffix], "data_files": {"train": root}}
-    return {"path": root, "name": config, "revision": revision}
-
-
-def _chosen(opened: Mapping[str, Any], split: str, root: str) -> Any:
+def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[str, Any]:
+    """The name of the split as it was asked for, and its rows."""
     import datasets
 
+    if split is None:
+        split = next(iter(opened)) if len(opened) == 1 else "test"
     if split == "all":
         order = [there for here in ("train", "val", "test") for there in _ALIASES[here] if there in opened]
         parts = [opened[there] for there in (*order, *(there for there in opened if there not in order))]
-        return parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+        return split, parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
     for there in _ALIASES.get(split, (split,)):
         if there in opened:
-            return opened[there]
+            return split, opened[there]
     raise InvalidInputError(f"huggingface: {root}: expected split {' or '.join((*opened, 'all'))}, got {split!r}")
 
 
 def _rows(
     dataset: Any,
     root: Path,
-    image: str,
+    image: str | None,
     caption: str | None,
     id: str | None,
     labels: Columns | None,
@@ -135,8 +137,10 @@ def _rows(
     features = _features(dataset)
     classes = {c: tuple(f.names) for c, f in features.items() if isinstance(f, datasets.ClassLabel)}
     mapped = columns_of(labels if labels is not None else tuple(classes))
+    image = image_column(features, image, str(root))
+    caption = caption_column(features, caption, str(root), tars=_TARS in features)
     wanted = [image, *(column for column in (caption, id) if column is not None), *mapped.values()]
-    missing = [column for column in wanted if column not in features]
+    missing = missing_columns(features, wanted)
     if missing:
         raise InvalidInputError(f"huggingface: {root}: expected columns {missing}; there are {list(features)}")
     strangers = sorted(set(names) - set(mapped))
@@ -156,18 +160,20 @@ def _features(dataset: Any) -> Mapping[str, Any]:
     return dict.fromkeys(next(iter(dataset), {}))
 
 
-def _undecoded(dataset: Any, image: str) -> Any:
-    """The same rows with the image column as {"bytes", "path"}: decoding is ours, so that all sources agree."""
+def _undecoded(dataset: Any, rows: Rows) -> Any:
+    """The columns that are read, the images as {"bytes", "path"}: decoding is ours, so that all sources agree."""
     import datasets
 
-    return dataset.cast_column(image, datasets.Image(decode=False))
+    names = [name for name in (rows.image, rows.caption, rows.id, *rows.labels.values()) if name is not None]
+    columns = dict.fromkeys(top(_features(dataset), name) for name in names)
+    return dataset.select_columns(list(columns)).cast_column(rows.image, datasets.Image(decode=False))
 
 
 def _stream_fingerprint(root: str, split: str, config: str | None, revision: str | None) -> str:
     """Of the files where they are local; else of what the hub says identifies them (the commit)."""
     import datasets
 
-    builder = datasets.load_dataset_builder(**_source(root, config, revision))
+    builder = datasets.load_dataset_builder(**source_of(root, config, revision))
     wanted = None if split == "all" else _ALIASES.get(split, (split,))
     files = builder.config.data_files or {}
     paths = [str(path) for part, found in files.items() if wanted is None or str(part) in wanted for path in found]

@@ -14,6 +14,7 @@ from PIL import Image
 
 from vldebias.data.decoding import decode
 from vldebias.data.files import Ends, ends_of, fingerprint_ends, read_ends, refuse_outside
+from vldebias.data.huggingface_columns import cell_of, flat, top
 from vldebias.data.images import ImageData, Record
 from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.data.lazy import LazyText
@@ -100,15 +101,18 @@ def _fetch(address: str) -> bytes:
 def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: Mapping[str, Any]) -> ImageData:
     """A map-style data set; labels and captions are read at once, images when asked for."""
     columns = [rows.caption, rows.id, *rows.labels.values()]
-    wanted = list(dict.fromkeys(column for column in columns if column is not None))
+    wanted = list(dict.fromkeys(top(dataset.features, column) for column in columns if column is not None))
     table = dataset.select_columns(wanted).with_format("arrow")[:] if wanted else pa.table({})
+    if not {column for column in columns if column is not None} <= set(table.column_names):
+        table = flat(table)
+    images = dataset.select_columns([rows.image])
     if rows.base is not None:
-        paths = dataset.select_columns([rows.image]).with_format("arrow")[:].column(rows.image)
+        paths = images.with_format("arrow")[:].column(rows.image)
         refuse_outside(name, rows.base, pc.fill_null(pc.struct_field(paths, "path"), "").to_pylist())
     ids = texts_of(column_of(table, rows.id, rows.where), rows.where) if rows.id else _numbers(len(dataset))
 
     def read(index: int) -> Image.Image:
-        return rows.read(dataset[int(index)][rows.image])
+        return rows.read(images[int(index)][rows.image])
 
     return ImageData(
         name=name,
@@ -161,13 +165,13 @@ class RowStream:
 
     def _record(self, index: int, row: Mapping[str, Any]) -> Record:
         rows = self.rows
-        table = pa.table({there: [row[there]] for there in set(rows.labels.values())})
+        table = pa.table({there: [cell_of(row, there)] for there in set(rows.labels.values())})
         found = {here: rows.column(table, here) for here in rows.labels}
         if rows.base is not None and row[rows.image] and row[rows.image]["path"]:
             refuse_outside(self.name, rows.base, [row[rows.image]["path"]])
         return Record(
-            id=_number(index) if rows.id is None else str(row[rows.id]),
+            id=_number(index) if rows.id is None else str(cell_of(row, rows.id)),
             read=partial(rows.read, row[rows.image]),
             labels={here: one.names[one.codes[0]] if one.known[0] else None for here, one in found.items()},
-            caption=None if rows.caption is None else str(row[rows.caption] or ""),
+            caption=None if rows.caption is None else str(cell_of(row, rows.caption) or ""),
         )

@@ -29,6 +29,7 @@ class DataSource:
         source: where one gets it. Nothing is downloaded here: licences are accepted at the source, and there is no
             official checksum to verify a copy by. (`datasets` downloads and verifies its own.)
         local: the root is a folder or file on this machine.
+        finds_split: where nobody names a split and `split` is not there, the only one that is there is taken.
     """
 
     open: Callable[..., ImageData | ImageStream]
@@ -36,6 +37,7 @@ class DataSource:
     layout: str
     source: str
     local: bool = True
+    finds_split: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -51,7 +53,7 @@ _SOURCES = {
     "utkface": DataSource(utkface.open_utkface, "all", utkface.LAYOUT, utkface.SOURCE),
     "manifest": DataSource(manifest.open_manifest, "all", manifest.LAYOUT, manifest.SOURCE),
     "huggingface": DataSource(
-        huggingface.open_huggingface, "test", huggingface.LAYOUT, huggingface.SOURCE, local=False
+        huggingface.open_huggingface, "test", huggingface.LAYOUT, huggingface.SOURCE, local=False, finds_split=True
     ),
 }
 
@@ -116,4 +118,4 @@ def open_data(
         raise InvalidInputError(
             f"{name}: {place} does not exist; expected {source.layout}. Get it from {source.source}"
         )
-    return source.open(place, split or source.split, **options)
+    return source.open(place, split or (None if source.finds_split else source.split), **options)

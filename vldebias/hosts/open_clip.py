@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,10 +128,18 @@ class OpenClipHost(JointHost):
         clean = getattr(self.tokenizer, "clean_fn", str)
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
-    def encode(self, prompts: Sequence[str]) -> Tensor:
+    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
+        """Token ids as `text`; open_clip's tokenizers always pad to the context length."""
+        return {"text": self.tokenizer(list(prompts), context_length=self.context_length)}
+
+    def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `encode_text` gives."""
-        ids = self.tokenizer(list(prompts), context_length=self.context_length)
-        return self.model.encode_text(ids.to(self.model.logit_scale.device), normalize=False)  # type: ignore[operator]
+        return self.model.encode_text(tokens["text"], normalize=False)  # type: ignore[operator]
+
+    @property
+    def device(self) -> torch.device:
+        """Of the temperature, which every class has."""
+        return self.model.logit_scale.device  # type: ignore[return-value]
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """CLIP's own tokenizer pads with the id of "!": what follows the end token is no text."""

@@ -155,8 +155,24 @@ class JointHost(Host):
         """Number of tokens of each prompt, special tokens included, before it is cut."""
 
     @abstractmethod
+    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
+        """What the text tower is called with: names of arguments -> tensors (n, length) on the CPU.
+
+        Cut to the context length; padded as the model was trained, with `full` to the context length.
+        """
+
+    @abstractmethod
+    def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """(n, d) embeddings of what `tokens` gave, on the model's device, before normalising."""
+
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising."""
+        return self.features({name: tensor.to(self.device) for name, tensor in self.tokens(prompts).items()})
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the text tower reads its tokens."""
 
     @abstractmethod
     def decode(self, ids: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -190,20 +190,37 @@ class TransformersHost(JointHost):
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
         return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
 
-    def encode(self, prompts: Sequence[str]) -> Tensor:
-        """What `get_text_features`, or the text model itself, gives."""
-        call = getattr(self.model, "get_text_features", self.model)
+    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
+        """What the tokenizer gives and the text tower reads: ids, and a mask where padding is masked."""
         batch = self.tokenizer(
             self._cleaned(prompts),
-            padding=self._family.padding,
+            padding="max_length" if full else self._family.padding,
             truncation=True,
             max_length=self.context_length,
             return_tensors="pt",
         )
+        call = self._call
         known = inspect.signature(getattr(call, "forward", call)).parameters
-        device = self.model.device if self.model.device.type != "meta" else torch.device("cpu")
-        inputs = {name: tensor.to(device) for name, tensor in batch.items() if name in known}
-        return self._features(call(**inputs))
+        return {name: tensor for name, tensor in batch.items() if name in known}
+
+    def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """What `get_text_features`, or the text model itself, gives."""
+        return self._features(self._call(**tokens))
+
+    @property
+    def _call(self) -> Callable[..., Any]:
+        return getattr(self.model, "get_text_features", self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the model; the CPU where its weights are fetched from there as they are needed."""
+        device: Any = self.model.device
+        return device if device.type != "meta" else torch.device("cpu")
+
+    @property
+    def reads_padding(self) -> bool:
+        """True where the model was trained with padding that it attends to, so that none may be left out."""
+        return self._family.padding == "max_length"
 
     def _features(self, output: Any) -> Tensor:
         """The embedding in what the model returned: a tensor from transformers 4, an output object from 5."""

@@ -50,5 +50,5 @@ def _ahead(scores: Tensor, relevant: Tensor) -> Tensor:
     best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True)
     level = scores == best.values
     first = (level & relevant).int().argmax(dim=1, keepdim=True)
-    earlier = torch.arange(scores.shape[1]) < first
+    earlier = torch.arange(scores.shape[1], device=scores.device) < first
     return ((scores > best.values) | (level & earlier)).sum(dim=1)

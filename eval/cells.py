@@ -1,0 +1,119 @@
+"""Many small trainings: cells of a table, each done once, kept as its own file, and summed up over seeds.
+
+A cell is a mapping of what distinguishes it (arm, noise, seed, ...). Its figures are written as soon as they are there,
+so an experiment that was stopped goes on with the cells that are missing. Figures of a cell do not depend on the
+others, nor on how many processes work: each uses one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from scipy import stats
+
+from vldebias.evaluation.result import commit, versions, write_atomically
+
+Cell = Mapping[str, Any]
+Work = Callable[[Cell], dict[str, float]]
+RESULTS = Path(__file__).parent / "results"
+
+
+def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str) -> list[dict[str, Any]]:
+    """The cells with their figures under "figures", in order; those that `folder` has are not done again.
+
+    `work` must be a function of a module, since it runs in other processes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [cell for cell in cells if not _file(folder, cell).is_file()]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    clock = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *clock, console=Console(stderr=True)) as progress:
+        bar = progress.add_task(title, total=len(cells), completed=len(cells) - len(missing))
+        for cell, figures in _done(work, missing, processes):
+            write_atomically(_file(folder, cell), json.dumps({**cell, "figures": figures}, indent=1) + "\n")
+            progress.advance(bar)
+    return [json.loads(_file(folder, cell).read_text()) for cell in cells]
+
+
+def _done(work: Work, cells: Sequence[Cell], processes: int) -> Iterable[tuple[Cell, dict[str, float]]]:
+    if processes == 1:
+        yield from ((cell, work(cell)) for cell in cells)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = {pool.submit(work, cell): cell for cell in cells}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _file(folder: Path, cell: Cell) -> Path:
+    told = json.dumps(cell, sort_keys=True)
+    return folder / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"
+
+
+def summed_up(
+    cells: Sequence[Mapping[str, Any]], by: Sequence[str], *, against: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """One row per setting of the columns `by` and metric: mean over seeds with its 95 % interval of Student's t.
+
+    against: columns and values of the arm that others are compared with: `change` is the mean difference to the cell
+    of the same seed in which these columns have these values, with its interval; pairing takes out what the seeds'
+    data, noise and first weights have in common.
+    """
+    found: dict[tuple[Any, ...], dict[int, Mapping[str, float]]] = {}
+    for cell in cells:
+        found.setdefault(tuple(cell[name] for name in by), {})[cell["seed"]] = cell["figures"]
+    rows = []
+    for key, seeds in found.items():
+        place = dict(zip(by, key, strict=True))
+        base = None if against is None else found[tuple({**place, **against}[name] for name in by)]
+        for metric in next(iter(seeds.values())):
+            values = {seed: figures[metric] for seed, figures in seeds.items()}
+            row = {**place, "metric": metric, **interval(list(values.values())), "seeds": sorted(values)}
+            if base is not None and base is not seeds:
+                row["change"] = interval([value - base[seed][metric] for seed, value in values.items()])
+            rows.append(row)
+    return rows
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
+    """Mean of independent values and its interval of Student's t."""
+    sample = np.asarray(values, float)
+    mean = float(sample.mean())
+    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
+    return {"value": mean, "low": mean - half, "high": mean + half}
+
+
+def write_result(path: Path, protocol: Mapping[str, Any], rows: Sequence[Any], cells: Sequence[Any]) -> None:
+    """The table with its protocol, and under "cells" what every training gave."""
+    told = {"protocol": dict(protocol), "versions": versions(), "commit": commit(), "rows": rows, "cells": cells}
+    write_atomically(path, json.dumps(told, indent=1) + "\n")
+
+
+def arguments_of(
+    told: str | None, name: str, steps: int, arguments: Sequence[str] | None, *, seeds: int = 5
+) -> argparse.Namespace:
+    """The command line that all these experiments have: out, work, seeds, steps, processes."""
+    parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
+    parser.add_argument("--work", type=Path, default=Path(f"{name}-cells"), help="folder of finished trainings")
+    parser.add_argument("--seeds", type=int, default=seeds, help="trainings per cell, at least 2")
+    parser.add_argument("--steps", type=int, default=steps, help="updates per training")
+    parser.add_argument("--processes", type=int, default=_cores(), help="trainings at a time, a thread each")
+    return parser.parse_args(arguments)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

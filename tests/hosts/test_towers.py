@@ -1,0 +1,359 @@
+"""Towers to train with: features as the model itself makes them, with gradients, whatever was left out to be quick."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import open_clip
+import pytest
+import test_images
+import test_open_clip
+import test_transformers
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor, nn
+from torchvision import transforms
+
+import vldebias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
+from vldebias.hosts.images import OPEN_CLIP, TRANSFORMERS, image_encoder
+from vldebias.hosts.towers import Towers, checkpointing, towers
+from vldebias.miniature import load_clip, load_transformers_clip
+from vldebias.prompts import PromptSet
+
+CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
+PATCHES = "Siglip2Model"
+NAMES = [*test_open_clip.MODELS, *(name for name in TRANSFORMERS if name != PATCHES)]
+WHOLE = ("custom", "custom-linear", "custom-identity", "coca", "SiglipModel")  # what reads all the padding
+
+
+def build(name: str, request: pytest.FixtureRequest) -> Towers:
+    if name in test_open_clip.MODELS:
+        torch.manual_seed(1)
+        model = test_open_clip.MODELS[name]()
+        return towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    tokenizer = request.getfixturevalue(test_transformers.MODELS[name][1])
+    return towers(test_images.make(name), tokenizer, test_images.PROCESSORS[name]())
+
+
+@pytest.fixture(params=NAMES)
+def found(request: pytest.FixtureRequest) -> Towers:
+    return build(request.param, request)
+
+
+@pytest.fixture
+def clip() -> Towers:
+    torch.manual_seed(1)
+    model = test_open_clip.make_clip()
+    return towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+
+
+def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
+    """With all the padding, by the model's own method."""
+    if "text" in tokens:
+        return model.encode_text(tokens["text"], normalize=False)
+    output = model.get_text_features(**tokens)
+    return output if isinstance(output, Tensor) else output.pooler_output
+
+
+def test_every_supported_class_is_tested() -> None:
+    built = {type(make()).__name__ for make in test_open_clip.MODELS.values()}
+    assert built | {name for name in NAMES if name in TRANSFORMERS} | {PATCHES} == {*OPEN_CLIP, *TRANSFORMERS}
+
+
+def test_images_are_those_of_the_encoder(found: Towers) -> None:
+    pixels = torch.stack([found.prepare(image) for image in test_images.pictures()])
+    expected = image_encoder(found.model, found.preprocess).encode(test_images.pictures())
+    features = found.image(pixels)
+    assert features.requires_grad
+    assert torch.allclose(features, expected, atol=1e-5)
+    assert not torch.allclose(features[0], features[1], atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
+@pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
+def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) -> None:
+    """Values and gradients, in double precision, whether the longest caption is short or cut."""
+    model = found.model.double()
+    tokens = found.tokenize(captions)
+    quick, slow = found.text(tokens), slow_text(model, tokens)
+    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12  # its softmax is always in single precision
+    assert torch.allclose(quick, slow, atol=exact)
+    assert not torch.allclose(slow[0], slow[1], atol=1e-3)
+    weights = torch.randn_like(slow)
+    parameters = [p for p in model.parameters() if p.is_floating_point()]
+    one, other = (
+        torch.autograd.grad((features * weights).sum(), parameters, allow_unused=True) for features in (quick, slow)
+    )
+    for left, right in zip(one, other, strict=True):
+        assert (left is None) == (right is None)
+        assert left is None or torch.allclose(left, right, atol=100 * exact)
+    assert any(left is not None for left in one)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_is_left_out_where_it_may_be(name: str, request: pytest.FixtureRequest) -> None:
+    found = build(name, request)
+    seen: list[int] = []
+    for module in found.model.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings > 30:
+            module.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+    tokens = found.tokenize(CAPTIONS)
+    length = next(iter(tokens.values())).shape[1]
+    found.text(tokens)
+    assert length >= 38
+    assert seen
+    assert max(seen) == length if name in WHOLE else seen[0] < 12
+
+
+def test_a_class_with_its_own_encoder_reads_everything() -> None:
+    class Mine(open_clip.CLIP):
+        def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
+            return super().encode_text(text, normalize) * 2
+
+    model = Mine(24, test_open_clip.VISION, test_open_clip.TEXT)
+    found = towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    tokens = found.tokenize(CAPTIONS)
+    assert torch.equal(found.text(tokens), slow_text(model, tokens))
+
+
+@pytest.mark.parametrize("more", [{"pool_type": "eos", "eos_id": 49407}, {"pool_type": "last"}, {"proj_type": "none"}])
+def test_other_ways_to_pool(more: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    model = open_clip.CLIP(32, test_open_clip.VISION, {**test_open_clip.TEXT, **more}).double()
+    found = towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    tokens = found.tokenize(CAPTIONS)
+    assert torch.allclose(found.text(tokens), slow_text(model, tokens), atol=1e-12)
+
+
+def test_tokens_fill_the_context(found: Towers) -> None:
+    short, long = (found.tokenize(captions) for captions in (CAPTIONS[:1], CAPTIONS))
+    assert {name: t.shape[1:] for name, t in short.items()} == {name: t.shape[1:] for name, t in long.items()}
+    assert all(torch.equal(long[name][:1], short[name]) for name in short)
+    assert all(tensor.device.type == "cpu" for tensor in long.values())
+
+
+def test_cut_captions_are_told_once(found: Towers) -> None:
+    reads = next(iter(found.tokenize(["a"]).values())).shape[1]
+    count, words = found.tokenize, ["man"] * (reads - 2)
+    fits = " ".join(words if _tokens(found, " ".join(words)) == reads else [*words, "man"])
+    assert _tokens(found, fits) == reads
+    count([fits, *CAPTIONS])  # no warning: it just fits
+    with pytest.warns(TruncatedPromptWarning, match=rf"reads {reads} tokens; 2 of 5 captions are longer and were cut"):
+        tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
+    assert next(iter(tokens.values())).shape == (5, reads)
+    count([fits + " man"])  # nor a second time
+
+
+def _tokens(found: Towers, caption: str) -> int:
+    """With start and end."""
+    tokenizer = found.tokenizer
+    if isinstance(tokenizer, open_clip.SimpleTokenizer):
+        return len(tokenizer.encode(caption)) + 2
+    return len(tokenizer(caption)["input_ids"])
+
+
+NOMINAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    name: (tuple(made().image_mean), tuple(made().image_std))
+    for name, made in test_images.PROCESSORS.items()
+    if name not in (PATCHES, "AlignModel")
+}
+
+
+@pytest.mark.parametrize("name", NOMINAL)
+def test_normalisation_is_that_of_the_processor(name: str, request: pytest.FixtureRequest) -> None:
+    found = build(name, request)
+    assert found.size == (32, 32)
+    assert found.mean == pytest.approx(NOMINAL[name][0], abs=2e-6)
+    assert found.std == pytest.approx(NOMINAL[name][1], abs=2e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pixels_are_made_by_size_mean_and_std(name: str, request: pytest.FixtureRequest) -> None:
+    found = build(name, request)
+    image = test_images.pictures(1)[0].resize(found.size)
+    values = transforms.functional.to_tensor(image)
+    mean, std = (torch.tensor(part)[:, None, None] for part in (found.mean, found.std))
+    if name == "AlignModel":  # its processor crops the centre of a larger resized image
+        values = transforms.functional.to_tensor(Image.new("RGB", found.size, (9, 99, 199)))
+        image = Image.new("RGB", found.size, (9, 99, 199))
+    assert torch.allclose(found.prepare(image), (values - mean) / std, atol=1e-3)
+
+
+def test_the_miniature_and_its_twin() -> None:
+    model, preprocess, tokenizer = load_clip()
+    one = towers(model, tokenizer, preprocess)
+    twin, other_tokenizer, processor = load_transformers_clip()
+    other = towers(twin, other_tokenizer, processor)
+    assert (one.size, one.mean, one.std) == ((32, 32), (0.5,) * 3, (0.5,) * 3)
+    assert (other.size, other.mean, other.std) == (one.size, one.mean, one.std)
+    assert one.temperature == pytest.approx(other.temperature)
+    assert torch.allclose(one.text(one.tokenize(CAPTIONS)), other.text(other.tokenize(CAPTIONS)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        transforms.Compose([transforms.ToTensor()]),  # keeps the size of the image
+        transforms.Compose([transforms.Resize((32, 32)), transforms.Grayscale(), transforms.ToTensor()]),
+        transforms.Compose([transforms.Resize((32, 32)), transforms.functional.invert, transforms.ToTensor()]),
+        transforms.Compose([transforms.Pad(8), transforms.Resize((32, 32)), transforms.ToTensor()]),
+        transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor(), torch.sqrt]),
+    ],
+)
+def test_preprocessing_that_augmentation_could_not_follow_is_refused(preprocess: Any) -> None:
+    model = test_open_clip.make_clip()
+    with pytest.raises(
+        InvalidInputError, match=r"plain images became .*expected \(3, h, w\) of one size, each channel"
+    ):
+        towers(model, test_open_clip.tokenizer_for(model), preprocess)
+
+
+def test_any_function_will_do_that_normalises() -> None:
+    model = test_open_clip.make_clip()
+
+    def mine(image: Image.Image) -> Tensor:
+        return transforms.functional.to_tensor(image.resize((32, 32))) * 4 - 1
+
+    found = towers(model, test_open_clip.tokenizer_for(model), lambda image: mine(image))
+    assert found.mean == (0.25,) * 3
+    assert found.std == (0.25,) * 3
+
+
+def test_parts_are_the_towers(found: Towers) -> None:
+    def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
+        parameters = [p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
+        given = torch.autograd.grad(features.sum(), parameters, allow_unused=True, retain_graph=True)
+        return sum(gradient is not None for gradient in given)
+
+    image = found.image(torch.randn(2, 3, *found.size))
+    text = found.text(found.tokenize(CAPTIONS))
+    assert gradients(image, found.image_parts) > 10
+    assert gradients(text, found.text_parts) > 10
+    assert gradients(image, found.text_parts) == 0
+    assert gradients(text, found.image_parts) == 0
+    assert gradients(image, found.heads) + gradients(text, found.heads) > 0
+
+
+def logits(model: Any, found: Towers) -> Tensor:
+    pixels, tokens = torch.ones(1, 3, *found.size), found.tokenize(CAPTIONS)
+    if "text" in tokens:
+        return model.get_logits(pixels, tokens["text"])[0] - (0 if model.logit_bias is None else model.logit_bias)
+    output = model(pixel_values=pixels, **tokens)
+    return output.logits_per_image - getattr(model, "logit_bias", torch.zeros(()))
+
+
+@pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel", "AlignModel", "SiglipModel"])
+def test_temperature_divides_the_cosines(name: str, request: pytest.FixtureRequest) -> None:
+    found = build(name, request)
+    with torch.no_grad():
+        first = logits(found.model, found)
+        found.set_temperature(0.02)
+        second = logits(found.model, found)
+    assert torch.allclose(second * 0.02, first * found.temperature, atol=1e-5)
+    assert second.abs().max() > 1e-3
+    assert towers(found.model, found.tokenizer, found.preprocess).temperature == pytest.approx(0.02)
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InvalidInputError, match="temperature: expected a positive number, got"):
+            found.set_temperature(wrong)
+
+
+def test_pixels_come_in_the_precision_of_the_model(clip: Towers) -> None:
+    pixels = torch.randn(2, 3, 32, 32)
+    expected = clip.image(pixels)
+    clip.model.bfloat16()
+    assert clip.image(pixels).dtype == torch.bfloat16
+    assert torch.nn.functional.cosine_similarity(clip.image(pixels).float(), expected).min() > 0.99
+    assert clip.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["clip", "custom", "coca", "hf-mlp", "CLIPModel", "SiglipModel", "AltCLIPModel"])
+def test_checkpointing_computes_twice_and_changes_nothing(name: str, request: pytest.FixtureRequest) -> None:
+    found = build(name, request)
+    found.model.train()
+    calls: list[nn.Module] = []
+    layers = [m for m in found.model.modules() if isinstance(m, (nn.GELU, nn.LayerNorm))]
+    pixels, tokens = torch.randn(2, 3, *found.size), found.tokenize(CAPTIONS[:2])
+    for module in found.model.modules():  # so that both passes compute the same
+        module.p = 0.0 if isinstance(module, nn.Dropout) else getattr(module, "p", None)
+
+    def gradients() -> list[Tensor | None]:
+        calls.clear()
+        handles = [layer.register_forward_hook(lambda m, *_: calls.append(m)) for layer in layers]
+        loss = found.image(pixels).square().sum() + found.text(tokens).square().sum()
+        learning = [p for p in found.model.parameters() if p.is_floating_point()]
+        given = torch.autograd.grad(loss, learning, allow_unused=True)
+        for handle in handles:
+            handle.remove()
+        return list(given)
+
+    plain = gradients()
+    once = len(calls)
+    checkpointing(found)
+    again = gradients()
+    assert len(calls) > once
+    found.model.requires_grad_(False)
+    assert not found.text(tokens).requires_grad  # nothing that is frozen is made to learn
+    for one, other in zip(plain, again, strict=True):
+        assert one is None or torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_model_without_checkpointing_says_so(request: pytest.FixtureRequest) -> None:
+    found = build("AlignModel", request)
+    type(found.model).supports_gradient_checkpointing, kept = False, type(found.model).supports_gradient_checkpointing
+    try:
+        with pytest.raises(UnsupportedHostError, match="AlignModel: has no gradient checkpointing"):
+            checkpointing(found)
+    finally:
+        type(found.model).supports_gradient_checkpointing = kept
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+@pytest.mark.parametrize("name", ["clip", "CLIPModel"])
+def test_an_attached_model_is_refused(name: str, request: pytest.FixtureRequest, gender: PromptSet) -> None:
+    found = build(name, request)
+    tokens = found.tokenize(CAPTIONS)
+    expected = found.text(tokens)
+    attachment = vldebias.debias(found.model, gender, tokenizer=found.tokenizer)
+    with pytest.raises(
+        AlreadyAttachedError, match=r"carries Attachment.*Call .remove\(\) on it, train, and fit it again"
+    ):
+        towers(found.model, found.tokenizer, found.preprocess)
+    assert torch.equal(found.text(tokens), expected)  # towers made before never see it
+    copied = copy.deepcopy(found.model)
+    assert not torch.allclose(slow_text(copied, tokens), expected, atol=1e-3)
+    assert torch.equal(towers(copied, found.tokenizer, found.preprocess).text(tokens), expected)
+    attachment.remove()
+    towers(found.model, found.tokenizer, found.preprocess)
+
+
+@pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel"])
+def test_the_model_is_left_as_it_was(name: str, request: pytest.FixtureRequest, state_of: Callable[..., Any]) -> None:
+    found = build(name, request)
+    before = state_of(found.model.train())
+    again = towers(found.model, found.tokenizer, found.preprocess)
+    again.tokenize(CAPTIONS)
+    assert state_of(found.model) == before
+
+
+def test_patches_are_refused(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"):
+        build(PATCHES, request)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), test_transformers.make_clip_text(), None])
+def test_other_models_are_refused_by_name(model: Any) -> None:
+    with pytest.raises(UnsupportedHostError, match=rf"{type(model).__qualname__}: expected an image-text model"):
+        towers(model, None, test_images.plain())
+
+
+def test_a_tokenizer_is_asked_for() -> None:
+    model = open_clip.CLIP(24, test_open_clip.VISION, {**test_open_clip.TEXT, "vocab_size": 100})
+    with pytest.raises(InvalidInputError, match=r"pass tokenizer=open_clip\.get_tokenizer"):
+        towers(model, None, test_images.plain())
+    with pytest.raises(InvalidInputError, match="pass tokenizer="):
+        towers(test_transformers.make_clip(), None, transformers.CLIPImageProcessor(**test_images.CROP))

@@ -1,0 +1,111 @@
+"""AUROC and precision of suspicion: against scikit-learn, by definition, and the coverage of their intervals."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics.bootstrap import bootstrap_interval
+from vldebias.metrics.detection import auroc, precision_among_lowest
+
+laws = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def problem(seed: int, n: int, ties: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < 0.4
+    wrong[:2] = True, False
+    scores = rng.normal(size=n) - wrong
+    return (scores.round() if ties else scores), wrong
+
+
+@laws
+@given(st.integers(0, 10_000), st.integers(2, 60), st.booleans())
+def test_auroc_agrees_with_scikit_learn_and_with_counting(seed: int, n: int, ties: bool) -> None:
+    scores, wrong = problem(seed, n, ties)
+    found = auroc(scores, wrong, resamples=5)
+    assert found.value == pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    low, high = scores[wrong][:, None], scores[~wrong]
+    assert found.value == pytest.approx(((low < high) + (low == high) / 2).mean(), abs=1e-12)
+    assert auroc(-scores, wrong, resamples=5).value == pytest.approx(1 - found.value, abs=1e-12)
+    assert found.n == n
+
+
+def test_known_areas() -> None:
+    wrong = np.array([1, 1, 0, 0])
+    assert auroc([0.1, 0.2, 0.3, 0.4], wrong, resamples=10).value == 1
+    assert auroc([0.3, 0.4, 0.1, 0.2], wrong, resamples=10).value == 0
+    assert auroc([0.5, 0.5, 0.5, 0.5], wrong, resamples=10).value == 0.5
+    assert auroc([0.1, 0.3, 0.2, 0.4], wrong, resamples=10).value == 0.75
+
+
+def test_auroc_interval_equals_that_of_a_plain_loop() -> None:
+    scores, wrong = problem(3, 50, ties=True)
+
+    def area(low: np.ndarray, high: np.ndarray) -> float:
+        return float(((low[:, None] < high) + (low[:, None] == high) / 2).mean())
+
+    plain = bootstrap_interval(scores[wrong], scores[~wrong], statistic=area, paired=False, resamples=200, seed=4)
+    fast = auroc(scores, wrong, resamples=200, seed=4)
+    assert (fast.value, fast.low, fast.high) == pytest.approx((plain.value, plain.low, plain.high))
+    assert fast.low < fast.value < fast.high
+
+
+def test_auroc_interval_covers() -> None:
+    """Wrong N(-1, 1), right N(0, 1): the area is Phi(1 / sqrt 2) = 0.7602."""
+    inside = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        wrong = np.arange(150) < 60
+        found = auroc(rng.normal(size=150) - wrong, wrong, resamples=300, seed=seed)
+        inside += found.low <= 0.7602 <= found.high
+    assert 88 <= inside <= 99
+
+
+def test_few_wrong_rows_leave_no_resample_empty() -> None:
+    scores, wrong = np.arange(40.0), np.arange(40) == 3
+    assert auroc(scores, wrong).value == pytest.approx(36 / 39)
+
+
+@laws
+@given(st.integers(0, 10_000), st.integers(2, 60), st.sampled_from([0.01, 0.07, 0.25, 0.5, 1.0]), st.booleans())
+def test_precision_is_the_mean_over_orders_of_the_ties(seed: int, n: int, share: float, ties: bool) -> None:
+    scores, wrong = problem(seed, n, ties)
+    k = int(np.ceil(round(share * n, 6)))
+    rng = np.random.default_rng(seed)
+    found = precision_among_lowest(scores, wrong, share, resamples=3).value
+    if not ties:
+        assert found == pytest.approx(wrong[np.argsort(scores)[:k]].mean())
+        return
+    orders = [np.lexsort((rng.random(n), scores))[:k] for _ in range(400)]
+    assert found == pytest.approx(np.mean([wrong[order].mean() for order in orders]), abs=0.12)
+
+
+def test_precision_of_ties_by_hand() -> None:
+    found = precision_among_lowest([0, 1, 1, 1, 2], [1, 1, 0, 0, 1], 0.4, resamples=10)
+    assert found.value == pytest.approx((1 + 1 / 3) / 2)
+    assert precision_among_lowest([0, 1, 1, 1, 2], [1, 1, 0, 0, 1], 1.0, resamples=10).value == pytest.approx(0.6)
+
+
+def test_seven_percent_of_a_hundred_are_seven() -> None:
+    wrong = np.arange(100) < 7
+    assert precision_among_lowest(np.arange(100.0), wrong, 0.07, resamples=2).value == 1
+
+
+def test_errors() -> None:
+    with pytest.raises(InvalidInputError, match="wrong: 0 of 2 rows are wrong; both kinds are needed"):
+        auroc([0.1, 0.2], [0, 0])
+    with pytest.raises(InvalidInputError, match="wrong: 2 of 2 rows are wrong"):
+        auroc([0.1, 0.2], [True, True])
+    with pytest.raises(InvalidInputError, match="NaN"):
+        auroc([0.1, np.nan], [0, 1])
+    with pytest.raises(InvalidInputError, match="scores: 1 of 2 are not finite"):
+        auroc([0.1, np.inf], [0, 1])
+    with pytest.raises(InvalidInputError, match=r"expected truth values, got \[0, 2\]"):
+        auroc([0.1, 0.2], [0, 2])
+    with pytest.raises(InvalidInputError, match="one length"):
+        auroc([0.1, 0.2, 0.3], [0, 1])
+    with pytest.raises(InvalidInputError, match=r"share in \(0, 1\], got 0"):
+        precision_among_lowest([0.1, 0.2], [0, 1], 0)

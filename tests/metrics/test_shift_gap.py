@@ -1,0 +1,121 @@
+"""The distribution shift gap: against loops, and where its value is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics.shift_gap import shift_distances, shift_gap
+
+laws = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+def problem(seed: int, n: int = 12, t: int = 3, d: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, t, d)), rng.integers(3, size=n), rng.normal(size=(n, d))
+
+
+def looped(views: np.ndarray, labels: np.ndarray, images: np.ndarray, norm: float, exponent: float) -> float:
+    """The definition, class by class, image by image and coordinate by coordinate."""
+    total = 0.0
+    for c in set(labels.tolist()):
+        members = [i for i in range(len(labels)) if labels[i] == c]
+        share = len(members) / len(labels)
+        for i in members:
+            length = 0.0
+            for k in range(views.shape[2]):
+                centre = sum(float(images[j, k]) for j in members) / len(members)
+                seen = sum(float(views[i, t, k]) for t in range(views.shape[1])) / views.shape[1]
+                length += abs(centre - seen) ** norm
+            total += share / len(members) * (length ** (1 / norm)) ** exponent
+    return total
+
+
+@laws
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.sampled_from([0.5, 1.0, 2.0]))
+def test_agrees_with_the_definition(seed: int, norm: float, exponent: float) -> None:
+    views, labels, images = problem(seed)
+    found = shift_gap(views, labels, images=images, norm=norm, exponent=exponent)
+    assert found == pytest.approx(looped(views, labels, images, norm, exponent))
+    own = shift_gap(views, labels, norm=norm, exponent=exponent)
+    assert own == pytest.approx(looped(views, labels, views.mean(1), norm, exponent))
+
+
+def test_the_default_is_the_proof_s_euclidean_norm() -> None:
+    views, labels, images = problem(1)
+    assert shift_gap(views, labels, images=images) == pytest.approx(looped(views, labels, images, 2.0, 1.0))
+    assert shift_gap(views, labels) == pytest.approx(shift_distances(views, labels).mean())
+
+
+@laws
+@given(st.integers(0, 10_000), st.floats(0.1, 10), st.sampled_from([0.5, 1.0]))
+def test_scales_with_the_features_and_ignores_a_shift_of_all(seed: int, factor: float, exponent: float) -> None:
+    views, labels, images = problem(seed)
+    plain = shift_gap(views, labels, images=images, exponent=exponent)
+    assert shift_gap(factor * views, labels, images=factor * images, exponent=exponent) == pytest.approx(
+        factor**exponent * plain
+    )
+    assert shift_gap(views + 3, labels, images=images + 3, exponent=exponent) == pytest.approx(plain)
+
+
+def test_nothing_where_the_views_cover_the_class() -> None:
+    views, _, _ = problem(2)
+    same = np.broadcast_to(views[0], views.shape)
+    assert shift_gap(same, np.zeros(len(same))) == pytest.approx(0, abs=1e-12)
+    assert shift_gap(views, np.zeros(len(views))) > 0.1
+
+
+def test_a_class_of_one_image_is_its_own_centre() -> None:
+    views, _, _ = problem(3)
+    assert shift_gap(views, np.arange(len(views))) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_readings_of_the_paper_differ_in_size() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, 1, 128))
+    features /= np.linalg.norm(features, axis=2, keepdims=True)
+    labels = rng.integers(4, size=400)
+    assert shift_gap(features, labels) < 2
+    assert shift_gap(features, labels, exponent=0.5) < math.sqrt(2)
+    assert shift_gap(features, labels, norm=0.5) > 100
+
+
+def test_the_noise_of_few_views_adds_the_covariance_over_t() -> None:
+    rng = np.random.default_rng(1)
+    n, d, t = 4000, 3, 4
+    centre = np.repeat(rng.normal(size=(2, d)), n // 2, axis=0)
+    spread = np.array([1.0, 0.5, 2.0])
+    noisy = centre[:, None] + 0.1 + spread * rng.normal(size=(n, t, d))
+    found = shift_gap(noisy, np.repeat([0, 1], n // 2), images=centre, exponent=2.0)
+    assert found == pytest.approx(d * 0.1**2 + (spread**2).sum() / t, rel=0.05)
+
+
+def test_an_image_gives_one_value() -> None:
+    views, labels, images = problem(4)
+    order = np.random.default_rng(0).permutation(len(labels))
+    found = shift_distances(views, labels, images=images)
+    assert found.shape == (len(labels),)
+    assert shift_distances(views[order], labels[order], images=images[order]) == pytest.approx(found[order])
+    assert shift_distances(views[:, ::-1].copy(), labels, images=images) == pytest.approx(found)
+
+
+def test_errors() -> None:
+    views, labels, images = problem(5)
+    with pytest.raises(InvalidInputError, match=r"finite features \(n, t, d\), got shape \(12, 5\)"):
+        shift_gap(views[:, 0], labels)
+    with pytest.raises(InvalidInputError, match=r"finite features \(n, t, d\), got shape \(12, 0, 5\)"):
+        shift_gap(views[:, :0], labels)
+    with pytest.raises(InvalidInputError, match=r"views: .* are NaN"):
+        shift_gap(views * np.nan, labels)
+    with pytest.raises(InvalidInputError, match=r"labels \(12,\) and images \(12, 5\) .* got \(3,\) and \(12, 5\)"):
+        shift_gap(views, labels[:3])
+    with pytest.raises(InvalidInputError, match=r"got \(12,\) and \(12, 4\)"):
+        shift_gap(views, labels, images=images[:, :4])
+    with pytest.raises(InvalidInputError, match="images: expected finite features"):
+        shift_gap(views, labels, images=images + np.inf)
+    for wrong in ({"norm": 0.0}, {"exponent": 0.0}, {"exponent": math.inf}, {"norm": math.nan}):
+        with pytest.raises(InvalidInputError, match="norm and exponent: expected numbers > 0"):
+            shift_gap(views, labels, **wrong)

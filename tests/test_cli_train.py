@@ -1,0 +1,82 @@
+"""`vldebias train` and `vldebias pairs`: flags are the settings, JSON alone on stdout, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+from vldebias.training.settings import TrainSettings, load_settings
+
+SMALL = ["--cpu", "--data", "birds", "--items", "24", "--val-items", "12", "--steps", "1", "--batch-size", "8"]
+FAST = [*SMALL, "--workers", "0", "--temperature", "0.2"]
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_help_has_every_setting_with_its_default() -> None:
+    told = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
+    flags = {f"--{name.replace('_', '-')}" for name in TrainSettings.model_fields}
+    assert flags <= set(re.findall(r"--[a-z0-9-]+", told))
+    assert "accelerate launch" in told
+    assert "Default: 0.4." in told
+
+
+def test_flags_and_a_file_mean_the_same(tmp_path: Path) -> None:
+    flags = ["--loss", "hard_negative", "--beta", "0.5", "--steps", "9", "--flip", "--tune", "lora", "--lr", "1e-4"]
+    shown = run("train", *flags, "--show")
+    path = tmp_path / "run.yaml"
+    path.write_text(shown)
+    settings = load_settings(path)
+    assert (settings.loss, settings.beta, settings.steps, settings.flip) == ("hard_negative", 0.5, 9, True)
+    assert run("train", "--config", str(path), "--show") == shown
+    over = run("train", "--config", str(path), "--no-flip", "--show")
+    path.write_text(over)
+    assert load_settings(path).flip is False
+
+
+def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None:
+    told = json.loads(run("train", *FAST, "--caption-noise", "0.5", "--out", str(tmp_path), "--json"))
+    assert told["after"].keys() == told["before"].keys()
+    assert all((tmp_path / path).exists() for path in told["files"].values())
+    assert told["processes"] == {"number": 1, "kind": "NO"}
+
+
+def test_the_table_is_printed(tmp_path: Path) -> None:
+    told = run("train", *FAST, "--no-score-pairs", "--label", "label", "--out", str(tmp_path))
+    assert "zero_shot_accuracy" in told
+    assert "curves.png" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--q", "2"], "q: .*less than or equal to 1, got 2.0"),
+        (["--loss", "info_nce", "--q", "0.2"], "info_nce does not read q"),
+        (["--config", "none.yaml"], "none.yaml: no such file"),
+        (["--steps", "3", "--epochs", "1"], "either epochs or steps"),
+    ],
+)
+def test_errors_say_what_to_do(arguments: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        CliRunner().invoke(app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+
+
+def test_pairs_lists_them_with_the_most_suspicious_first(tmp_path: Path) -> None:
+    arguments = ["pairs", "birds", "--items", "60", "--caption-noise", "0.5", "--workers", "0", "--out", str(tmp_path)]
+    told = json.loads(run(*arguments, "--json"))
+    assert told["pairs"] == 60
+    assert told["wrong_pairs"]["auroc"]["value"] > 0.8
+    scores = [float(line.split(",")[2]) for line in (tmp_path / "pairs.csv").read_text().splitlines()[1:]]
+    assert scores == sorted(scores)
+    again = run(*arguments)
+    assert str(tmp_path / "pairs.png") in again

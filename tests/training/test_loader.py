@@ -1,0 +1,176 @@
+"""Batches read as training goes: the same with and without workers, from any number on, broken files included."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_parts import caption, image_data, jittered, number_of, plain, tokenize
+
+from vldebias.data import open_data
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.training.batch import Batch
+from vldebias.training.loader import MapBatches
+from vldebias.training.pairs import Pairs, PairSource
+from vldebias.training.unreadable import Unreadable
+
+N = 23
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with fewer cores
+
+
+def batches(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
+    pairs = PairSource.of(image_data(N, broken=broken), label="kind")
+    settings: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
+    return MapBatches(pairs, **settings)
+
+
+def take(source: MapBatches, first: int, n: int) -> list[Batch]:
+    with closing(source.starting(first)) as coming:  # type: ignore[type-var]
+        return list(islice(coming, n))
+
+
+def same(one: Batch, other: Batch) -> bool:
+    parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
+    parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
+    return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_rows_of_the_data() -> None:
+    source = batches(augment=plain)
+    assert (source.items, source.per_epoch) == (N, 5)
+    seen = []
+    for batch in take(source, 0, 5):
+        assert batch.index is not None
+        assert batch.labels is not None
+        rows = batch.index.tolist()
+        assert [number_of(image) for image in batch.images] == rows
+        assert batch.texts["input_ids"].tolist() == [[row, len(caption(row))] for row in rows]
+        assert batch.labels.tolist() == [row % 3 for row in rows]
+        assert batch.views is None
+        seen += rows
+    assert len(set(seen)) == 20
+
+
+@pytest.mark.parametrize("two_views", [False, True])
+def test_workers_change_nothing(two_views: bool) -> None:
+    whole = take(batches(two_views=two_views), 0, 12)
+    for workers, first in ((0, 3), (1, 0), (2, 7)):
+        state = torch.random.get_rng_state()
+        found = take(batches(two_views=two_views, workers=workers), first, 5)
+        assert all(same(here, there) for here, there in zip(found, whole[first : first + 5], strict=True))
+        assert torch.equal(state, torch.random.get_rng_state())  # the loop's own randomness is left alone
+
+
+@pytest.mark.parametrize("two_views", [False, True])
+def test_processes_share_the_batch_of_one(two_views: bool) -> None:
+    alone = batches(batch_size=8, two_views=two_views)
+    shares = [batches(rank=rank, world=2, two_views=two_views) for rank in range(2)]
+    for number in (0, 1, 5):
+        parts = [take(share, number, 1)[0] for share in shares]
+        whole = take(alone, number, 1)[0]
+        assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
+        assert torch.equal(torch.cat([part.index for part in parts]), whole.index)  # type: ignore[misc,arg-type]
+
+
+def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
+    source = batches(two_views=True)
+    shifts: dict[int, set[float]] = {}
+    for batch in take(source, 0, 15):
+        assert batch.index is not None
+        assert batch.views is not None
+        assert batch.texts == {}
+        for row, image, view in zip(batch.index.tolist(), batch.images, batch.views, strict=True):
+            shifts.setdefault(row, set()).update((float(image[2, 0, 0]), float(view[2, 0, 0])))
+    assert all(len(found) % 2 == 0 for found in shifts.values())
+    assert max(len(found) for found in shifts.values()) == 6
+
+
+def test_noise_reaches_the_texts() -> None:
+    pairs = Pairs.with_mixture_noise(PairSource.of(image_data(N)), 1.0, seed=0)
+    batch = take(MapBatches(pairs, plain, batch_size=20, tokenize=tokenize), 0, 1)[0]
+    assert batch.index is not None
+    assert batch.texts["input_ids"][:, 0].tolist() == [int(pairs.caption(i).split()[-1]) for i in batch.index.tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_stops_training_where_asked(workers: int) -> None:
+    with pytest.raises(InvalidInputError, match=r"^the image of 'id5' cannot be read: broken 5\. Mend it, or"):
+        take(batches(broken=(5,), on_error="raise", workers=workers), 0, 5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_row_takes_the_place_of_a_broken_one(workers: int) -> None:
+    broken = (2, 5, 11)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        source = batches(broken=broken, augment=plain, workers=workers)
+        found = take(source, 0, 20)
+    told = [str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)]
+    assert len(told) == 2
+    assert "own: the image of 'id" in told[0]
+    assert "another row takes its place" in told[0]
+    assert "own: 3 images could not be read and were replaced, such as id" in told[1]
+    assert source.unreadable.reasons == {f"id{i}": f"broken {i}" for i in broken}
+    whole = take(batches(augment=plain), 0, 20)
+    replaced = 0
+    for batch, original in zip(found, whole, strict=True):
+        assert batch.index is not None
+        assert original.index is not None
+        assert [number_of(image) for image in batch.images] == batch.index.tolist()
+        assert batch.texts["input_ids"][:, 0].tolist() == batch.index.tolist()
+        assert not set(batch.index.tolist()) & set(broken)
+        moved = batch.index != original.index
+        assert set(original.index[moved].tolist()) <= set(broken)
+        replaced += int(moved.sum())
+    assert replaced > 5
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_replacements_follow_the_seed() -> None:
+    one, two = (take(batches(broken=(2, 5)), 0, 12) for _ in range(2))
+    assert all(same(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_broken_images_are_told_at_every_power_of_ten() -> None:
+    unreadable, told = Unreadable("own"), []
+    for first in range(0, 120, 3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            unreadable.add({f"id{i}": "gone" for i in range(first, first + 3)} | {"id0": "gone"})
+        told += [str(one.message).partition(" (")[2] for one in caught]
+    assert told == [f"gone); another row takes its place ({n} so far)" for n in (3, 12, 102)]
+    with pytest.warns(VldebiasWarning, match=r"own: 120 images could not be read and were replaced, such as id0, id1"):
+        unreadable.report()
+
+
+def test_images_that_are_all_broken_stop_training() -> None:
+    with pytest.raises(InvalidInputError, match="nor those of 10 rows tried in its place; are the images where"):
+        take(batches(broken=tuple(range(N))), 0, 1)
+
+
+def test_what_does_not_fit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match="own: expected captions and tokenize, or two_views=True"):
+        batches(tokenize=None)
+    with pytest.raises(InvalidInputError, match="has 23 rows, fewer than the 24 of one batch"):
+        batches(batch_size=24)
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(InvalidInputError, match="workers: this system cannot fork processes; expected 0, got 2"):
+        batches(workers=2)
+
+
+def test_a_table_of_paths_and_captions_trains(tmp_path: Path) -> None:
+    data = image_data(6)
+    for i in range(6):
+        data.read(i).save(tmp_path / f"{i}.png")
+    lines = [f"{i}.png,{caption(i)}\n" for i in range(6)]
+    (tmp_path / "pairs.csv").write_text("image,caption\n" + "".join(lines))
+    pairs = PairSource.of(open_data("manifest", tmp_path / "pairs.csv", caption="caption"))  # type: ignore[arg-type]
+    batch = take(MapBatches(pairs, plain, batch_size=6, tokenize=tokenize, workers=1), 0, 1)[0]
+    assert batch.index is not None
+    assert [number_of(image) for image in batch.images] == batch.index.tolist()
+    assert batch.texts["input_ids"][:, 0].tolist() == batch.index.tolist()

@@ -1,0 +1,186 @@
+"""The loop: what a plain loop of torch does, and the same weights after an interrupt as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_towers import SIZE, tiny_towers, tokenize
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.training.loop import DivergedError, Entry, fit, steps_of
+from vldebias.training.objectives import build_objective
+from vldebias.training.schedules import cosine_rate
+from vldebias.training.settings import LoopSettings, LossSettings
+from vldebias.training.tensors import TensorBatches
+from vldebias.training.trainee import Trainee
+from vldebias.training.tuning import parameter_groups
+
+N, B, STEPS = 24, 6, 7
+IMAGES = torch.rand(N, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+CAPTIONS = [f"number {i}" for i in range(N)]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "average": {"ema": 0.9},
+    "sharp": {"sharpness": "sam", "rho": 0.1},
+    "accumulated": {"accumulation": 2},
+    "everything": {"ema": 0.9, "sharpness": "asam", "accumulation": 2, "precision": "bf16", "clip_norm": None},
+}
+
+
+def batches(images: Tensor = IMAGES) -> TensorBatches:
+    return TensorBatches(images, CAPTIONS, tokenize=tokenize, batch_size=B, seed=3)
+
+
+def settings(**given: Any) -> LoopSettings:
+    return LoopSettings(**{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **given})
+
+
+def trainee(loss: str = "nuclr", fourier: float = 0.0) -> Trainee:
+    objective = build_objective(LossSettings(loss=loss), temperature=0.3, items=N)
+    return Trainee(tiny_towers(), objective, fourier=fourier)
+
+
+def weights(made: Trainee) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in made.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_does_what_a_plain_loop_does() -> None:
+    chosen = settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5)
+    made = trainee("info_nce")
+    history = fit(made, batches(), chosen)
+    naive = trainee("info_nce")
+    optimizer = torch.optim.AdamW(parameter_groups(naive, 0.1), lr=1.0, betas=(0.9, 0.98))
+    order, losses = batches().starting(0), []
+    naive.train()
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = cosine_rate(step, STEPS, peak=0.05, warmup=0.3)
+        torch.manual_seed((((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63)  # the dropout of this step
+        loss = naive(next(order))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(naive.parameters(), 0.5)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert [entry["loss"] for entry in history] == pytest.approx(losses)
+    for name, tensor in weights(made).items():
+        torch.testing.assert_close(tensor, naive.state_dict()[name])
+    assert not made.training
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [1, 4])
+def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, stop: int, tmp_path: Path) -> None:
+    chosen = settings(**KINDS[kind])
+    whole = trainee(fourier=0.4)
+    expected = fit(whole, batches(), chosen)
+
+    def interrupt(entry: Entry, steps: int) -> None:
+        if entry["step"] == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainee(fourier=0.4), batches(), chosen, folder=tmp_path, on_step=interrupt)
+    seen: list[float] = []
+    resumed = trainee(fourier=0.4)
+    history = fit(resumed, batches(), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
+    assert seen == list(range(stop, STEPS))
+    assert same(weights(resumed), weights(whole))
+    assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
+    finished = trainee(fourier=0.4)
+    fit(finished, batches(), chosen, folder=tmp_path)
+    assert same(weights(finished), weights(whole)), "a run that is done changes nothing"
+
+
+def test_the_test_can_fail(tmp_path: Path) -> None:
+    one, other = trainee(), trainee()
+    fit(one, batches(), settings())
+    fit(other, batches(), settings(seed=6))
+    assert not same(weights(one), weights(other))
+
+
+def test_accumulated_micro_batches_give_the_mean_gradient() -> None:
+    chosen = settings(steps=1, accumulation=2, clip_norm=None, weight_decay=0.0)
+    made, naive = trainee("info_nce"), trainee("info_nce")
+    for each in (made, naive):
+        each.model.drop.p = 0.0
+    fit(made, batches(), chosen)
+    order = batches().starting(0)
+    (sum(naive(next(order)) for _ in range(2)) / 2).backward()
+    # after one step Adam has moved every weight against its gradient by the learning rate
+    for name, parameter in naive.named_parameters():
+        before, after = parameter.detach(), dict(made.named_parameters())[name].detach()
+        clear = parameter.grad.abs() > 1e-6
+        assert torch.equal((after - before)[clear].sign(), -parameter.grad[clear].sign()), name
+
+
+def test_the_average_is_what_is_scored_and_kept() -> None:
+    seen: list[Tensor] = []
+
+    def monitor(towers: Any) -> dict[str, float]:
+        seen.append(towers.model.image.weight.detach().clone())
+        return {"score": float(len(seen))}
+
+    made = trainee()
+    history = fit(made, batches(), settings(ema=0.9, eval_every=3), monitor=monitor)
+    assert [entry["step"] for entry in history if "score" in entry] == [2, 5, 6]
+    assert torch.equal(seen[-1], made.model.image.weight)
+    live = trainee()
+    fit(live, batches(), settings())
+    assert not torch.equal(live.model.image.weight, made.model.image.weight)
+
+
+def test_what_is_frozen_stays() -> None:
+    made = trainee()
+    made.model.letters.requires_grad_(False)
+    before = made.model.letters.weight.detach().clone()
+    fit(made, batches(), settings())
+    assert torch.equal(made.model.letters.weight, before)
+
+
+def test_autocast_leaves_weights_in_single_precision() -> None:
+    made = trainee()
+    history = fit(made, batches(), settings(precision="bf16"))
+    assert all(parameter.dtype == torch.float32 for parameter in made.parameters())
+    plain = fit(trainee(), batches(), settings())
+    assert history[0]["loss"] != plain[0]["loss"]
+    assert history[0]["loss"] == pytest.approx(plain[0]["loss"], rel=0.05)
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    fit(trainee(), batches(), settings(), folder=tmp_path, identity={"lr": 1e-3})
+    with pytest.raises(InvalidInputError, match=r"lr 0.001 there and 0.01 here.*Choose another folder"):
+        fit(trainee(), batches(), settings(), folder=tmp_path, identity={"lr": 1e-2})
+    with pytest.raises(InvalidInputError, match="steps 7 there and 9 here"):
+        fit(trainee(), batches(), settings(steps=9), folder=tmp_path, identity={"lr": 1e-3})
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    broken = IMAGES.clone()
+    last = batches().sampler.rows(3)
+    broken[int(last[0])] = torch.nan
+    with pytest.raises(DivergedError, match=r"step 3: the loss is nan.*last checkpoint is kept"):
+        fit(trainee("info_nce"), batches(broken), settings(), folder=tmp_path)
+    resumed = fit(trainee("info_nce"), batches(), settings(), folder=tmp_path)
+    assert [entry["step"] for entry in resumed] == list(range(STEPS))
+
+
+def test_steps_follow_from_epochs() -> None:
+    assert steps_of(settings(steps=None, epochs=2.5), batches()) == 10
+    assert steps_of(settings(steps=None, epochs=2.5, accumulation=2), batches()) == 5
+    assert steps_of(settings(steps=3), batches()) == 3
+
+    class Stream:
+        items = per_epoch = None
+
+    with pytest.raises(InvalidInputError, match="epochs: a stream does not say how long it is; give steps"):
+        steps_of(settings(steps=None, epochs=1.0), Stream())  # type: ignore[arg-type]

@@ -1,0 +1,339 @@
+"""The monitor: against a naive twin, on models of known answers, and what it leaves behind."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_towers import prepare, tiny_image, tiny_towers, tokenize
+from torch import Tensor
+
+from vldebias.data import ImageData, Labels
+from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
+from vldebias.hosts.towers import towers as towers_of
+from vldebias.miniature.data import open_world
+from vldebias.miniature.loading import load_clip
+from vldebias.training.monitor import Monitor, TensorMonitor
+
+laws = settings(max_examples=25, deadline=None, derandomize=True)
+WORDS = ("cat", "dog", "owl", "emu")
+
+
+def unit(features: Tensor) -> Tensor:
+    return features / features.norm(dim=-1, keepdim=True)
+
+
+def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any) -> dict[str, float]:
+    """Every score by its definition, one image at a time."""
+    towers.model.eval()
+    with torch.no_grad():
+        rows = unit(towers.image(images))
+        said = unit(towers.text(tokenize(captions)))
+        classes = unit(torch.stack([unit(towers.text(tokenize(list(t)))).mean(dim=0) for t in texts]))
+    known = [i for i, label in enumerate(labels) if label >= 0]
+    right = {i: int((rows[i] @ classes.T).argmax()) == labels[i] for i in known}
+    found = {
+        "zero_shot_accuracy": sum(right.values()) / len(known),
+        "zero_shot_worst_class": min(
+            sum(right[i] for i in known if labels[i] == c) / sum(labels[i] == c for i in known)
+            for c in {labels[i] for i in known}
+        ),
+        "positive_score": sum(float(rows[i] @ said[i]) for i in range(len(rows))) / len(rows),
+    }
+    distinct = list(dict.fromkeys(captions))
+    first = [captions.index(text) for text in distinct]
+    for k in (1, 5, 10):
+        to_text = to_image = 0
+        for i in range(len(rows)):
+            ranked = sorted(range(len(distinct)), key=lambda j: -float(rows[i] @ said[first[j]]))
+            to_text += captions[i] in [distinct[j] for j in ranked[:k]]
+            nearest = sorted(range(len(rows)), key=lambda j: -float(rows[j] @ said[i]))[:k]
+            to_image += any(captions[j] == captions[i] for j in nearest)
+        found[f"recall@{k} image->text"] = to_text / len(rows)
+        found[f"recall@{k} text->image"] = to_image / len(rows)
+    return found
+
+
+@laws
+@given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 12), st.integers(1, 40))
+def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int, batch_size: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(n, 3, 4, 4, generator=generator)
+    captions = [f"{WORDS[i % 4]} {i}" for i in torch.randint(kinds, (n,), generator=generator).tolist()]
+    labels = torch.randint(-1, 3, (n,), generator=generator)
+    labels[0] = 1
+    texts = (("a cat", "one cat"), ("a dog",), ("an owl",))
+    towers = tiny_towers(seed)
+    monitor = TensorMonitor(images, captions=captions, labels=labels, class_texts=texts, batch_size=batch_size)
+    found = monitor(towers)
+    expected = naive(towers, images, captions, labels.tolist(), texts)
+    assert found.keys() == expected.keys()
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+class Table:
+    """Towers whose features are looked up: image i has row i of one table, text "j" row j of the other."""
+
+    def __init__(self, images: Tensor, texts: Tensor) -> None:
+        self.model = torch.nn.Linear(1, 1)
+        self.image = lambda pixels: images[pixels[:, 0, 0, 0].long()]
+        self.text = lambda tokens: texts[tokens["ids"]]
+        self.tokenize = lambda said: {"ids": torch.tensor([int(text) for text in said])}
+
+
+def places(n: int) -> Tensor:
+    return torch.arange(n, dtype=torch.float32)[:, None, None, None].expand(n, 3, 1, 1)
+
+
+def test_identical_captions_of_other_rows_are_right() -> None:
+    """Images 0 and 1 share a caption and are nearest to each other's; by rows alone half of it would be wrong."""
+    texts = torch.eye(3)
+    images = torch.tensor([[1.0, 0.1, 0.0], [1.0, 0.0, 0.1], [0.9, 0.0, 0.8]])
+    found = TensorMonitor(places(3), captions=["0", "0", "2"]).rows(Table(images, texts))
+    assert found["recall@1 text->image"].tolist() == [1, 1, 1]
+    assert found["recall@1 image->text"].tolist() == [1, 1, 0]  # the third is nearer to "0"
+    assert found["recall@5 image->text"].tolist() == [1, 1, 1]
+
+
+def test_a_caption_of_many_rows_takes_one_place_in_the_ranking() -> None:
+    texts = torch.eye(2)
+    images = torch.cat([texts[:1].expand(12, 2), torch.tensor([[1.0, 0.9]])])
+    found = TensorMonitor(places(13), captions=["0"] * 12 + ["1"]).rows(Table(images, texts))
+    assert found["recall@5 image->text"].tolist() == [1] * 13
+
+
+def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
+    features = torch.eye(4)
+    monitor = TensorMonitor(places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123")
+    found = monitor.rows(Table(features[[0, 0, 2, 3]], features))
+    assert found["zero_shot_accuracy"].tolist() == [1, 0, 1, 1]
+    assert found["recall@1 text->image"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    assert found["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    with pytest.raises(InvalidInputError, match="leave nothing to measure"):
+        TensorMonitor(places(2), captions=["", " "])
+
+
+def test_perfect_and_collapsed_models() -> None:
+    n = 40
+    monitor = TensorMonitor(
+        places(n), captions=[str(i) for i in range(n)], labels=torch.arange(n) % 4, class_texts="0123"
+    )
+    towers = Table(torch.eye(n), torch.eye(n))
+    perfect = monitor(towers)
+    assert perfect["recall@1 image->text"] == perfect["recall@1 text->image"] == perfect["positive_score"] == 1
+    constant = monitor(Table(torch.ones(n, 4), torch.ones(n, 4)))
+    assert constant["recall@10 image->text"] == constant["recall@10 text->image"] == 0.25  # ten of forty, no more
+    assert constant["zero_shot_accuracy"] == 0.25
+    assert constant["zero_shot_worst_class"] == 0
+
+
+@pytest.mark.parametrize("broken", ["image", "text"])
+def test_features_that_are_not_finite_give_nan_and_no_hits(broken: str) -> None:
+    tables = {"image": torch.eye(4), "text": torch.eye(4)}
+    tables[broken][2] = torch.nan
+    monitor = TensorMonitor(places(4), captions="0123", labels=torch.tensor([0, 1, 0, 1]), class_texts="01")
+    found = monitor(Table(tables["image"], tables["text"]))
+    assert all(math.isnan(value) for value in found.values())
+
+
+def test_worst_group_and_unknown_rows() -> None:
+    features = torch.eye(2)[[0, 0, 1, 1, 0, 0]]
+    labels = torch.tensor([0, 0, 1, 0, -1, 1])
+    groups = torch.tensor([0, 0, 1, 1, 2, -1])
+    monitor = TensorMonitor(places(6), labels=labels, class_texts=["0", "1"], groups=groups)
+    towers = Table(features, torch.eye(2))
+    assert torch.equal(monitor.rows(towers)["zero_shot_accuracy"].nan_to_num(9), torch.tensor([1.0, 1, 1, 0, 9, 0]))
+    found = monitor(towers)
+    assert found["zero_shot_accuracy"] == pytest.approx(3 / 5)
+    assert found["zero_shot_worst_class"] == 0.5
+    assert found["zero_shot_worst_group"] == 0.5  # group 2 has no known label
+
+
+def test_modes_and_gradients_are_as_they_were_and_the_result_repeats() -> None:
+    towers = tiny_towers()
+    towers.model.letters.eval()  # a part that was frozen
+    monitor = TensorMonitor(torch.rand(8, 3, 4, 4), captions=[f"text {i}" for i in range(8)])
+    first = monitor(towers)
+    assert monitor(towers) == first
+    assert (towers.model.training, towers.model.drop.training, towers.model.letters.training) == (True, True, False)
+    assert all(p.grad is None and p.requires_grad for p in towers.model.parameters())
+    assert torch.is_grad_enabled()
+    assert not any(values.requires_grad for values in monitor.rows(towers).values())
+
+
+def test_half_precision_weights_read_half_precision_pixels() -> None:
+    towers = tiny_towers()
+    monitor = TensorMonitor(torch.rand(8, 3, 4, 4), captions=[f"text {i}" for i in range(8)])
+    exact = monitor(towers)["positive_score"]
+    towers.model.bfloat16()
+    assert monitor(towers)["positive_score"] == pytest.approx(exact, abs=0.02)
+
+
+def test_autocast_of_the_loop_does_not_reach_the_monitor() -> None:
+    towers = tiny_towers()
+    monitor = TensorMonitor(torch.rand(8, 3, 4, 4), captions=[f"text {i}" for i in range(8)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = monitor(towers)
+    assert inside == monitor(towers)
+
+
+def pairs(n: int = 20, broken: Sequence[int] = ()) -> tuple[ImageData, list[int]]:
+    reads: list[int] = []
+
+    def read(i: int) -> Any:
+        reads.append(i)
+        if i in broken:
+            raise FileNotFoundError(2, "No such file or directory")
+        return tiny_image(i)
+
+    data = ImageData(
+        name="pairs",
+        split="val",
+        ids=tuple(f"id{i}" for i in range(n)),
+        read=read,
+        labels={
+            "label": Labels.of([WORDS[i % 3] for i in range(n)], WORDS[:3]),
+            "place": Labels.of([("land", "water")[i % 2] for i in range(n)]),
+        },
+        fingerprint="pairs",
+        captions=tuple(f"{WORDS[i % 4]} {i // 2}" for i in range(n)),
+    )
+    return data, reads
+
+
+def test_monitor_of_images_equals_that_of_tensors() -> None:
+    data, _ = pairs()
+    towers = tiny_towers()
+    monitor = Monitor(data, "label", spurious="place", batch_size=7)
+    tensors = TensorMonitor(
+        torch.stack([prepare(tiny_image(i)).half() for i in range(20)]).float(),
+        captions=data.captions,
+        labels=torch.arange(20) % 3,
+        class_texts=["a photo of a cat.", "a photo of a dog.", "a photo of an owl."],
+        groups=torch.arange(20) % 3 * 2 + torch.arange(20) % 2,
+    )
+    found = monitor(towers)
+    assert found == pytest.approx(tensors(towers), abs=1e-6)
+    assert "zero_shot_worst_group" in found
+
+
+def test_images_are_read_once_where_they_fit_and_again_where_not() -> None:
+    towers = tiny_towers()
+    data, reads = pairs()
+    kept = Monitor(data, "label", batch_size=6)
+    first = kept(towers)
+    assert kept(towers) == first
+    assert sorted(reads) == list(range(20))
+    data, reads = pairs()
+    read_again = Monitor(data, "label", batch_size=6, keep_bytes=20 * 48 * 2 - 1)
+    assert read_again(towers) == first  # the limit changes no figure
+    assert read_again(towers) == first
+    assert sorted(reads) == sorted([*range(20), *range(20)])
+    data, reads = pairs()
+    just = Monitor(data, "label", batch_size=6, keep_bytes=20 * 48 * 2)
+    just(towers), just(towers)
+    assert len(reads) == 20
+
+
+def test_other_preprocessing_is_not_served_from_memory() -> None:
+    data, reads = pairs()
+    monitor, towers = Monitor(data, "label"), tiny_towers()
+    first = monitor(towers)
+    towers.prepare = lambda image: 1 - prepare(image)
+    assert monitor(towers)["positive_score"] != first["positive_score"]
+    assert len(reads) == 40
+
+
+def test_what_cannot_be_read_is_left_out_and_told_once() -> None:
+    data, _ = pairs(broken=(3, 4))
+    monitor, towers = Monitor(data, "label", workers=0), tiny_towers()
+    with pytest.warns(VldebiasWarning, match=r"pairs val: 2 of 20 .* left out, such as \('id3', 'FileNotFound"):
+        found = monitor(towers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert monitor(towers) == found
+    assert list(monitor.skipped) == ["id3", "id4"]
+    whole, rest = pairs()[0], [i for i in range(20) if i not in (3, 4)]
+    assert found == Monitor(whole[rest], "label")(towers)
+    assert monitor.rows(towers)["positive_score"].isnan().nonzero().flatten().tolist() == [3, 4]
+
+
+def test_nothing_readable_and_faults_of_the_machine_stop_it() -> None:
+    data, _ = pairs(broken=range(20))
+    with pytest.raises(InvalidInputError, match="20 of 20 held-out images cannot be read"):
+        Monitor(data, "label")(tiny_towers())
+
+    def denied(i: int) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        Monitor(replace(data, read=denied), "label")(tiny_towers())
+
+
+def test_limit_draws_the_same_rows_for_a_seed() -> None:
+    data, _ = pairs()
+    first, again, other = (Monitor(data, limit=8, seed=seed).data.ids for seed in (0, 0, 1))
+    assert len(first) == 8
+    assert first == again != other
+    assert list(first) == sorted(first, key=lambda name: int(name[2:]))
+    assert Monitor(data, limit=50).data is data
+
+
+def test_templates_are_averaged_with_the_article_that_fits() -> None:
+    data, _ = pairs()
+    monitor = Monitor(data, "label", templates=("a photo of a {}.", "an {} in the wild."))
+    assert monitor.held_out.class_texts[2] == ("a photo of an owl.", "an owl in the wild.")
+    assert monitor.held_out.class_texts[0] == ("a photo of a cat.", "a cat in the wild.")
+    own = Monitor(data, "label", class_texts=["x", ("y", "z"), "w"])
+    assert own.held_out.class_texts == (("x",), ("y", "z"), ("w",))
+
+
+def test_errors() -> None:
+    data, _ = pairs()
+    images = torch.zeros(3, 3, 4, 4)
+    with pytest.raises(InvalidInputError, match="3 images without captions and without labels leave nothing"):
+        TensorMonitor(images)
+    with pytest.raises(InvalidInputError, match=r"expected 3 rows in every column, got \{'captions': 2\}"):
+        TensorMonitor(images, captions=["a", "b"])
+    with pytest.raises(InvalidInputError, match="labels and class_texts go together"):
+        TensorMonitor(images, labels=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(InvalidInputError, match=r"expected labels -1 \(unknown\) .. 1, got 0 .. 2"):
+        TensorMonitor(images, labels=torch.tensor([0, 1, 2]), class_texts=["a", "b"])
+    with pytest.raises(InvalidInputError, match="no image has a known label"):
+        TensorMonitor(images, labels=torch.tensor([-1, -1, -1]), class_texts=["a", "b"])
+    with pytest.raises(InvalidInputError, match="groups are for the worst group's accuracy"):
+        TensorMonitor(images, captions=["a", "b", "c"], groups=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(InvalidInputError, match="batch_size: expected at least 1, got 0"):
+        TensorMonitor(images, captions=["a", "b", "c"], batch_size=0)
+    with pytest.raises(InvalidInputError, match="no column 'kind'"):
+        Monitor(data, "kind")
+    with pytest.raises(InvalidInputError, match=r"one for each of \['cat', 'dog', 'owl'\] in column 'label', got 2"):
+        Monitor(data, "label", class_texts=["a", "b"])
+    with pytest.raises(InvalidInputError, match="class_texts and spurious go with a label column"):
+        Monitor(data, spurious="place")
+    with pytest.raises(InvalidInputError, match="limit: expected at least 1"):
+        Monitor(data, limit=0)
+    with pytest.raises(PromptSetError, match="templates: got 'a photo'"):
+        Monitor(data, "label", templates=("a photo",))
+
+
+def test_the_miniature_clip_knows_its_world() -> None:
+    """The shipped model finds birds and captions and fails where the background misleads; random weights find none."""
+    model, transform, tokenizer = load_clip()
+    clip = towers_of(model, tokenizer, transform)
+    data = open_world("birds", n=150, seed=77)
+    found = Monitor(data, "label", spurious="place", templates=("this is a picture of a {}.",))(clip)
+    assert found["zero_shot_accuracy"] > 0.9
+    assert found["zero_shot_worst_group"] < 0.2  # the world is biased on purpose
+    assert found["recall@10 image->text"] > 0.3
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=torch.Generator().manual_seed(0), std=0.02)
+    lost = Monitor(data, "label", spurious="place")(clip)
+    assert lost["recall@10 image->text"] < found["recall@10 image->text"] / 2
+    assert np.isfinite(list(lost.values())).all()

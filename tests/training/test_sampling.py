@@ -1,0 +1,90 @@
+"""Micro-batches are functions of their number, disjoint between processes, and add up to those of one process."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.training.sampling import Numbers, Sampler, epoch_order, numpy_generator, torch_generator
+
+SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
+
+
+@given(st.integers(0, 200), st.integers(0, 5), st.integers(0, 5))
+def test_an_epoch_has_every_row_once(items: int, seed: int, epoch: int) -> None:
+    assert sorted(epoch_order(items, seed, epoch)) == list(range(items))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = {tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+    assert (epoch_order(50, 3, 2) == epoch_order(50, 3, 2)).all()
+
+
+def test_first_places_are_uniform() -> None:
+    first = np.bincount([epoch_order(5, seed, 0)[0] for seed in range(2000)], minlength=5)
+    assert abs(first - 400).max() < 4 * (2000 * 0.2 * 0.8) ** 0.5
+
+
+@given(SIZES, st.integers(0, 30))
+def test_processes_share_the_batch_of_one(sizes: tuple[int, int, int], number: int) -> None:
+    items, batch, world = sizes
+    alone = Sampler(items, batch * world, seed=1, rank=0, world=1)
+    shares = [Sampler(items, batch, seed=1, rank=r, world=world) for r in range(world)]
+    joined = np.concatenate([share.rows(number) for share in shares])
+    assert joined.tolist() == alone.rows(number).tolist() == shares[0].joint(number).tolist()
+    assert len(set(joined)) == batch * world
+    assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
+
+
+@given(SIZES)
+def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tuple[int, int, int]) -> None:
+    items, batch, world = sizes
+    sampler = Sampler(items, batch, seed=2, rank=0, world=world)
+    full = sampler.per_epoch * batch * world
+    for epoch in (0, 3):
+        numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
+        assert {sampler.epoch(number) for number in numbers} == {epoch}
+        rows = np.concatenate([sampler.joint(number) for number in numbers])
+        assert rows.tolist() == epoch_order(items, 2, epoch)[:full].tolist()
+
+
+def test_a_batch_may_be_changed_without_changing_the_next_reading() -> None:
+    sampler = Sampler(10, 5, seed=0, rank=0, world=1)
+    before = sampler.rows(0).tolist()
+    sampler.rows(0)[:] = 0
+    assert sampler.rows(0).tolist() == before
+
+
+def test_without_a_process_group_there_is_one_process() -> None:
+    sampler = Sampler(10, 5)
+    assert (sampler.rank, sampler.world, sampler.share) == (0, 1, slice(0, 5))
+
+
+def test_what_does_not_fit_says_why() -> None:
+    with pytest.raises(InvalidInputError, match=r"has 7 rows, fewer than the 8 of one batch \(4 per process, 2 proc"):
+        Sampler(7, 4, rank=0, world=2)
+    with pytest.raises(InvalidInputError, match="batch_size of at least 1 and rank < world, got 4, 2, 2"):
+        Sampler(70, 4, rank=2, world=2)
+    with pytest.raises(InvalidInputError, match="batch_size of at least 1"):
+        Sampler(70, 0)
+    with pytest.raises(InvalidInputError, match=r"order: expected a seed and places of at least 0, got \(-1, 0\)"):
+        epoch_order(5, -1, 0)
+
+
+def test_generators_differ_by_purpose_and_place() -> None:
+    places = [("a", 0, 1), ("a", 1, 0), ("b", 0, 1), ("a", 0), ("a", 0, 1, 0), ("a", 2**32, 0), ("a", 0, 0)]
+    assert len({float(numpy_generator(*place).random()) for place in places}) == len(places)
+    assert len({float(torch.rand((), generator=torch_generator(*place))) for place in places}) == len(places)
+    assert torch_generator("a", 5).initial_seed() == torch_generator("a", 5).initial_seed()
+
+
+def test_numbers_begin_again() -> None:
+    numbers = Numbers(3)
+    assert [list(islice(numbers, 3)) for _ in range(2)] == [[3, 4, 5], [3, 4, 5]]

@@ -1,0 +1,80 @@
+"""The one list of settings: a file and flags mean the same, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vldebias.errors import InvalidInputError
+from vldebias.training.settings import GROUPS, TrainSettings, load_settings
+
+
+def test_every_setting_has_one_group_and_a_description() -> None:
+    names = [name for group in GROUPS.values() for name in group.model_fields]
+    assert sorted(names) == sorted(TrainSettings.model_fields)
+    assert all(field.description for field in TrainSettings.model_fields.values())
+
+
+def test_a_file_and_flags_mean_the_same(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(given))
+    assert load_settings(path) == load_settings(**given)
+
+
+def test_flags_come_first_and_one_length_replaces_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("epochs: 3\nq: 0.2\n")
+    both = load_settings(path, q=0.7, steps=5)
+    assert (both.q, both.steps, both.epochs) == (0.7, 5, None)
+    assert load_settings(path, q=0.7).epochs == 3
+    path.write_text("steps: 3\n")
+    assert load_settings(path, epochs=2.0).steps is None
+
+
+def test_a_shown_file_reads_back_as_itself(tmp_path: Path) -> None:
+    settings = load_settings(loss="nuclr", temperature=0.05, epochs=2.0, clip_norm=None, caption_template="a {}")
+    path = tmp_path / "shown.yaml"
+    path.write_text(settings.as_yaml())
+    again = load_settings(path)
+    assert again == settings
+    assert again.clip_norm is None
+
+
+def test_identity_leaves_out_what_changes_no_weight() -> None:
+    one = load_settings(steps=3)
+    assert one.identity() == load_settings(steps=3, workers=0, save_every=1.0, eval_every=1).identity()
+    assert one.identity() != load_settings(steps=3, seed=1).identity()
+    assert one.identity() != load_settings(steps=3, lr=1e-3).identity()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"learning_rate": 1.0}, "learning_rate: unknown setting; there are .*lr"),
+        ({"q": 1.5}, "q: .*less than or equal to 1, got 1.5"),
+        ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
+        ({"loss": "triplet"}, "loss: .*'rince'.* got 'triplet'"),
+        ({"loss": "rince", "learn_temperature": True}, "falls without bound as t falls"),
+        ({"loss": "nuclr", "learn_temperature": True}, "in units of t"),
+        ({"lr": float("nan")}, "lr: .*finite"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        load_settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("- a\n", "expected lines of 'name: value', got list"), ("a: [", "not a YAML file"), (None, "no such file")],
+)
+def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "run.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InvalidInputError, match=said):
+        load_settings(path)

@@ -1,0 +1,402 @@
+"""SAM and ASAM: against plain numbers, their laws, and what a step may not disturb."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses import GlobalContrastiveLoss
+from vldebias.training.sharded import total_norm
+from vldebias.training.sharpness import Sharpness, frozen_statistics
+
+METHODS = ["sam", "asam"]
+
+
+def rows(n: int, d: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def small() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+
+
+def mean_loss(module: nn.Module, x: Tensor) -> Tensor:
+    return (module(x) ** 2).sum(dim=1).mean()
+
+
+def backward_of(module: nn.Module, *micro: Tensor) -> Callable[[], Tensor]:
+    def passes() -> Tensor:
+        losses = [mean_loss(module, x) / len(micro) for x in micro]
+        for loss in losses:
+            loss.backward()
+        return torch.stack(losses).sum().detach()
+
+    return passes
+
+
+def gradients_of(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad.clone() for parameter in module.parameters()]
+
+
+def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> nn.Module:
+    """A copy of the module at theta_a, entry by entry in plain numbers, from the gradients that it carries."""
+    t, g = [], []
+    for parameter in module.parameters():
+        for value, gradient in zip(parameter.flatten().tolist(), parameter.grad.flatten().tolist(), strict=True):
+            t.append(abs(value) + eta if method == "asam" and parameter.ndim >= 2 else 1.0)
+            g.append(gradient)
+    norm = math.sqrt(sum((a * b) ** 2 for a, b in zip(t, g, strict=True)))
+    steps = iter(rho * a * a * b / norm for a, b in zip(t, g, strict=True))
+    there = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in there.parameters():
+            for index in range(parameter.numel()):
+                parameter.view(-1)[index] += next(steps)
+    there.zero_grad()
+    return there
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_three_updates_are_those_computed_by_hand(method: str) -> None:
+    rho, eta = 0.3, 0.05
+    module, slow = small(), small()
+    sharpness, optimizer = Sharpness(method, rho=rho, eta=eta), torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(3):
+        x = rows(5, 3, seed=step)
+        loss = sharpness.gradients(module, list(module.parameters()), backward_of(module, x))
+        optimizer.step()
+        slow.zero_grad()
+        torch.testing.assert_close(loss, backward_of(slow, x)(), rtol=1e-12, atol=0)
+        there = climbed_by_hand(slow, method, rho, eta)
+        backward_of(there, x)()
+        with torch.no_grad():
+            for parameter, far in zip(slow.parameters(), there.parameters(), strict=True):
+                parameter -= 0.1 * far.grad
+        for ours, expected in zip(module.parameters(), slow.parameters(), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_two_methods_and_the_plain_gradient_differ() -> None:
+    """The twin above has something to tell apart."""
+    found = []
+    for method, rho in [("sam", 0.0), ("sam", 0.3), ("asam", 0.3)]:
+        module = small()
+        Sharpness(method, rho=rho).gradients(module, list(module.parameters()), backward_of(module, rows(5, 3)))
+        found.append(torch.cat([gradient.flatten() for gradient in gradients_of(module)]))
+    assert min(float((a - b).norm()) for a, b in [(found[0], found[1]), (found[1], found[2])]) > 1e-3
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(1e-3, 10.0), st.integers(1, 6))
+def test_on_a_quadratic_the_gradient_is_that_at_the_top(seed: int, rho: float, d: int) -> None:
+    root, start = rows(d, d, seed), rows(1, d, seed + 1)[0]
+    hessian = root @ root.T
+    theta = nn.Parameter(start.clone())
+
+    def passes() -> Tensor:
+        loss = theta @ hessian @ theta / 2
+        loss.backward()
+        return loss.detach()
+
+    Sharpness("sam", rho=rho).gradients(nn.ParameterList([theta]), [theta], passes)
+    g = hessian @ start
+    torch.testing.assert_close(theta.grad, hessian @ (start + rho * g / g.norm()), rtol=1e-9, atol=1e-9)
+    assert torch.equal(theta.detach(), start)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_radius_zero_is_the_plain_gradient_in_one_pass(method: str) -> None:
+    module, plain, calls = small(), small(), []
+    passes = backward_of(module, rows(5, 3))
+
+    def counted() -> Tensor:
+        calls.append(1)
+        return passes()
+
+    Sharpness(method, rho=0.0).gradients(module, list(module.parameters()), counted)
+    backward_of(plain, rows(5, 3))()
+    assert len(calls) == 1
+    assert all(torch.equal(a, b) for a, b in zip(gradients_of(module), gradients_of(plain), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_climb_is_rho_long_in_its_own_measure(method: str) -> None:
+    module, rho = small(), 0.7
+    before = copy.deepcopy(module)
+    backward_of(module, rows(5, 3))()
+    sharpness = Sharpness(method, rho=rho)
+    sharpness.ascend(list(module.parameters()))
+    lengths = []
+    for there, here in zip(module.parameters(), before.parameters(), strict=True):
+        t = here.abs() + sharpness.eta if method == "asam" and here.ndim >= 2 else 1.0
+        lengths.append(((there - here) / t).norm())
+    assert float(torch.stack(lengths).detach().norm()) == pytest.approx(rho, rel=1e-9)
+    assert all(
+        bool((there != here).any()) for there, here in zip(module.parameters(), before.parameters(), strict=True)
+    )
+
+
+def test_asam_does_not_see_how_two_layers_share_a_factor() -> None:
+    """What ASAM is for: (c A, B / c) computes what (A, B) does, and so does its climb; SAM's does not."""
+
+    def far_loss(method: str, c: float) -> float:
+        a, b = nn.Parameter(rows(3, 4, 1) * c), nn.Parameter(rows(4, 2, 2) / c)
+
+        def passes() -> Tensor:
+            loss = ((rows(5, 3) @ a @ b) ** 2).mean()
+            loss.backward()
+            values.append(float(loss.detach()))
+            return loss.detach()
+
+        values: list[float] = []
+        Sharpness(method, rho=0.1, eta=0.0).gradients(nn.ParameterList([a, b]), [a, b], passes)
+        return values[1]
+
+    assert far_loss("asam", 8.0) == pytest.approx(far_loss("asam", 1.0), rel=1e-9)
+    assert far_loss("sam", 8.0) != pytest.approx(far_loss("sam", 1.0), rel=1e-2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_climb_per_step_whatever_the_micro_batches(method: str) -> None:
+    module, joint, x = small(), small(), rows(8, 3)
+    a = Sharpness(method, rho=0.5).gradients(module, list(module.parameters()), backward_of(module, *x.chunk(4)))
+    b = Sharpness(method, rho=0.5).gradients(joint, list(joint.parameters()), backward_of(joint, x))
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    for ours, expected in zip(gradients_of(module), gradients_of(joint), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_that_were_there_before_do_not_count() -> None:
+    module, fresh = small(), small()
+    backward_of(module, rows(5, 3, seed=9))()
+    for each in (module, fresh):
+        Sharpness("sam").gradients(each, list(each.parameters()), backward_of(each, rows(5, 3)))
+    assert all(torch.equal(a, b) for a, b in zip(gradients_of(module), gradients_of(fresh), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> None:
+    """Subtracting the climb again would round: one weight is a million times as large as the rest."""
+    module = small().float()
+    module[0].requires_grad_(False)
+    with torch.no_grad():
+        module[3].weight[0, 0] = 1e6
+    unused = nn.Parameter(torch.ones(2))
+    module.register_parameter("unused", unused)
+    before = copy.deepcopy(module.state_dict())
+    frozen_seen = []
+
+    def passes() -> Tensor:
+        frozen_seen.append(module[0].weight.clone())
+        return backward_of(module, rows(5, 3).float())()
+
+    Sharpness(method, rho=0.37).gradients(module, list(module.parameters()), passes)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert torch.equal(frozen_seen[0], frozen_seen[1])
+    assert unused.grad is None
+    assert module[0].weight.grad is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_the_loss_is_flat_nothing_moves_and_nothing_is_nan(method: str) -> None:
+    theta = nn.Parameter(torch.ones(2, 2))
+    theta.grad = torch.zeros(2, 2)
+    sharpness = Sharpness(method, rho=1e6)
+    sharpness.ascend([theta])
+    assert torch.equal(theta.detach(), torch.ones(2, 2))
+    sharpness.restore()
+    sharpness.gradients(nn.ParameterList([theta]), [theta], lambda: torch.zeros(()))  # no gradient at all
+    assert theta.grad is None
+
+
+def test_under_autocast_the_climb_is_in_single_precision() -> None:
+    module, twin, x = small().float(), small().float(), rows(6, 3).float()
+
+    def passes(each: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = mean_loss(each, x)
+        loss.backward()
+        return loss.detach()
+
+    Sharpness("sam", rho=0.5).gradients(module, list(module.parameters()), lambda: passes(module))
+    passes(twin)
+    norm = torch.cat([parameter.grad.double().flatten() for parameter in twin.parameters()]).norm().float()
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter += 0.5 * parameter.grad / norm
+            parameter.grad = None
+    passes(twin)
+    for ours, expected in zip(gradients_of(module), gradients_of(twin), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, expected, rtol=2e-2, atol=1e-4)  # bfloat16 may round either way
+
+
+def test_a_norm_of_half_precision_is_taken_in_single() -> None:
+    tensors = [torch.full((n,), 0.01).bfloat16() for n in (70_001, 3)]
+    norm = total_norm(tensors)
+    exact = torch.cat(tensors).double().norm()
+    assert norm.dtype == torch.float32
+    assert float(norm) == pytest.approx(float(exact), rel=1e-5)
+    assert float(total_norm([rows(5, 3)])) == pytest.approx(float(rows(5, 3).norm()), rel=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_in_half_precision_are_rounded_once(method: str) -> None:
+    theta = nn.Parameter(rows(40, 40).bfloat16())
+    theta.grad = rows(40, 40, seed=1).bfloat16()
+    t = theta.detach().float().abs() + 0.01 if method == "asam" else torch.ones(40, 40)
+    g = theta.grad.float()
+    exact = theta.detach().float() + 3 * t**2 * g / (t * g).norm()
+    Sharpness(method, rho=3.0).ascend([theta])
+    off = (theta.detach().float() - exact).abs()
+    assert bool((off <= exact.abs() * 2**-8 * 1.001).all())
+
+
+def test_both_passes_drop_the_same_units() -> None:
+    masks = []
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(50, 50))
+
+        def forward(self) -> Tensor:
+            mask = nn.functional.dropout(torch.ones(50), 0.5)
+            masks.append(mask)
+            return ((self.weight @ mask) ** 2).mean()
+
+    module = Dropping()
+
+    def passes() -> Tensor:
+        for _ in range(2):
+            module().backward()
+        return torch.zeros(())
+
+    torch.manual_seed(3)
+    Sharpness("sam").gradients(module, list(module.parameters()), passes)
+    after = torch.get_rng_state()
+    assert torch.equal(masks[0], masks[2])
+    assert torch.equal(masks[1], masks[3])
+    assert not torch.equal(masks[0], masks[1])
+    torch.manual_seed(3)
+    passes()
+    assert torch.equal(after, torch.get_rng_state())  # the next step draws what it would have drawn
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm1d(2),
+    "batch, cumulative": lambda: nn.BatchNorm1d(2, momentum=None),
+    "instance": lambda: nn.InstanceNorm1d(2, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(kind: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (2, 3)), NORMS[kind](), nn.Flatten(), nn.Linear(6, 2))
+    module.double()
+    once, x = copy.deepcopy(module), rows(6, 3)
+    for _ in range(2):
+        Sharpness("sam", rho=0.4).gradients(module, list(module.parameters()), backward_of(module, x))
+        once.zero_grad()
+        backward_of(once, x)()
+    there = climbed_by_hand(once, "sam", 0.4, 0.0)
+    backward_of(there, x)()
+    for ours, expected in zip(gradients_of(module), gradients_of(there), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+    for (name, ours), expected in zip(module.named_buffers(), once.buffers(), strict=True):
+        assert torch.equal(ours, expected), name
+
+
+def test_statistics_that_are_frozen_already_stay_in_use() -> None:
+    module, x = nn.BatchNorm1d(3).double().eval(), rows(6, 3) + 5
+    with frozen_statistics(module):
+        inside = module(x)
+    assert torch.equal(inside, module(x))
+    assert not torch.allclose(module.train()(x), inside, atol=1.0)  # those of the batch are others
+
+
+def test_the_state_of_a_global_loss_moves_once() -> None:
+    class Trainee(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.image, self.text = nn.Linear(3, 4).double(), nn.Linear(3, 4).double()
+            self.loss = GlobalContrastiveLoss(9, temperature=0.3, popularity_lr=0.5).double()
+
+        def forward(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
+            unit = nn.functional.normalize
+            value: Tensor = self.loss(unit(self.image(x)), unit(self.text(y)), index)
+            return value
+
+    module, once = Trainee(), Trainee()
+    for items in (torch.tensor([0, 3, 5, 8]), torch.tensor([5, 1, 0, 2])):
+
+        def passes(each: nn.Module, items: Tensor = items) -> Tensor:
+            loss = each(rows(4, 3, 1), rows(4, 3, 2), items)
+            loss.backward()
+            return loss.detach()
+
+        Sharpness("sam", rho=0.3).gradients(module, list(module.parameters()), lambda: passes(module))
+        once.zero_grad()
+        passes(once)
+    for (name, ours), expected in zip(module.named_buffers(), once.buffers(), strict=True):
+        assert torch.equal(ours, expected), name
+    assert module.loss.training
+
+
+def test_a_pass_that_fails_leaves_weights_and_modes_as_they_were() -> None:
+    module = nn.ModuleList([nn.Linear(3, 4), GlobalContrastiveLoss(9)]).double()
+    before, calls = copy.deepcopy(module.state_dict()), []
+
+    def passes() -> Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return backward_of(module[0], rows(5, 3))()
+
+    sharpness = Sharpness("sam")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sharpness.gradients(module, list(module.parameters()), passes)
+    assert torch.equal(module[0].weight, before["0.weight"])
+    assert module[1].training
+    sharpness.gradients(
+        module, list(module.parameters()), backward_of(module[0], rows(5, 3))
+    )  # and it may be used again
+
+
+def test_climbing_twice_is_refused_and_restoring_twice_is_harmless() -> None:
+    module = small()
+    backward_of(module, rows(5, 3))()
+    before, sharpness = copy.deepcopy(module.state_dict()), Sharpness("sam")
+    sharpness.ascend(list(module.parameters()))
+    with pytest.raises(InvalidInputError, match="climbed already; call restore"):
+        sharpness.ascend(list(module.parameters()))
+    sharpness.restore()
+    sharpness.restore()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    assert (Sharpness("sam").rho, Sharpness("asam").rho, Sharpness("asam").eta) == (0.05, 2.0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"method": "sma"}, "method: expected one of 'sam', 'asam', got 'sma'"),
+        ({"rho": -0.1}, r"rho: expected a number in \[0, inf\), got -0.1"),
+        ({"eta": -1.0}, r"eta: expected a number in \[0, inf\), got -1.0"),
+    ],
+)
+def test_other_settings_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Sharpness(**options)  # type: ignore[arg-type]

@@ -1,0 +1,253 @@
+"""Two processes and one: sharp steps, averages and states under DDP and FSDP2 are those of the joint batch."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.nn.parallel import DistributedDataParallel
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses import GlobalContrastiveLoss
+from vldebias.training.averaging import Average
+from vldebias.training.sharded import parameters_of, total_norm, whole
+from vldebias.training.sharpness import Sharpness
+from vldebias.training.state import load_state, read_metadata, save_state
+
+WORLD, N, MICRO, STEPS, STOP, ITEMS = 2, 6, 2, 5, 3, 10
+CASES = [(wrapping, method) for wrapping in ("ddp", "fsdp") for method in ("sam", "asam")]
+
+
+class Trainee(nn.Module):
+    """Two towers, of odd sizes that do not divide evenly, with a frozen layer and a loss that keeps a state."""
+
+    def __init__(self, gather: bool) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.image = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.text = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.text[0].requires_grad_(False)
+        self.loss = GlobalContrastiveLoss(ITEMS, temperature=0.3, popularity_lr=0.2, gather=gather)
+        self.double()
+
+    def forward(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        value: Tensor = self.loss(normalize(self.image(x), dim=1), normalize(self.text(y), dim=1), index)
+        return value
+
+
+def _wrap(wrapping: str) -> nn.Module:
+    trainee = Trainee(gather=wrapping != "one")
+    if wrapping == "ddp":
+        return DistributedDataParallel(trainee)
+    if wrapping == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (WORLD,))
+        fully_shard(trainee.image, mesh=mesh)
+        fully_shard(trainee, mesh=mesh)
+    return trainee
+
+
+def _batch(number: int, own: slice) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    x, y = torch.randn(2, N, 3, generator=generator, dtype=torch.float64)
+    return x[own], y[own], torch.randperm(ITEMS, generator=generator)[:N][own]
+
+
+class Run:
+    def __init__(self, wrapping: str, method: str, own: slice) -> None:
+        self.wrapping, self.own = wrapping, own
+        self.module = _wrap(wrapping)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=0.05, weight_decay=0.1)
+        self.average = Average(self.module, decay=0.8)
+        self.sharpness = Sharpness(method, rho=0.5, eta=0.1)  # type: ignore[arg-type]
+        self.seen: list[Tensor] = []
+
+    def steps(self, first: int, last: int) -> Run:
+        for step in range(first, last):
+            self.seen.append(
+                self.sharpness.gradients(self.module, self.parameters, lambda step=step: self._passes(step))
+            )
+            self.optimizer.step()
+            self.average.update(step)
+            with torch.no_grad(), self.average.applied():
+                self.module.eval()
+                self.seen.append(self.module(*_batch(1000, self.own)))
+                self.module.train()
+        return self
+
+    def _passes(self, step: int) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for micro in range(MICRO):
+            last = micro == MICRO - 1
+            if self.wrapping == "fsdp":
+                self.module.set_requires_gradient_sync(last)
+            apart = self.module.no_sync() if self.wrapping == "ddp" and not last else nullcontext()
+            with apart:
+                loss = self.module(*_batch(step * MICRO + micro, self.own)) / MICRO
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def everything(self) -> dict[str, Tensor]:
+        """Weights, averages, moments and state, whole, and what was seen."""
+        named = parameters_of(self.module)
+        inner = self.module.module if isinstance(self.module, DistributedDataParallel) else self.module
+        found = {f"weight {name}": parameter for name, parameter in named.items()}
+        found |= {f"average {name}": mean for name, mean in self.average.means.items()}
+        found |= {f"buffer {name}": buffer for name, buffer in inner.named_buffers()}
+        for name, parameter in named.items():
+            found |= {f"moment {name} {key}": value for key, value in self.optimizer.state.get(parameter, {}).items()}
+        found["seen"] = torch.stack(self.seen)
+        return {name: whole(tensor.detach()).clone().contiguous() for name, tensor in found.items()}
+
+
+def _outcome(wrapping: str, method: str, own: slice, folder: Path) -> dict[str, Tensor]:
+    """Stopped in the middle, saved, loaded into fresh objects and gone on."""
+    path = folder / f"{wrapping} {method}.safetensors"
+    first = Run(wrapping, method, own).steps(0, STOP)
+    save_state(path, first.module, first.optimizer, metadata={"step": STOP}, average=first.average)
+    fresh = Run(wrapping, method, own)
+    assert load_state(path, fresh.module, fresh.optimizer, average=fresh.average) == {"step": STOP}
+    fresh.seen = first.seen
+    resumed = fresh.steps(STOP, STEPS).everything()
+    through = Run(wrapping, method, own).steps(0, STEPS).everything()
+    assert resumed.keys() == through.keys()
+    same = torch.tensor([torch.equal(resumed[name], through[name]) for name in through])
+    return {**through, "resumed as never stopped": same}
+
+
+def _norms() -> dict[str, Tensor]:
+    """The norm of split and whole tensors together; and the same by hand."""
+    module = _wrap("fsdp")
+    tensors = [*parameters_of(module).values(), torch.arange(4.0)]
+    by_hand = torch.cat([whole(tensor.detach()).flatten() for tensor in tensors]).norm()
+    return {"norm": total_norm([tensor.detach() for tensor in tensors]), "norm by hand": by_hand}
+
+
+def _refusals(folder: Path) -> list[str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    module = FullyShardedDataParallel(nn.Linear(3, 3), device_id=torch.device("cpu"), use_orig_params=True)
+    optimizer = torch.optim.SGD(module.parameters())
+    tries: list[Any] = [
+        lambda: Average(module),
+        lambda: save_state(folder / "flat", module, optimizer, metadata={}),
+        lambda: Sharpness("sam").gradients(module, list(module.parameters()), lambda: torch.zeros(())),
+    ]
+    said = []
+    for attempt in tries:
+        try:
+            attempt()
+        except InvalidInputError as error:
+            said.append(str(error))
+    return said
+
+
+def _work(own_rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=own_rank, world_size=WORLD)
+    own = slice(own_rank * N // WORLD, (own_rank + 1) * N // WORLD)
+    found: dict[str, Tensor] = _norms()
+    for wrapping, method in CASES:
+        outcome = _outcome(wrapping, method, own, Path(folder))
+        found |= {f"{wrapping} {method} {name}": tensor for name, tensor in outcome.items()}
+    save_file(found, Path(folder, f"{own_rank}.safetensors"), metadata=dict(enumerate_text(_refusals(Path(folder)))))
+    dist.barrier()  # neither may close its sockets while the other still reads
+    dist.destroy_process_group()
+
+
+def enumerate_text(texts: list[str]) -> list[tuple[str, str]]:
+    return [(str(number), text) for number, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the two processes left what they found."""
+    path = tmp_path_factory.mktemp("step_processes")
+    multiprocessing.spawn(_work, args=(str(path),), nprocs=WORLD)
+    return path
+
+
+def _found(folder: Path, own_rank: int, prefix: str) -> dict[str, Tensor]:
+    tensors = load_file(folder / f"{own_rank}.safetensors")
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrapping", "method"), CASES)
+def test_two_processes_are_one_on_the_joint_batch(wrapping: str, method: str, folder: Path) -> None:
+    joint = Run("one", method, slice(None)).steps(0, STEPS).everything()
+    for own_rank in range(WORLD):
+        found = _found(folder, own_rank, f"{wrapping} {method} ")
+        assert found.keys() == joint.keys() | {"resumed as never stopped"}
+        for name, expected in joint.items():
+            torch.testing.assert_close(found[name], expected, rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrapping", "method"), CASES)
+def test_weights_are_the_same_on_both_processes_to_the_last_bit(wrapping: str, method: str, folder: Path) -> None:
+    one, other = (_found(folder, own_rank, f"{wrapping} {method} weight ") for own_rank in range(WORLD))
+    assert len(one) == 8
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrapping", "method"), CASES)
+def test_a_resumed_run_is_one_that_never_stopped(wrapping: str, method: str, folder: Path) -> None:
+    for own_rank in range(WORLD):
+        assert _found(folder, own_rank, f"{wrapping} {method} ")["resumed as never stopped"].all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrapping", "method"), CASES)
+def test_a_state_may_be_read_by_one_process(wrapping: str, method: str, folder: Path) -> None:
+    path = folder / f"{wrapping} {method}.safetensors"
+    run = Run("one", method, slice(None))
+    assert read_metadata(path) == load_state(path, run.module, run.optimizer, average=run.average) == {"step": STOP}
+    run.seen = [torch.zeros(())]
+    joint = Run("one", method, slice(None)).steps(0, STOP).everything()
+    for name, tensor in run.everything().items():
+        if name != "seen":
+            torch.testing.assert_close(tensor, joint[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.slow
+def test_half_of_the_batch_would_climb_elsewhere() -> None:
+    """The first law has something to hold against."""
+    joint = Run("one", "sam", slice(None)).steps(0, STEPS).everything()
+    half = Run("one", "sam", slice(0, N // WORLD)).steps(0, STEPS).everything()
+    assert not torch.allclose(joint["weight image.0.weight"], half["weight image.0.weight"], rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_norm_counts_the_shards_of_all_processes(folder: Path) -> None:
+    for own_rank in range(WORLD):
+        found = _found(folder, own_rank, "norm")
+        torch.testing.assert_close(found[""], found[" by hand"], rtol=1e-6, atol=0, check_dtype=False)
+
+
+@pytest.mark.slow
+def test_the_first_version_of_fsdp_is_refused(folder: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(folder / "0.safetensors", framework="pt") as file:
+        said = list(file.metadata().values())
+    assert len(said) == 3
+    assert set(said) == {
+        "FSDP: expected its second version (fully_shard), got FullyShardedDataParallel; launch with "
+        "`accelerate launch --use_fsdp --fsdp_version 2`"
+    }

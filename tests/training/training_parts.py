@@ -1,0 +1,100 @@
+"""Pairs, streams and a tokenizer small enough to see through, for the tests of the data's way to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as T
+
+from vldebias.data.images import ImageData, Record
+from vldebias.data.labels import Labels
+
+SIZE = 8
+NAMES = ("cat", "dog", "owl")
+
+
+def picture(number: int) -> Image.Image:
+    """An image that tells its number: every pixel of the first two channels holds it."""
+    pixels = np.full((SIZE, SIZE, 3), 7, dtype=np.uint8)
+    pixels[..., 0], pixels[..., 1] = divmod(number, 256)
+    return Image.fromarray(pixels)
+
+
+def number_of(image: Tensor) -> int:
+    """Reads the number back from `plain(picture(number))`."""
+    high, low, _ = (image[:, 0, 0] * 255).round().long().tolist()
+    return high * 256 + low
+
+
+def plain(image: Image.Image, generator: torch.Generator | None = None) -> Tensor:
+    return T.pil_to_tensor(image).float() / 255
+
+
+def jittered(image: Image.Image, generator: torch.Generator) -> Tensor:
+    return plain(image) + torch.rand(3, 1, 1, generator=generator)
+
+
+def tokenize(captions: Sequence[str]) -> dict[str, Tensor]:
+    """The number at the end of each caption, in both arguments."""
+    numbers = torch.tensor([[int(caption.split()[-1]), len(caption)] for caption in captions])
+    return {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
+
+
+def caption(number: int) -> str:
+    return f"a photo of {number}"
+
+
+def reader(broken: Sequence[int] = ()) -> Any:
+    def read(index: int) -> Image.Image:
+        if index in broken:
+            raise OSError(f"broken {index}")
+        return picture(index)
+
+    return read
+
+
+def image_data(
+    n: int, *, broken: Sequence[int] = (), labels: Sequence[str | None] | None = None, captions: bool = True
+) -> ImageData:
+    values = labels if labels is not None else [NAMES[i % 3] for i in range(n)]
+    return ImageData(
+        name="own",
+        split="train",
+        ids=tuple(f"id{i}" for i in range(n)),
+        read=reader(broken),
+        labels={"kind": Labels.of(values, NAMES)},
+        fingerprint="x",
+        captions=tuple(caption(i) for i in range(n)) if captions else (),
+    )
+
+
+@dataclass
+class Stream:
+    """A stream of n rows that counts what was read of it."""
+
+    n: int
+    broken: Sequence[int] = ()
+    without_caption: Sequence[int] = ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"kind": NAMES})
+    name: str = "stream"
+    split: str = "train"
+    fingerprint: str = "x"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    decoded: list[int] = field(default_factory=list)
+    passed: int = 0
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        for index in range(start, self.n):
+            self.passed += 1
+            text = "" if index in self.without_caption else caption(index)
+            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text)
+
+    def _read(self, index: int) -> Image.Image:
+        self.decoded.append(index)
+        return reader(self.broken)(index)

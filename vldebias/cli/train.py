@@ -1,0 +1,107 @@
+"""`vldebias train`: fine-tune an image-text model; one flag for each setting of the file, made from the same list."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+from rich.table import Table
+
+from vldebias.cli.common import Json, err, out, print_json
+
+__all__ = ["train"]
+
+
+def _train(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of settings: the names below with underscores. Flags come first.")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder of the run. One that was interrupted goes on where it was.")
+    ] = Path("vldebias-train"),
+    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")] = False,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Fine-tune an image-text model on captions of which some are wrong.
+
+    Writes the model, what every step saw, the score of every pair (the lowest are the ones to look at) and pictures.
+    On several GPUs start it with `accelerate launch -m vldebias train ...`: nothing else changes.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias train --data birds --caption-noise 0.4 --epochs 3 --lr 1e-4 --temperature 0.2
+      vldebias train --model ViT-B-32 --pretrained openai --data captions/ --loss rince --q 0.4 --temperature 0.1
+      vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4 --precision bf16
+      vldebias train --config run.yaml --lr 3e-5 --out second
+      vldebias train --config run.yaml --show
+      accelerate launch --num_processes 8 -m vldebias train --config run.yaml
+    """
+    from vldebias.training.display import Display
+    from vldebias.training.run import train_model
+    from vldebias.training.settings import load_settings
+
+    settings = load_settings(config, **{name: value for name, value in given.items() if value is not None})
+    if show:
+        typer.echo(settings.as_yaml(), nl=False)
+        return
+    with Display(err, quiet=int(os.environ.get("RANK", "0")) > 0) as display:
+        outcome = train_model(settings, folder, cpu=cpu, display=display)
+    if outcome is None:  # not the first of several processes
+        return
+    if as_json:
+        print_json(outcome)
+    else:
+        _print(outcome, folder)
+
+
+def _print(outcome: dict[str, Any], folder: Path) -> None:
+    table = Table("score on held-out data", "before", "after")
+    for name, value in outcome["after"].items():
+        table.add_row(name, f"{outcome['before'][name]:.3f}", f"{value:.3f}")
+    if outcome["after"]:
+        out.print(table)
+    if outcome["wrong_pairs"] is not None:
+        found = outcome["wrong_pairs"]["auroc"]
+        out.print(
+            f"low scores find wrong captions: AUROC {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+        )
+    for name, path in outcome["files"].items():
+        out.print(f"{name}: {folder / path}", markup=False, highlight=False)
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with an option for every field of TrainSettings, None where it is not given."""
+    from vldebias.training.settings import GROUPS
+
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [_option(*field, panel) for panel, group in GROUPS.items() for field in group.model_fields.items()]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]
+
+    @functools.wraps(command)
+    def with_settings(**given: Any) -> None:
+        command(**given)
+
+    setattr(with_settings, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_settings
+
+
+def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
+    default = field.get_default()
+    told = f" Default: {default}." if default is not None and "Default:" not in (field.description or "") else ""
+    option = typer.Option(help=f"{field.description}{told}", rich_help_panel=panel, show_default=False)
+    kind: Any = field.annotation
+    annotation: Any = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+train = _with_settings(_train)

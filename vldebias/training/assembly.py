@@ -1,0 +1,144 @@
+"""From settings to what the loop takes: the data opened, made noisy and batched, and the held-out data for scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.data.images import ImageData, ImageStream
+from vldebias.errors import InvalidInputError
+from vldebias.training.augmentation import Augment, Augmentation, Draws
+from vldebias.training.batch import Batches
+from vldebias.training.loader import MapBatches
+from vldebias.training.monitor import Monitor
+from vldebias.training.noise import CropNoise
+from vldebias.training.pairs import Pairs, PairSource
+from vldebias.training.settings import TrainSettings
+from vldebias.training.stream import StreamBatches
+
+if TYPE_CHECKING:
+    from vldebias.hosts.towers import Towers
+
+__all__ = ["make_batches", "make_monitor", "make_pairs", "open_held_out", "open_training_data"]
+
+_TABLES = (".csv", ".tsv", ".jsonl")
+_WORLDS = ("birds", "portraits")
+_WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
+
+
+def open_training_data(settings: TrainSettings) -> ImageData | ImageStream:
+    """The data to learn from.
+
+    Raises:
+        InvalidInputError: nothing at that place that can be opened, no such column or split.
+    """
+    return _opened(settings.data, settings.split, settings, held_out=False)
+
+
+def open_held_out(settings: TrainSettings) -> ImageData | ImageStream | None:
+    """The data to score; None where the settings name none. Raises: see `open_training_data`."""
+    where = settings.val_data or settings.data
+    if settings.val_data is None and settings.val_split is None and where not in _WORLDS:
+        return None
+    return _opened(where, settings.val_split, settings, held_out=True)
+
+
+def _opened(where: str, split: str | None, settings: TrainSettings, *, held_out: bool) -> ImageData | ImageStream:
+    if where in _WORLDS:
+        return _world(where, split or "val", settings.val_items if held_out else settings.items)
+    if Path(where).suffix in _TABLES:
+        return _table(Path(where), split or "all", settings)
+    return _hugging_face(where, split or "train", settings, streaming=settings.streaming and not held_out)
+
+
+def _world(name: str, split: str, n: int) -> ImageData:
+    from vldebias.miniature.data import open_world
+
+    if split not in _WORLD_SEEDS:
+        raise InvalidInputError(f"{name}: expected split {', '.join(_WORLD_SEEDS)}, got {split!r}")
+    return open_world(name, n=n, seed=_WORLD_SEEDS[split], split=split)
+
+
+def _table(path: Path, split: str, settings: TrainSettings) -> ImageData | ImageStream:
+    from vldebias.data import open_data
+
+    options: dict[str, Any] = {"labels": [settings.label]} if settings.label else {}
+    if split != "all":
+        options["split_column"] = "split"
+    caption = (settings.caption or "caption") if settings.reads_captions else None
+    return open_data("manifest", path, split, image=settings.image or "image", caption=caption, **options)
+
+
+def _hugging_face(where: str, split: str, settings: TrainSettings, *, streaming: bool) -> ImageData | ImageStream:
+    from vldebias.data import open_data
+
+    options: dict[str, Any] = {"labels": [settings.label]} if settings.label else {}
+    if settings.image is not None:
+        options["image"] = settings.image
+    if settings.reads_captions:
+        options["caption"] = settings.caption or "auto"
+    return open_data("huggingface", where, split, streaming=streaming, **options)
+
+
+def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
+    """The pairs of the data, with the noise that the settings ask for."""
+    captions = settings.views == "captions"
+    source = PairSource.of(
+        data, label=settings.label, caption_template=settings.caption_template, with_captions=captions
+    )
+    pairs = Pairs.clean(source)
+    if settings.class_noise:
+        pairs = Pairs.with_class_noise(pairs, settings.class_noise, settings.seed)
+    if settings.caption_noise:
+        pairs = Pairs.with_mixture_noise(pairs, settings.caption_noise, settings.seed)
+    return pairs
+
+
+def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
+    """Micro-batches of pairs, or of a stream of them.
+
+    Raises:
+        InvalidInputError: noise that a stream cannot have, and what the batches refuse.
+    """
+    options: dict[str, Any] = {
+        "augment": _augment(settings, towers),
+        "batch_size": settings.batch_size,
+        "tokenize": towers.tokenize,
+        "two_views": settings.views == "two",
+        "on_error": settings.on_error,
+        "seed": settings.seed,
+        "workers": settings.workers,
+    }
+    if isinstance(data, Pairs):
+        return MapBatches(data, **options)
+    if settings.class_noise:
+        raise InvalidInputError("class_noise: a stream cannot have it; read the data without streaming")
+    return StreamBatches(
+        data,
+        label=settings.label,
+        caption_template=settings.caption_template,
+        noise=settings.caption_noise,
+        buffer=settings.shuffle_buffer,
+        **options,
+    )
+
+
+def _augment(settings: TrainSettings, towers: Towers) -> Augment:
+    draws = Draws((settings.crop_scale, 1.0), settings.flip_share, settings.jitter, settings.grayscale)
+    noise = CropNoise(settings.crop_noise) if settings.crop_noise else None
+    return Augmentation(towers.size, towers.mean, towers.std, draws, noise)
+
+
+def make_monitor(settings: TrainSettings) -> Monitor | None:
+    """Scores of the held-out data; None where there are none, or where nothing can be asked of them."""
+    data = open_held_out(settings)
+    if data is None:
+        return None
+    if not isinstance(data, ImageData):
+        raise InvalidInputError(f"val_data: {data.name}: expected data that can be read in any order, got a stream")
+    if settings.label is None and not data.captions:
+        return None
+    templates = (settings.caption_template or "a photo of a {}.",)
+    return Monitor(
+        data, settings.label, templates=templates, workers=settings.workers, limit=settings.val_items, seed=0
+    )

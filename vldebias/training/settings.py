@@ -1,0 +1,229 @@
+"""Everything that a run of training can be told: one flat list, the same in a YAML file and as flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["GROUPS", "DataSettings", "LoopSettings", "LossSettings", "ModelSettings", "TrainSettings", "load_settings"]
+
+LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]
+
+
+# Settings that change no weight.
+_BESIDE = (
+    "workers",
+    "save_every",
+    "track",
+    "project",
+    "eval_every",
+    "score_pairs",
+    "val_data",
+    "val_split",
+    "val_items",
+    "epochs",
+)
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelSettings(_Settings):
+    """Which model, and which part of it learns."""
+
+    model: str = Field(
+        "miniature", description="open_clip architecture (with pretrained), transformers id or folder, or 'miniature'."
+    )
+    pretrained: str | None = Field(None, description="open_clip tag or checkpoint file.")
+    tune: Literal["all", "text", "image", "heads", "lora"] = Field(
+        "all", description="What learns: all, text or image (one tower), heads (the projections), lora (through peft)."
+    )
+    lora_rank: int = Field(8, ge=1, description="Rank of the LoRA adapters.")
+    lora_alpha: float = Field(16.0, gt=0, description="Scale of the LoRA adapters; alpha / rank multiplies them.")
+    checkpointing: bool = Field(False, description="Compute activations twice to save memory.")
+
+
+class DataSettings(_Settings):
+    """Pairs of an image and a caption, how they are read, augmented and, for experiments, corrupted."""
+
+    data: str = Field(
+        "birds",
+        description="Folder, parquet file, tar, table of paths (csv, tsv, jsonl), id of the Hugging Face hub, "
+        "or a world of the miniature: birds, portraits.",
+    )
+    split: str = Field("train", description="Split to learn from.")
+    image: str | None = Field(None, description="Column of the images. Default: found by its type.")
+    caption: str | None = Field(None, description="Column of the captions. Default: caption, text or txt.")
+    label: str | None = Field(None, description="Column of classes, for zero-shot scores and class noise.")
+    caption_template: str | None = Field(
+        None, description="Make captions from the label instead: 'a photo of a {}.' (class noise needs it)."
+    )
+    streaming: bool = Field(False, description="Read rows as they come, without a copy on the disk.")
+    shuffle_buffer: int = Field(1000, ge=1, description="Rows that a stream is shuffled within.")
+    items: int = Field(4000, ge=1, description="Images of a world of the miniature.")
+    views: Literal["captions", "two"] = Field(
+        "captions", description="Contrast images with captions, or two augmented views of each image."
+    )
+    crop_scale: float = Field(0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps.")
+    flip: bool = Field(False, description="Mirror images at random.")
+    jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
+    grayscale: float = Field(0.0, ge=0, le=1, description="Share of images that lose their colour.")
+    caption_noise: float = Field(0.0, ge=0, le=1, description="eta: share of captions replaced by another row's.")
+    class_noise: float = Field(0.0, ge=0, le=1, description="eta: classes flipped to a related one with half of it.")
+    crop_noise: float = Field(0.0, ge=0, le=1, description="eta: share of images cropped to a fifth.")
+    on_error: Literal["skip", "raise"] = Field(
+        "skip", description="An image that cannot be read: take another row and count, or stop."
+    )
+    val_data: str | None = Field(None, description="Where held-out pairs are. Default: the same as data.")
+    val_split: str | None = Field(None, description="Split that is scored during training. Default: val, if any.")
+    score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
+    val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
+
+    @property
+    def reads_captions(self) -> bool:
+        """The data must have captions of its own."""
+        return self.views == "captions" and self.caption_template is None
+
+    @property
+    def flip_share(self) -> float:
+        """Probability of the mirror image."""
+        return 0.5 if self.flip else 0.0
+
+
+class LossSettings(_Settings):
+    """The objective. Settings that the chosen loss does not read are refused unless left at their default."""
+
+    loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
+    temperature: float | None = Field(None, gt=0, description="t. Default: the model's own.")
+    learn_temperature: bool = Field(False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr).")
+    q: float = Field(0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust).")
+    q_start: float | None = Field(None, gt=0, le=1, description="rince: warm q up from here to q. Default: no warm-up.")
+    lam: float = Field(0.01, gt=0, le=1, description="rince: weight of the denominator.")
+    tau_plus: float = Field(0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives.")
+    beta: float = Field(1.0, ge=0, description="hard_negative: concentration on hard negatives.")
+    beta_changes: int = Field(1, ge=1, description="hard_negative: lower beta in so many stairs.")
+    form: Literal["nce", "jsd"] = Field("nce", description="hard_negative: InfoNCE or Jensen-Shannon form.")
+    spread_alpha: float = Field(0.5, ge=0, le=1, description="spread: weight of attraction against repulsion.")
+    gamma: float = Field(0.8, gt=0, le=1, description="sogclr, nuclr: weight of the newest estimate.")
+    popularity_lr: float = Field(0.01, gt=0, description="nuclr: step size of the popularity.")
+    popularity_start: float = Field(
+        0.2, ge=0, lt=1, description="nuclr: share of the steps during which the popularity waits."
+    )
+    zeta_init: float = Field(0.0, description="nuclr: first value of zeta.")
+    chunk_size: int | None = Field(None, ge=1, description="Rows of the similarity matrix held at once. Default: all.")
+
+    @model_validator(mode="after")
+    def _temperature_can_be_learned(self) -> LossSettings:
+        if self.learn_temperature and self.loss in ("rince", "sogclr", "nuclr"):
+            why = (
+                "its value falls without bound as t falls, whatever the features are"
+                if self.loss == "rince"
+                else "its running averages are in units of t"
+            )
+            raise ValueError(f"learn_temperature cannot go with {self.loss}: {why}; set temperature instead")
+        return self
+
+
+class LoopSettings(_Settings):
+    """How to step."""
+
+    epochs: float | None = Field(None, gt=0, description="Passes over the data; or give steps.")
+    steps: int | None = Field(None, ge=1, description="Updates of the weights.")
+    batch_size: int = Field(256, ge=2, description="Pairs per process and micro-batch; the negatives come from these.")
+    accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
+    lr: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    lr_end: float = Field(0.0, ge=0, description="Learning rate at the end of the cosine.")
+    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps with rising learning rate.")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW: decay of weight matrices.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: memory of the gradient.")
+    beta2: float = Field(0.98, ge=0, lt=1, description="AdamW: memory of its square.")
+    clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; none in a file switches off.")
+    precision: Literal["no", "bf16"] = Field("no", description="Autocast to bfloat16, or not.")
+    ema: float | None = Field(None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999).")
+    sharpness: Literal["none", "sam", "asam"] = Field("none", description="Sharpness-aware updates; twice the cost.")
+    rho: float | None = Field(None, gt=0, description="Radius of sam (default 0.05) or asam (default 2).")
+    fourier: float = Field(
+        0.0, ge=0, le=1, description="alpha: mix amplitudes with the most similar image by up to this weight."
+    )
+    eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
+    save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
+    workers: int = Field(2, ge=0, description="Processes that read images.")
+    seed: int = Field(0, ge=0, description="All randomness follows from it.")
+    track: Literal["tensorboard", "trackio", "wandb"] | None = Field(
+        None, description="Also log to this tracker, through accelerate."
+    )
+    project: str = Field("vldebias", description="Name of the project in the tracker.")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> LoopSettings:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("expected either epochs or steps")
+        return self
+
+
+class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
+    """All of them. See the field descriptions, which `vldebias train --help` shows."""
+
+    def as_yaml(self) -> str:
+        """A file that `load_settings` reads as these settings, with only what was given or follows from it."""
+        return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same: every setting but how fast it goes and who watches."""
+        return self.model_dump(exclude=set(_BESIDE))
+
+
+GROUPS: dict[str, type[_Settings]] = {
+    "Model": ModelSettings,
+    "Data": DataSettings,
+    "Loss": LossSettings,
+    "Steps": LoopSettings,
+}
+"""The parts of TrainSettings by what they are about."""
+
+
+def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
+    """The settings of a YAML file, with `given` ones in their place; `vldebias train` calls it with its flags.
+
+    Raises:
+        InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its range.
+    """
+    values = {**(_mapping(path) if path is not None else {}), **given}
+    if "epochs" in given and "steps" not in given:
+        values.pop("steps", None)
+    elif "steps" in given and "epochs" not in given:
+        values.pop("epochs", None)
+    if values.get("epochs") is None and values.get("steps") is None:
+        values["epochs"] = 10
+    try:
+        return TrainSettings(**values)
+    except ValidationError as error:
+        source = "training settings" if path is None else str(path)
+        raise InvalidInputError(f"{source}: {'; '.join(_said(part) for part in error.errors())}") from None
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: no such file; expected a YAML file of training settings")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path}: not a YAML file: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(f"{path}: expected lines of 'name: value', got {type(found).__name__}")
+    return found
+
+
+def _said(error: Any) -> str:
+    """One validation error as name, what came, what was expected."""
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{name}: unknown setting; there are {', '.join(TrainSettings.model_fields)}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}, got {error['input']!r}" if name else message

@@ -1,0 +1,119 @@
+"""Parameters that are split over processes (DTensor, as FSDP2 makes them), and how to see them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vldebias.errors import InvalidInputError
+
+__all__ = ["is_sharded", "own_name", "parameters_of", "refuse_flat", "reshard", "sharded_like", "total_norm", "whole"]
+
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}  # of torch.compile and of activation checkpointing
+
+
+def own_name(name: str) -> str:
+    """The name of a parameter without what torch.compile and activation checkpointing put in between."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """All parameters by their own names, the same for a module that is wrapped and one that is not.
+
+    Raises:
+        InvalidInputError: a module of FSDP's first version.
+    """
+    refuse_flat(module)
+    reshard(module)
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    return {own_name(name): parameter for name, parameter in inner.named_parameters()}
+
+
+def refuse_flat(module: nn.Module) -> None:
+    """FSDP's first version flattens parameters and hides who holds what, so no norm can be told from a shard.
+
+    Raises:
+        InvalidInputError: such a module.
+    """
+    if not _distributed():
+        return
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if any(isinstance(part, FullyShardedDataParallel) for part in module.modules()):
+        raise InvalidInputError(
+            "FSDP: expected its second version (fully_shard), got FullyShardedDataParallel; launch with "
+            "`accelerate launch --use_fsdp --fsdp_version 2`"
+        )
+
+
+def reshard(module: nn.Module) -> None:
+    """Frees the gathered weights that FSDP2 keeps after a forward pass, which would outlive a change of the shards."""
+    if not _distributed():
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+@contextmanager
+def gathered(module: nn.Module) -> Iterator[None]:
+    """FSDP2's weights are whole on every process while this lasts, for calls of its parts that go past its `forward`.
+
+    Every process must enter it.
+    """
+    if _distributed():
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.unshard()
+    try:
+        yield
+    finally:
+        reshard(module)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor with the shards of all processes, each of which must call this; a plain one as it is."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
+    """`tensor`, whole on every process, split as `model` is; each process must call this."""
+    if not is_sharded(model):
+        return tensor.to(model.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    layout: Any = model
+    return distribute_tensor(tensor.to(model.device), layout.device_mesh, layout.placements)
+
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """() L2 norm of all entries of all `tensors` together, shards of other processes included, in float32 at least."""
+    norms = [torch.linalg.vector_norm(tensor, dtype=_wide(tensor.dtype)) for tensor in tensors]
+    split = [norm for norm in norms if is_sharded(norm)]
+    parts = [norm for norm in norms if not is_sharded(norm)]
+    if split:
+        parts.append(whole(torch.linalg.vector_norm(torch.stack(split))))
+    return torch.linalg.vector_norm(torch.stack(parts))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process holds only a part of it."""
+    return hasattr(tensor, "full_tensor")  # DTensor, whose import costs more than this module is worth
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

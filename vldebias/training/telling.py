@@ -1,0 +1,41 @@
+"""What a trained model says of its pairs: the score of each as a table, as a contact sheet, as densities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.training.contact_sheet import contact_sheet, score_histogram
+from vldebias.training.pairs import PairSource
+from vldebias.training.scores import detection, positive_scores, rank_pairs, write_table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from vldebias.hosts.towers import Towers
+
+__all__ = ["tell_pairs"]
+
+TABLE, SHEET, DENSITIES = "pairs.csv", "pairs.png", "scores.png"
+
+
+def tell_pairs(
+    towers: Towers, pairs: PairSource, folder: Path, *, workers: int = 4, progress: Progress | None = None
+) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Scores every pair and writes pairs.csv (the most suspicious first), pairs.png and scores.png into `folder`.
+
+    The scores are kept in `folder`/scores, so that a run that is stopped goes on.
+
+    Returns:
+        The files by what they are, and how well low scores find wrong captions where that is known.
+
+    Raises:
+        InvalidInputError: pairs without captions, no image that can be read.
+    """
+    scores = positive_scores(towers, pairs, workers=workers, cache_dir=folder / "scores", progress=progress)
+    ranked = rank_pairs(pairs, scores)
+    write_table(folder / TABLE, ranked)
+    contact_sheet(ranked, folder / SHEET)
+    score_histogram({pairs.name: ranked}, folder / DENSITIES)
+    files = {"pairs, most suspicious first": TABLE, "contact sheet": SHEET, "densities of scores": DENSITIES}
+    return files, detection(ranked) if ranked.wrong is not None else None

@@ -40,6 +40,7 @@ def _panel(axes: Axes, rows: Sequence[dict[str, Any]], panel: Curve, metric: str
         axes.plot(x, [row["value"] for row in own], marker="o", ms=4, color=colour, label=label)
         axes.fill_between(x, [r["low"] for r in own], [r["high"] for r in own], color=colour, alpha=0.15)
     axes.set(xlabel=panel.x, ylabel=metric.replace("_", " "), title=panel.title)
+    axes.set_ylim(0, 1.02)
     if panel.logarithmic:
         axes.set_xscale("log")
     axes.grid(alpha=0.3)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
 from curves import Curve, draw
-from small_clip import DESCRIPTION, LOOP, T, captions, held_out, train, train_world
+from small_clip import DESCRIPTION, LOOP, T, captions, held_out, pixels, train, train_world
 
 TRUE_SHARE = 1 / 48
 TAUS = (0.0, 0.01, TRUE_SHARE, 0.05, 0.1)
@@ -28,7 +28,7 @@ def work(cell: Cell) -> dict[str, float]:
     world = train_world(cell["seed"])
     names = {"debiased": ("tau_plus",), "hard_negative": ("tau_plus", "beta")}
     loss = {"loss": cell["loss"], **{name: cell[name] for name in names[cell["loss"]]}, "temperature": T}
-    found = held_out()(train(loss, world, captions(world), cell["seed"], cell["steps"]).towers)
+    found = held_out()(train(loss, pixels(world), captions(world), cell["seed"], cell["steps"]).towers)
     return {name: found[name] for name in SCORES}
 
 

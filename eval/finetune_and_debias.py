@@ -3,10 +3,11 @@
     python eval/finetune_and_debias.py                 # writes eval/results/finetune_and_debias.json
     python eval/finetune_and_debias.py --work DIR      # where trainings are kept; a second start does the missing ones
 
-The shipped miniature CLIP goes on learning from birds whose captions are the world's own (they tie birds to places)
-with a share of them drawn from all captions, by InfoNCE or by RINCE at one temperature. Then a projection is fitted for
-each model, in closed form. Measured on balanced held-out birds: worst group and average of the class (landbird,
-waterbird), which is what the projection is about, and the species and captions, which are what fine-tuning is about.
+The shipped miniature CLIP goes on learning from birds with captions of which a share is drawn from all captions, by
+InfoNCE or by RINCE at one temperature: from captions that name the species, which half of the captions that it was made
+from did not, or from more of the world's own, which tie birds to places. Then a projection is fitted for each model, in
+closed form. Measured on balanced held-out birds: worst group and average of the class (landbird, waterbird), which is
+what the projection is about, and the species and captions, which are what fine-tuning is about.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
 from features import image_features
+from small_clip import TEXTS, captions, pixels
 
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.groups import evaluate_groups
@@ -43,6 +45,7 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "InfoNCE": {"loss": "info_nce", "temperature": T},
     "RINCE q=0.5": {"loss": "rince", "q": 0.5, "lam": 1 / BATCH, "temperature": T},
 }
+CAPTIONS = ("species", "own")
 METHODS = ("none", "orth", "orth-cali", "cali")
 SCORES = ("recall@1 image->text", "recall@1 text->image", "positive_score")
 
@@ -58,27 +61,27 @@ def work(cell: Cell) -> dict[str, float]:
     found = towers(model, tokenizer, preprocess)
     loss = MODELS[cell["model"]]
     if loss is not None:
-        fine_tune(found, loss, cell["seed"], cell["steps"])
+        fine_tune(found, loss, cell)
     return scores(found) | groups(found)
 
 
-def fine_tune(found: Towers, loss: dict[str, Any], seed: int, steps: int) -> None:
+def fine_tune(found: Towers, loss: dict[str, Any], cell: Cell) -> None:
+    """Learns from noisy captions, all parameters."""
+    seed = cell["seed"]
     world = birds.sample(IMAGES, seed=3000 + seed)
-    noise = mixture_noise(IMAGES, ETA, seed, world.captions)
-    texts = noise.applied(world.captions)
-    batches = TensorBatches(world.images * 2 - 1, texts, tokenize=found.tokenize, batch_size=BATCH, seed=seed)
+    clean = world.captions if cell["captions"] == "own" else captions(world)
+    texts = mixture_noise(IMAGES, ETA, seed, clean).applied(clean)
+    batches = TensorBatches(pixels(world), texts, tokenize=found.tokenize, batch_size=BATCH, seed=seed)
     objective = build_objective(LossSettings(**loss), temperature=T, items=batches.items)
     found.model.requires_grad_(True)
     found.model.logit_scale.requires_grad_(False)
-    fit(Trainee(found, objective), batches, LOOP.model_copy(update={"seed": seed, "steps": steps}))
+    fit(Trainee(found, objective), batches, LOOP.model_copy(update={"seed": seed, "steps": cell["steps"]}))
 
 
 def scores(found: Towers) -> dict[str, float]:
     """Species, zero-shot, and retrieval of the world's own captions, without noise."""
     world = held_out()
-    texts = [f"a photo of a {species}." for species in birds.SPECIES]
-    pixels = world.images * 2 - 1
-    monitor = TensorMonitor(pixels, captions=world.captions, labels=world.species, class_texts=texts)
+    monitor = TensorMonitor(pixels(world), captions=world.captions, labels=world.species, class_texts=TEXTS)
     told = monitor(found)
     return {"species_accuracy": told["zero_shot_accuracy"]} | {name: told[name] for name in SCORES}
 
@@ -110,11 +113,17 @@ def groups(found: Towers) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     args = arguments_of(__doc__, "finetune-and-debias", LOOP.steps or 0, arguments, seeds=3)
     seeds = range(args.seeds)
-    cells = [{"model": model, "seed": seed, "steps": args.steps} for model in MODELS for seed in seeds]
+    cells = [
+        {"captions": said, "model": model, "seed": seed, "steps": args.steps}
+        for said in CAPTIONS
+        for model in MODELS
+        for seed in seeds
+    ]
     done = run_cells(work, cells, args.work, processes=args.processes, title="fine-tuning")
     protocol = {
         "model": "the shipped miniature CLIP, all parameters",
-        "images": f"{IMAGES} renders of the birds world per seed, captions as the world writes them",
+        "images": f"{IMAGES} renders of the birds world per seed",
+        "captions": {"species": "a photo of a SPECIES.", "own": "as the world writes them"},
         "noise": f"mixture, eta = {ETA}",
         "losses": MODELS,
         "loop": LOOP.model_dump(exclude_defaults=True),
@@ -124,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "change": "to the model as shipped",
         "seeds": list(seeds),
     }
-    rows = summed_up(done, ("model",), against={"model": "as shipped"})
+    rows = summed_up(done, ("captions", "model"), against={"model": "as shipped"})
     write_result(args.out / "finetune_and_debias.json", protocol, rows, done)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
 from curves import Curve, draw
-from small_clip import DESCRIPTION, LOOP, captions, held_out, train, train_world
+from small_clip import DESCRIPTION, LOOP, captions, held_out, pixels, train, train_world
 
 from vldebias.training.noise import mixture_noise
 
@@ -46,7 +46,7 @@ def work(cell: Cell) -> dict[str, float]:
     loss = {**LOSSES[cell["loss"]], "temperature": cell["temperature"]}
     if cell["lam"] is not None:
         loss["lam"] = cell["lam"]
-    trainee = train(loss, world, noise.applied(captions(world)), cell["seed"], cell["steps"])
+    trainee = train(loss, pixels(world), noise.applied(captions(world)), cell["seed"], cell["steps"])
     found = held_out()(trainee.towers)
     return {name: found[name] for name in SCORES} | {"wrong": float(noise.wrong.mean())}
 

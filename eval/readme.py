@@ -1,7 +1,7 @@
-"""Write the README's tables from the committed results: figures are generated, never typed.
+"""Write the tables of both READMEs from the committed results: figures are generated, never typed.
 
-python eval/readme.py            # rewrite README.md
-python eval/readme.py --check    # fail if it is out of date
+python eval/readme.py            # rewrite README.md and eval/README.md
+python eval/readme.py --check    # fail if one is out of date
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,38 +45,87 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of a training experiment: one metric, a row and a column per value of two settings."""
+    """A table of a training experiment: a row per value of some settings, a column per value of one, or per metric."""
 
-    metric: str
-    row: str
+    result: str
+    rows: tuple[str, ...]
     column: str
-    where: Mapping[str, Any]
+    metrics: tuple[str, ...]
     note: str
+    where: Mapping[str, Any] = field(default_factory=dict)
 
 
+T_SEEDS = "mean over seeds ± 95 % interval of Student's t; * differs from {base} on the same seeds beyond its interval"
+ACCURACY = ("zero_shot_accuracy",)
 GRIDS = {
     "noisy_captions": Grid(
-        metric="zero_shot_accuracy",
-        row="eta",
-        column="loss",
-        where={"table": "noise"},
-        note="Zero-shot accuracy, 48 species, mean of 5 seeds and 95 % interval of Student's t; * differs from InfoNCE "
-        "on the same seeds beyond the interval of the difference",
-    )
+        "noisy_captions",
+        ("eta",),
+        "loss",
+        ACCURACY,
+        "Zero-shot accuracy, " + T_SEEDS.format(base="InfoNCE"),
+        {"table": "noise"},
+    ),
+}
+EVAL_GRIDS = {
+    "noisy_captions_recall": Grid(
+        "noisy_captions",
+        ("eta",),
+        "loss",
+        ("recall@1 text->image",),
+        "Recall@1, " + T_SEEDS.format(base="InfoNCE"),
+        {"table": "noise"},
+    ),
+    "noisy_captions_lam": Grid(
+        "noisy_captions",
+        ("lam",),
+        "eta",
+        ACCURACY,
+        "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
+        {"table": "lam"},
+    ),
+    "debiased": Grid(
+        "false_negatives", ("tau_plus",), "metric", ACCURACY, T_SEEDS.format(base="tau_plus = 0"), {"loss": "debiased"}
+    ),
+    "hard_negative": Grid(
+        "false_negatives", ("beta",), "metric", ACCURACY, T_SEEDS.format(base="beta = 0"), {"loss": "hard_negative"}
+    ),
+    "skewed_captions": Grid(
+        "skewed_captions",
+        ("loss",),
+        "metric",
+        (*ACCURACY, "accuracy on common species", "accuracy on rare species"),
+        T_SEEDS.format(base="info_nce"),
+    ),
+    "finetune_and_debias": Grid(
+        "finetune_and_debias",
+        ("captions", "model"),
+        "metric",
+        ("species_accuracy", "worst_group, none", "worst_group, orth-cali", "worst_group, cali", "average, cali"),
+        T_SEEDS.format(base="the model as shipped"),
+    ),
 }
 
 
-def grid_block(name: str, grid: Grid) -> str:
+def grid_block(grid: Grid) -> str:
     """The table of one committed experiment."""
-    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    wanted = {**grid.where, "metric": grid.metric}
-    rows = [row for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]
-    columns = list(dict.fromkeys(row[grid.column] for row in rows))
-    lines = [f"| {grid.row} | {' | '.join(columns)} |", f"| --- {'| --- ' * len(columns)}|"]
-    for place in dict.fromkeys(row[grid.row] for row in rows):
-        cells = {row[grid.column]: _cell(row) for row in rows if row[grid.row] == place}
-        lines.append(f"| {place} | {' | '.join(cells[column] for column in columns)} |")
-    return "\n" + "\n".join(lines) + f"\n\n{grid.note}; from `eval/results/{name}.json`.\n\n"
+    told = json.loads((RESULTS / f"{grid.result}.json").read_text(encoding="utf-8"))
+    rows = [row for row in told["rows"] if row["metric"] in grid.metrics and _is(row, grid.where)]
+    columns = grid.metrics if grid.column == "metric" else tuple(dict.fromkeys(row[grid.column] for row in rows))
+    head = [*grid.rows, *(str(column) if grid.column == "metric" else f"{grid.column} {column}" for column in columns)]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for place in dict.fromkeys(tuple(row[name] for name in grid.rows) for row in rows):
+        own = {row[grid.column]: _cell(row) for row in rows if tuple(row[name] for name in grid.rows) == place}
+        lines.append(f"| {' | '.join([*(_short(value) for value in place), *(own[column] for column in columns)])} |")
+    return "\n" + "\n".join(lines) + f"\n\n{grid.note}; from `eval/results/{grid.result}.json`.\n\n"
+
+
+def _is(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    return all(row.get(name) == value for name, value in where.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _cell(row: Mapping[str, Any]) -> str:
@@ -86,36 +136,42 @@ def _cell(row: Mapping[str, Any]) -> str:
 
 def block(name: str) -> str:
     """The table of one committed result, with where it comes from."""
-    if name in GRIDS:
-        return grid_block(name, GRIDS[name])
     result = Result.model_validate_json((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     commit = f", commit {result.commit}" if result.commit else ""
     note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
     return f"\n{markdown_table(result, BLOCKS[name])}\n\n{note}\n\n"
 
 
-def render(readme: str) -> str:
-    """`readme` with every block between its markers replaced by the committed figures."""
-    for name in (*BLOCKS, *GRIDS):
+def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
+    """File -> the name of each of its blocks and what makes it."""
+    results = {name: partial(block, name) for name in BLOCKS}
+    return {
+        ROOT / "README.md": results | {name: partial(grid_block, grid) for name, grid in GRIDS.items()},
+        ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()},
+    }
+
+
+def render(path: Path) -> str:
+    """The text of a file with every block between its markers replaced by the committed figures."""
+    text = path.read_text(encoding="utf-8")
+    for name, made in blocks()[path].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        text = begin + block(name) + end
-        readme, found = pattern.subn(text.replace("\\", r"\\"), readme)
+        text, found = pattern.subn((begin + made() + end).replace("\\", r"\\"), text)
         if found != 1:
-            raise SystemExit(f"README.md: expected one block {begin.strip()} ... {end}, found {found}")
-    return readme
+            raise SystemExit(f"{path.name}: expected one block {begin.strip()} ... {end}, found {found}")
+    return text
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a README is out of date")
     arguments = parser.parse_args()
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
-    after = render(before)
+    made = {path: render(path) for path in blocks()}
     if arguments.check:
-        return int(before != after)
-    path.write_text(after, encoding="utf-8")
+        return int(any(path.read_text(encoding="utf-8") != text for path, text in made.items()))
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

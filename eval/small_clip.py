@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vldebias.hosts.towers import towers
 from vldebias.miniature import birds
@@ -70,9 +71,9 @@ def captions(world: Birds) -> list[str]:
     return [TEXTS[species] for species in world.species.tolist()]
 
 
-def train_world(seed: int, n: int = IMAGES) -> Birds:
-    """The renders that a seed learns from."""
-    return birds.sample(n, seed=1000 + seed)
+def train_world(seed: int, *, start: int = 0) -> Birds:
+    """Renders that a seed learns from: `IMAGES` of its stream."""
+    return birds.sample(IMAGES, seed=1000 + seed, start=start)
 
 
 @lru_cache(maxsize=1)
@@ -83,12 +84,12 @@ def held_out() -> TensorMonitor:
 
 
 def train(
-    loss: Mapping[str, Any], world: Birds, texts: Sequence[str], seed: int, steps: int = LOOP.steps or 0
+    loss: Mapping[str, Any], images: Tensor, texts: Sequence[str], seed: int, steps: int = LOOP.steps or 0
 ) -> Trainee:
-    """A fresh model after training on the renders with these captions; `loss` are settings of LossSettings."""
+    """A fresh model after training on images with their captions; `loss` are settings of LossSettings."""
     torch.manual_seed(seed)
     found = towers(*build(), Preprocess())
-    batches = TensorBatches(pixels(world), texts, tokenize=found.tokenize, batch_size=LOOP.batch_size, seed=seed)
+    batches = TensorBatches(images, texts, tokenize=found.tokenize, batch_size=LOOP.batch_size, seed=seed)
     trainee = Trainee(found, build_objective(LossSettings(**loss), temperature=T, items=batches.items))
     fit(trainee, batches, LOOP.model_copy(update={"seed": seed, "steps": steps}))
     return trainee

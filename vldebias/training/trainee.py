@@ -40,14 +40,14 @@ class Trainee(nn.Module):
         """The loss () of a batch: of images and captions, or of two views."""
         if batch.views is None:
             images = self._mixed(batch.images)
-            first, second = self.towers.image(images), self._texts(batch.texts)
+            first, second = self.towers.image(images), self.text_features(batch.texts)
         else:
             views = self._mixed(torch.cat([batch.images, batch.views]))
             first, second = self.towers.image(views).chunk(2)
         loss: Tensor = self.objective(unit(first), unit(second), batch)
         return loss
 
-    def _texts(self, texts: Mapping[str, Tensor]) -> Tensor:
+    def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Features (b, d) of captions; those that say the same go through the tower once."""
         rows = torch.cat([tokens.long() for tokens in texts.values()], dim=1)
         unique, place = torch.unique(rows, dim=0, return_inverse=True)

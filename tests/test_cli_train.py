@@ -80,3 +80,14 @@ def test_pairs_lists_them_with_the_most_suspicious_first(tmp_path: Path) -> None
     assert scores == sorted(scores)
     again = run(*arguments)
     assert str(tmp_path / "pairs.png") in again
+
+
+def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vldebias.training.run.train_model", interrupted)
+    arguments = ["train", *FAST, "--out", str(tmp_path)]
+    assert "begins anew, for nothing was saved yet" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
+    monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
+    assert "the same command goes on after step 7 of 9" in " ".join(CliRunner().invoke(app, arguments).stderr.split())

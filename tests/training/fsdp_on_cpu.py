@@ -9,6 +9,7 @@ from typing import Any
 
 import accelerate
 from accelerate import FullyShardedDataParallelPlugin
+from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from vldebias.cli import main
@@ -18,6 +19,7 @@ _init = accelerate.Accelerator.__init__
 
 def _with_fsdp(self: Any, *arguments: Any, **options: Any) -> None:
     _init(self, *arguments, **options)
+    PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # from here accelerate reads it again
     self.state.distributed_type = DistributedType.FSDP
     self.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap")
 

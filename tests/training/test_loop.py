@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_towers import SIZE, tiny_towers, tokenize
-from torch import Tensor
+from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.training.loop import DivergedError, Entry, fit, steps_of
@@ -113,9 +113,11 @@ def test_accumulated_micro_batches_give_the_mean_gradient() -> None:
     made, naive = trainee("info_nce"), trainee("info_nce")
     for each in (made, naive):
         each.model.drop.p = 0.0
-    fit(made, batches(), chosen)
+    (entry,) = fit(made, batches(), chosen)
     order = batches().starting(0)
-    (sum(naive(next(order)) for _ in range(2)) / 2).backward()
+    mean = sum(naive(next(order)) for _ in range(2)) / 2
+    mean.backward()
+    assert entry["loss"] == pytest.approx(float(mean.detach()))
     # after one step Adam has moved every weight against its gradient by the learning rate
     for name, parameter in naive.named_parameters():
         before, after = parameter.detach(), dict(made.named_parameters())[name].detach()
@@ -164,6 +166,15 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         fit(trainee(), batches(), settings(steps=9), folder=tmp_path, identity={"lr": 1e-3})
 
 
+def test_epochs_that_come_to_another_number_of_steps_are_another_run(tmp_path: Path) -> None:
+    one, two = (settings(steps=None, epochs=number) for number in (0.5, 1.0))
+    fit(trainee(), batches(), one, folder=tmp_path, identity={"steps": None})
+    with pytest.raises(InvalidInputError, match="steps 2 there and 4 here"):
+        fit(trainee(), batches(), two, folder=tmp_path, identity={"steps": None})
+    same_length = fit(trainee(), batches(), settings(steps=2), folder=tmp_path, identity={"steps": 2})
+    assert len(same_length) == 2, "steps and epochs that mean the same are one run"
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     broken = IMAGES.clone()
     last = batches().sampler.rows(3)
@@ -172,6 +183,62 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_pat
         fit(trainee("info_nce"), batches(broken), settings(), folder=tmp_path)
     resumed = fit(trainee("info_nce"), batches(), settings(), folder=tmp_path)
     assert [entry["step"] for entry in resumed] == list(range(STEPS))
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, None])
+def test_a_gradient_that_is_no_number_reaches_no_weight(clip_norm: float | None, tmp_path: Path) -> None:
+    """The loss is still finite then; one step more and the checkpoint would hold nothing but NaN."""
+    made = trainee("info_nce")
+    chosen = settings(clip_norm=clip_norm, ema=0.9)
+
+    def break_the_fourth(entry: Entry, steps: int) -> None:
+        if entry["step"] == 2:
+            made.model.image.weight.register_hook(lambda gradient: gradient * float("inf"))
+
+    with pytest.raises(DivergedError, match=r"step 3: the loss is \d.*norm of its gradient (inf|nan)"):
+        fit(made, batches(), chosen, folder=tmp_path, on_step=break_the_fourth)
+    assert all(bool(tensor.isfinite().all()) for tensor in made.parameters())
+    resumed = trainee("info_nce")
+    fit(resumed, batches(), chosen, folder=tmp_path)
+    assert all(bool(tensor.isfinite().all()) for tensor in resumed.parameters())
+
+
+def test_without_a_limit_the_gradient_is_as_it_is() -> None:
+    free, loose, tight = trainee("info_nce"), trainee("info_nce"), trainee("info_nce")
+    for made, limit in ((free, None), (loose, 1e9), (tight, 1e-9)):
+        fit(made, batches(), settings(clip_norm=limit))
+    assert same(weights(free), weights(loose))
+    assert not same(weights(free), weights(tight))
+
+
+def test_what_the_loop_holds_is_given_back_when_it_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vldebias.training.loop as loop
+
+    made = trainee()
+    made.model.logit_scale = nn.Parameter(torch.tensor(1.0), requires_grad=False)
+
+    def refuse(*arguments: Any) -> None:
+        assert not isinstance(made.model.logit_scale, nn.Parameter), "held while it runs"
+        raise InvalidInputError("no")
+
+    monkeypatch.setattr(loop, "_refuse_learned_scalars", refuse)
+    with pytest.raises(InvalidInputError, match="no"):
+        fit(made, batches(), settings())
+    assert isinstance(made.model.logit_scale, nn.Parameter)
+
+
+def test_the_seed_and_the_micro_batch_choose_the_randomness() -> None:
+    """With accumulation the micro-batches of a step have other dropout, and so have the steps."""
+    drawn: list[float] = []
+
+    class Noting(Trainee):
+        def forward(self, batch: Any) -> Tensor:
+            drawn.append(float(torch.rand(())))
+            return super().forward(batch)
+
+    objective = build_objective(LossSettings(loss="info_nce"), temperature=0.3, items=N)
+    fit(Noting(tiny_towers(), objective), batches(), settings(steps=3, accumulation=2))
+    assert len(set(drawn)) == 6
 
 
 def test_steps_follow_from_epochs() -> None:
@@ -184,3 +251,41 @@ def test_steps_follow_from_epochs() -> None:
 
     with pytest.raises(InvalidInputError, match="epochs: a stream does not say how long it is; give steps"):
         steps_of(settings(steps=None, epochs=1.0), Stream())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr": 0.04},
+        {"lr_end": 0.04},
+        {"warmup": 0.6},
+        {"weight_decay": 0.9},
+        {"beta1": 0.5},
+        {"beta2": 0.5},
+        {"sharpness": "sam", "rho": 0.5},
+        {"sharpness": "asam", "rho": 0.1},
+    ],
+    ids=str,
+)
+def test_every_setting_of_the_steps_moves_the_weights(given: dict[str, Any]) -> None:
+    """Beside the same run with one setting left at its default."""
+    kept = {name: value for name, value in given.items() if name == "sharpness"}
+    one, other = trainee("info_nce"), trainee("info_nce")
+    fit(one, batches(), settings(steps=3, **given))
+    fit(other, batches(), settings(steps=3, **kept))
+    assert not same(weights(one), weights(other))
+
+
+def test_the_schedule_of_the_loss_is_told_every_step() -> None:
+    made, seen = trainee(), list[tuple[int, int]]()
+    made.objective.at = lambda step, steps: seen.append((step, steps))  # type: ignore[method-assign]
+    fit(made, batches(), settings(steps=3, accumulation=2))
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mode() -> None:
+    made, seen = trainee("info_nce"), list[tuple[bool, bool]]()
+    made.model.image.requires_grad_(False)
+    made.model.image.register_forward_hook(lambda part, *_: seen.append((part.training, made.model.letters.training)))
+    fit(made, batches(), settings(steps=2))
+    assert seen == [(False, True)] * 2

@@ -107,3 +107,29 @@ def test_a_loss_that_reads_labels_says_so() -> None:
     objective = build_objective(LossSettings(loss="spread"), temperature=T, items=N)
     with pytest.raises(InvalidInputError, match="spread: reads the labels of every pair"):
         objective(X, Y, Batch(images=BATCH.images))
+
+
+def test_the_other_settings_reach_the_loss() -> None:
+    """Those that no value at one step shows: memory of the state, rows held at once, processes."""
+    for loss in ("sogclr", "nuclr"):
+        made = build_objective(LossSettings(loss=loss, gamma=0.3), temperature=T, items=N)
+        assert made.loss.gamma == 0.3
+    split = build_objective(LossSettings(loss="info_nce", chunk_size=3), temperature=T, items=N, gather=True)
+    assert (split.loss.chunk_size, split.loss.gather) == (3, True)
+    assert not build_objective(LossSettings(loss="info_nce"), temperature=T, items=N).loss.gather
+    popular = build_objective(
+        LossSettings(loss="nuclr", popularity_lr=0.25, popularity_start=0.6), temperature=T, items=N
+    )
+    seen = []
+    for step in range(5):
+        popular.at(step, 5)
+        seen.append(popular.loss.popularity_lr)
+    assert seen == [0.0, 0.0, 0.0, 0.25, 0.25]
+
+
+def test_the_state_of_a_global_loss_has_the_memory_that_was_asked_for() -> None:
+    slow, fast = (build_objective(LossSettings(loss="sogclr", gamma=g), temperature=T, items=N) for g in (0.1, 1.0))
+    for made in (slow, fast):
+        made(X.clone().requires_grad_(), Y, BATCH)
+        made(Y.clone().requires_grad_(), Y, BATCH)  # the second estimate, which gamma weighs
+    assert not torch.allclose(slow.loss.log_u, fast.loss.log_u)

@@ -78,3 +78,31 @@ def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> Non
         path.write_text(text)
     with pytest.raises(InvalidInputError, match=said):
         load_settings(path)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "other"},
+        {"tune": "image"},
+        {"data": "portraits"},
+        {"items": 39},
+        {"crop_scale": 0.8},
+        {"caption_noise": 0.1},
+        {"class_noise": 0.1},
+        {"crop_noise": 0.1},
+        {"loss": "info_nce"},
+        {"temperature": 0.3},
+        {"batch_size": 9},
+        {"accumulation": 2},
+        {"weight_decay": 0.2},
+        {"clip_norm": None},
+        {"precision": "bf16"},
+        {"ema": 0.9},
+        {"sharpness": "sam"},
+        {"fourier": 0.1},
+    ],
+    ids=str,
+)
+def test_identity_keeps_what_changes_a_weight(given: dict[str, Any]) -> None:
+    assert load_settings(steps=3, **given).identity() != load_settings(steps=3).identity()

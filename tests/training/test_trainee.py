@@ -86,3 +86,32 @@ def test_a_batch_moves_all_its_parts() -> None:
     assert moved.index.is_meta
     assert moved.labels is None
     assert len(moved) == N
+
+
+def test_mixing_finds_partners_among_both_views_and_leaves_running_statistics() -> None:
+    made = trainee(two_views=True, fourier=1.0)
+    towers: Any = made.towers
+    seen: list[Tensor] = []
+    image = towers.image
+
+    def noted(images: Tensor) -> Tensor:
+        seen.append(images)
+        return image(images)
+
+    towers.image = noted
+    made(Batch(images=IMAGES, views=IMAGES.flip(3)))
+    assert [len(images) for images in seen] == [2 * N, 2 * N], "once for partners, once for the loss"
+    torch.testing.assert_close(seen[0], torch.cat([IMAGES, IMAGES.flip(3)]))
+    assert not torch.allclose(seen[0][N:], seen[1][N:]), "second views are mixed too"
+
+
+def test_the_look_for_partners_moves_no_running_statistics() -> None:
+    """Batch normalisation would see every batch twice."""
+    plain, mixed = trainee(), trainee(fourier=0.5)
+    for made in (plain, mixed):
+        made.model.norm = torch.nn.BatchNorm1d(made.model.image.out_features)
+        image, towers = made.towers.image, made.towers
+        towers.image = lambda images, image=image, made=made: made.model.norm(image(images))  # type: ignore[misc]
+        made.train()
+        made(BATCH)
+    assert int(plain.model.norm.num_batches_tracked) == int(mixed.model.norm.num_batches_tracked) == 1

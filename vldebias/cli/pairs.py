@@ -23,6 +23,14 @@ def pairs(
     split: Annotated[str, typer.Option(help="Split to score.")] = "train",
     image: Annotated[str | None, typer.Option(help="Column of the images.")] = None,
     caption: Annotated[str | None, typer.Option(help="Column of the captions.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of classes, for --caption-template.")] = None,
+    caption_template: Annotated[
+        str | None, typer.Option(help="Make captions from the label instead: 'a photo of a {}.'")
+    ] = None,
+    image_root: Annotated[str | None, typer.Option(help="Folder that the paths of a table start from.")] = None,
+    allow_outside: Annotated[
+        bool, typer.Option("--allow-outside", help="Also take paths of a table that lead out of its folder.")
+    ] = False,
     caption_noise: Annotated[
         float, typer.Option(help="Make this share of captions wrong first, to see how well low scores find them.")
     ] = 0.0,
@@ -52,7 +60,16 @@ def pairs(
     from vldebias.training.telling import tell_pairs
 
     settings = load_settings(
-        data=data, split=split, image=image, caption=caption, caption_noise=caption_noise, items=items
+        data=data,
+        split=split,
+        image=image,
+        caption=caption,
+        label=label,
+        caption_template=caption_template,
+        image_root=image_root,
+        allow_outside=allow_outside,
+        caption_noise=caption_noise,
+        items=items,
     )
     opened = open_training_data(settings)
     if not isinstance(opened, ImageData):

@@ -53,14 +53,27 @@ def _train(
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
-    with Display(err, quiet=int(os.environ.get("RANK", "0")) > 0) as display:
-        outcome = train_model(settings, folder, cpu=cpu, display=display)
+    try:
+        with Display(err, quiet=int(os.environ.get("RANK", "0")) > 0) as display:
+            outcome = train_model(settings, folder, cpu=cpu, display=display)
+    except KeyboardInterrupt:
+        _say_where(folder)
+        raise
     if outcome is None:  # not the first of several processes
         return
     if as_json:
         print_json(outcome)
     else:
         _print(outcome, folder)
+
+
+def _say_where(folder: Path) -> None:
+    """After an interrupt: what the same command would do."""
+    from vldebias.training.run import steps_done
+
+    done, steps = steps_done(folder)
+    goes_on = f"goes on after step {done} of {steps}" if done else "begins anew, for nothing was saved yet (save_every)"
+    err.print(f"interrupted; the same command {goes_on}", highlight=False)
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_batches", "make_monitor", "make_pairs", "open_held_out", "open_training_data"]
 
+_SPLIT = "split"  # the column of a table that names splits
 _TABLES = (".csv", ".tsv", ".jsonl")
 _WORLDS = ("birds", "portraits")
 _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
@@ -63,10 +65,22 @@ def _table(path: Path, split: str, settings: TrainSettings) -> ImageData | Image
     from vldebias.data import open_data
 
     options: dict[str, Any] = {"labels": [settings.label]} if settings.label else {}
+    if split == "train" and not _has_splits(path):
+        split = "all"
     if split != "all":
-        options["split_column"] = "split"
+        options["split_column"] = _SPLIT
+    if settings.image_root is not None:
+        options["images"] = Path(settings.image_root).expanduser()
     caption = (settings.caption or "caption") if settings.reads_captions else None
-    return open_data("manifest", path, split, image=settings.image or "image", caption=caption, **options)
+    options |= {"image": settings.image or "image", "caption": caption, "allow_outside": settings.allow_outside}
+    return open_data("manifest", path, split, **options)
+
+
+def _has_splits(path: Path) -> bool:
+    """A table without a column that names splits is one split, as a parquet file is."""
+    from vldebias.data.tables import read_table
+
+    return _SPLIT in read_table(path.expanduser()).column_names
 
 
 def _hugging_face(where: str, split: str, settings: TrainSettings, *, streaming: bool) -> ImageData | ImageStream:
@@ -75,9 +89,19 @@ def _hugging_face(where: str, split: str, settings: TrainSettings, *, streaming:
     options: dict[str, Any] = {"labels": [settings.label]} if settings.label else {}
     if settings.image is not None:
         options["image"] = settings.image
+    if settings.image_root is not None:
+        options["images"] = settings.image_root
+    if split == "train" and _is_one_saved(where):
+        split = "all"
     if settings.reads_captions:
         options["caption"] = settings.caption or "auto"
     return open_data("huggingface", where, split, streaming=streaming, **options)
+
+
+def _is_one_saved(where: str) -> bool:
+    """Whether `save_to_disk` wrote a single data set there, which does not say what split it is."""
+    state = Path(where) / "state.json"
+    return state.is_file() and json.loads(state.read_text(encoding="utf-8")).get("_split") is None
 
 
 def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:

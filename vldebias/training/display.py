@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -21,6 +22,7 @@ from vldebias.training.loop import Entry
 
 __all__ = ["Display"]
 
+_LINE_EVERY = 60.0  # seconds; into a file, where no bar can move
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 
 
@@ -34,6 +36,7 @@ class Display:
         self.progress = Progress(*columns, *told, console=console, disable=quiet, speed_estimate_period=120)
         self._quiet = quiet
         self._bar: TaskID | None = None
+        self._told = time.monotonic()
 
     def __enter__(self) -> Display:
         self.progress.start()
@@ -48,13 +51,15 @@ class Display:
             self.console.print(text, markup=False, highlight=False)
 
     def step(self, entry: Entry, steps: int) -> None:
-        """Moves the bar to a step of the loop."""
+        """Moves the bar to a step of the loop; where there is no bar, as in a log, a line says so now and then."""
+        done, loss = int(entry["step"]) + 1, f"loss {entry['loss']:.4g}"
         if self._bar is None:
-            self._bar = self.progress.add_task("training", total=steps, completed=int(entry["step"]), told="")
-        self.progress.update(self._bar, completed=int(entry["step"]) + 1, told=f"loss {entry['loss']:.4g}")
+            self._bar = self.progress.add_task("training", total=steps, completed=done - 1, told="")
+        self.progress.update(self._bar, completed=done, told=loss)
         scores = [f"{name} {entry[name]:.3f}" for name in _SHOWN if name in entry]
-        if scores:
-            self.say(f"step {int(entry['step']) + 1}: {', '.join(scores)}")
+        if scores or (not self.console.is_terminal and time.monotonic() - self._told >= _LINE_EVERY):
+            self.say(f"step {done} of {steps}: {', '.join([loss, *scores])}")
+            self._told = time.monotonic()
 
     @contextmanager
     def other(self) -> Iterator[Progress]:

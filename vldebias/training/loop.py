@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -17,7 +18,7 @@ from vldebias.training.averaging import Average
 from vldebias.training.batch import Batch, Batches
 from vldebias.training.schedules import cosine_rate
 from vldebias.training.settings import LoopSettings
-from vldebias.training.sharded import gathered
+from vldebias.training.sharded import gathered, whole
 from vldebias.training.sharpness import Sharpness
 from vldebias.training.state import load_state, read_metadata, save_state
 from vldebias.training.trainee import Trainee
@@ -51,7 +52,6 @@ class _Run:
     optimizer: torch.optim.Optimizer
     settings: LoopSettings
     steps: int
-    release: Callable[[], None]  # of what `hold_scalars` holds
     average: Average | None
     sharpness: Sharpness | None
     history: list[Entry] = field(default_factory=list)
@@ -65,7 +65,7 @@ def steps_of(settings: LoopSettings, batches: Batches) -> int:
     """How many updates the settings mean.
 
     Raises:
-        InvalidInputError: epochs of a stream, whose length is not known, or fewer pairs than an update takes.
+        InvalidInputError: epochs of a stream, whose length is not known.
     """
     if settings.steps is not None:
         return settings.steps
@@ -106,14 +106,16 @@ def fit(
 
     Raises:
         InvalidInputError: a checkpoint of other settings in the folder.
-        DivergedError: the loss is no number; the last checkpoint is kept.
+        DivergedError: the loss or its gradient is no number; model and checkpoint are those of the step before.
     """
-    run = _prepare(trainee, steps_of(settings, batches), settings, accelerator)
+    steps = steps_of(settings, batches)
+    release = hold_scalars(trainee)
     try:
+        run = _prepare(trainee, steps, settings, accelerator or make_accelerator())
         _steps(run, batches, folder, identity or {}, monitor, on_step)
         _finish(run)
     finally:
-        run.release()
+        release()
     return run.history
 
 
@@ -132,7 +134,7 @@ def _steps(
     with closing(batches.starting(first * taken)) as micro:  # its workers stop when the run does
         for step in range(first, run.steps):
             begun = time.monotonic()
-            loss = _update(run, step, [next(micro).to(run.accelerator.device) for _ in range(taken)])
+            loss = _update(run, step, [next(micro) for _ in range(taken)])
             entry = _entry(run, step, loss, begun)
             if monitor is not None and _is_due(step, run):
                 entry |= _scores(run, monitor)
@@ -144,16 +146,14 @@ def _steps(
                 saved = time.monotonic()
 
 
-def _prepare(trainee: Trainee, steps: int, settings: LoopSettings, accelerator: Accelerator | None) -> _Run:
-    accelerator = accelerator or make_accelerator()
-    release = hold_scalars(trainee)
+def _prepare(trainee: Trainee, steps: int, settings: LoopSettings, accelerator: Accelerator) -> _Run:
     _refuse_learned_scalars(trainee, accelerator)
     groups = parameter_groups(trainee, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2))
     wrapped, optimizer = accelerator.prepare(trainee, optimizer)
     average = Average(wrapped, settings.ema) if settings.ema is not None else None
     sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
-    return _Run(accelerator, wrapped, trainee, optimizer, settings, steps, release, average, sharpness)
+    return _Run(accelerator, wrapped, trainee, optimizer, settings, steps, average, sharpness)
 
 
 def make_accelerator(**options: Any) -> Accelerator:
@@ -188,13 +188,13 @@ def _update(run: _Run, step: int, micro: Sequence[Batch]) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     loss = _gradients(run, step, micro)
-    if settings.clip_norm is not None:
-        run.accelerator.clip_grad_norm_(run.parameters, settings.clip_norm)
+    norm = nn.utils.clip_grad_norm_(run.parameters, settings.clip_norm or math.inf)  # accelerate's needs their order
+    value = _checked(run, step, loss, norm)  # before the step, which would carry it into every weight
     run.optimizer.step()
     run.optimizer.zero_grad()
     if run.average is not None:
         run.average.update(step)
-    return _checked(run, step, loss)
+    return value
 
 
 def _gradients(run: _Run, step: int, micro: Sequence[Batch]) -> Tensor:
@@ -210,13 +210,14 @@ def _gradients(run: _Run, step: int, micro: Sequence[Batch]) -> Tensor:
 
 def _backward(run: _Run, step: int, micro: Sequence[Batch]) -> Tensor:
     """Adds the gradient of the mean loss of the micro-batches; processes exchange theirs with the last one."""
-    total = torch.zeros((), device=run.accelerator.device)
+    device = run.accelerator.device
+    total = torch.zeros((), device=device)
     for number, batch in enumerate(micro):
         _seed(run, step, number)
         last = number == len(micro) - 1
         with _together(run, last):
             with _autocast(run):
-                loss = run.trainee(batch) / len(micro)
+                loss = run.trainee(batch.to(device, non_blocking=True)) / len(micro)
             run.accelerator.backward(loss)
         total += loss.detach()
     return total
@@ -237,13 +238,13 @@ def _seed(run: _Run, step: int, number: int) -> None:
     torch.manual_seed((place * 65_537 + run.accelerator.process_index) % 2**63)
 
 
-def _checked(run: _Run, step: int, loss: Tensor) -> float:
+def _checked(run: _Run, step: int, loss: Tensor, norm: Tensor) -> float:
     """The loss over all processes."""
-    value = float(run.accelerator.reduce(loss, reduction="mean"))
-    if value != value or value in (float("inf"), float("-inf")):
+    value, length = float(run.accelerator.reduce(loss, reduction="mean")), float(whole(norm))
+    if not (math.isfinite(value) and math.isfinite(length)):
         raise DivergedError(
-            f"step {step}: the loss is {value}. Lower lr, raise temperature (rince grows like e^(q / t)), or warm q up "
-            "with q_start; the last checkpoint is kept"
+            f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr, raise temperature (rince "
+            "grows like e^(q / t)), or warm q up with q_start, in a new folder; the last checkpoint is kept"
         )
     return value
 
@@ -296,8 +297,7 @@ def _resume(run: _Run, folder: Path | None, identity: dict[str, Any]) -> int:
 
 
 def _refuse_another(found: dict[str, Any], wanted: dict[str, Any], folder: Path | None) -> None:
-    there = {"steps": found["steps"], **found["identity"]}
-    here = {"steps": wanted["steps"], **wanted["identity"]}
+    there, here = ({**run["identity"], "steps": run["steps"]} for run in (found, wanted))  # what epochs came to
     names = sorted(name for name in there | here if there.get(name) != here.get(name))
     if names:
         said = ", ".join(f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names)

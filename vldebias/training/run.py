@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from vldebias.data.images import ImageData
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.result import versions
 from vldebias.training.assembly import make_batches, make_monitor, make_pairs, open_training_data
-from vldebias.training.loop import Entry, fit, make_accelerator
-from vldebias.training.objectives import build_objective
+from vldebias.training.loop import STATE, Entry, fit, make_accelerator
+from vldebias.training.objectives import Objective, build_objective
 from vldebias.training.pairs import Pairs
 from vldebias.training.record import draw_curves, write_history, write_outcome
 from vldebias.training.saving import check_savable, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
+from vldebias.training.state import read_metadata
 from vldebias.training.telling import tell_pairs
 from vldebias.training.trainee import Trainee
 from vldebias.training.tuning import tune
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
     from vldebias.training.display import Display
+    from vldebias.training.monitor import Monitor
 
-__all__ = ["train_model"]
+__all__ = ["steps_done", "train_model"]
 
 SETTINGS, HISTORY, CURVES, OUTCOME, MODEL = "settings.yaml", "history.jsonl", "curves.png", "run.json", "model"
+_STEEP = 20.0  # q / t of rince from which on the best pairs of a batch outweigh all others
 
 
 def train_model(
@@ -52,7 +57,9 @@ def train_model(
         What run.json says; None in every process but the first.
 
     Raises:
-        InvalidInputError: settings that do not fit each other or the data, a folder that holds another run.
+        InvalidInputError: settings that do not fit each other or the data, a folder that holds another run, a tracker
+            that is not installed.
+        OSError: the folder cannot be written.
         DivergedError: the loss is no number any more.
     """
     accelerator = _accelerator(settings, folder, cpu)
@@ -67,6 +74,12 @@ def train_model(
     pairs = source if isinstance(source, Pairs) else None
     monitor = make_monitor(settings)
     say(f"{settings.model}: {_parameters(towers)} parameters learn, from {_size(pairs)}")
+    say(_scored_on(monitor))
+    if first:
+        folder.mkdir(parents=True, exist_ok=True)
+    done, steps = steps_done(folder)
+    if done:
+        say(f"all {steps} steps were done before" if done == steps else f"goes on after step {done} of {steps}")
     before = monitor(towers) if monitor is not None else {}
     objective = build_objective(
         settings,
@@ -75,19 +88,19 @@ def train_model(
         two_views=settings.views == "two",
         gather=accelerator.num_processes > 1,
     )
+    _warn_of_steepness(settings, objective)
     trainee = Trainee(towers, objective, fourier=settings.fourier)
-    if first:
-        folder.mkdir(parents=True, exist_ok=True)
-    history = fit(
-        trainee,
-        batches,
-        settings,
-        accelerator=accelerator,
-        folder=folder,
-        identity={**settings.identity(), "processes": accelerator.num_processes},
-        monitor=monitor,
-        on_step=_watch(accelerator, settings, display if first else None),
-    )
+    with _tracked(accelerator, settings):
+        history = fit(
+            trainee,
+            batches,
+            settings,
+            accelerator=accelerator,
+            folder=folder,
+            identity={**settings.identity(), "processes": accelerator.num_processes},
+            monitor=monitor,
+            on_step=_watch(accelerator, settings, display if first else None),
+        )
     towers.set_temperature(objective.temperature)
     weights = whole_weights(towers.model)  # of all processes, so each must ask
     accelerator.end_training()
@@ -104,9 +117,13 @@ def train_model(
     if pairs is not None and pairs.captions and settings.score_pairs:
         told, wrong = _pairs(towers, pairs, folder, settings, display)
         files |= told
+    if monitor is not None and done == steps:  # what was scored then may have been other data
+        after = monitor(towers)
+    else:
+        after = {name: history[-1][name] for name in before}
     outcome = {
         "before": before,
-        "after": {name: history[-1][name] for name in before},
+        "after": after,
         "wrong_pairs": wrong,
         "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
         "settings": settings.model_dump(),
@@ -117,16 +134,39 @@ def train_model(
     return outcome
 
 
+def steps_done(folder: Path) -> tuple[int, int]:
+    """How many steps the checkpoint in the folder of a run has behind it, and of how many; (0, -1) without one."""
+    found = read_metadata(folder / STATE)
+    return (0, -1) if found is None else (int(found["step"]), int(found["steps"]))
+
+
 def _silent(text: str) -> None:
     """For all processes but the first."""
 
 
 def _accelerator(settings: TrainSettings, folder: Path, cpu: bool) -> Accelerator:
-    accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
+    """accelerate leaves out a tracker that is not installed without a word.
+
+    Raises:
+        InvalidInputError: such a tracker.
+    """
+    if settings.track is not None and find_spec(settings.track) is None:
+        raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
+    return make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
+
+
+@contextmanager
+def _tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
+    """The tracker runs, and has all that it was told even where training stops halfway."""
     if settings.track is not None:
         plain = {name: value for name, value in settings.model_dump().items() if value is not None}
         accelerator.init_trackers(settings.project, config=plain)
-    return accelerator
+    try:
+        yield
+    except BaseException:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        raise
 
 
 def _towers(settings: TrainSettings) -> Towers:
@@ -164,6 +204,24 @@ def _size(pairs: Pairs | None) -> str:
         return "a stream of pairs"
     wrong = f", {pairs.wrong.mean():.1%} of them made wrong" if pairs.wrong.any() else ""
     return f"{pairs.items:,} pairs{wrong}"
+
+
+def _scored_on(monitor: Monitor | None) -> str:
+    if monitor is None:
+        return "no scores during training: name held-out pairs with val_split or val_data"
+    return f"scored on {len(monitor.data):,} held-out images: {monitor.data.name} {monitor.data.split}"
+
+
+def _warn_of_steepness(settings: TrainSettings, objective: Objective) -> None:
+    """A pair weighs e^(q s / t): at CLIP's t = .01 and q = .4, a cosine lower by .1 weighs 55 times less."""
+    steep = settings.q / objective.temperature
+    if settings.loss == "rince" and steep > _STEEP:
+        warnings.warn(
+            f"rince at temperature {objective.temperature:.3g} and q {settings.q}: pairs weigh as e^(q s / t), so those"
+            f" that fit best already outweigh the others by up to e^{steep:.0f}; temperature 0.1 spreads the weight",
+            VldebiasWarning,
+            stacklevel=3,
+        )
 
 
 def _watch(accelerator: Accelerator, settings: TrainSettings, display: Display | None) -> Callable[[Entry, int], None]:

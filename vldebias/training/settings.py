@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ _BESIDE = (
     "val_data",
     "val_split",
     "val_items",
+    "allow_outside",
     "epochs",
 )
 
@@ -60,6 +62,12 @@ class DataSettings(_Settings):
     split: str = Field("train", description="Split to learn from.")
     image: str | None = Field(None, description="Column of the images. Default: found by its type.")
     caption: str | None = Field(None, description="Column of the captions. Default: caption, text or txt.")
+    image_root: str | None = Field(
+        None, description="Folder that the paths of a table start from. Default: that of the table."
+    )
+    allow_outside: bool = Field(
+        False, description="Also take paths of a table (csv, tsv, jsonl) that are absolute or lead out of its folder."
+    )
     label: str | None = Field(None, description="Column of classes, for zero-shot scores and class noise.")
     caption_template: str | None = Field(
         None, description="Make captions from the label instead: 'a photo of a {}.' (class noise needs it)."
@@ -81,7 +89,11 @@ class DataSettings(_Settings):
         "skip", description="An image that cannot be read: take another row and count, or stop."
     )
     val_data: str | None = Field(None, description="Where held-out pairs are. Default: the same as data.")
-    val_split: str | None = Field(None, description="Split that is scored during training. Default: val, if any.")
+    val_split: str | None = Field(
+        None,
+        description="Split that is scored during training, such as val. Default: none, but val of a world of the "
+        "miniature and train of val_data.",
+    )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
 
@@ -214,7 +226,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: not a YAML file: {str(error).splitlines()[0]}") from None
+        raise InvalidInputError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise InvalidInputError(f"{path}: expected lines of 'name: value', got {type(found).__name__}")
     return found
@@ -224,6 +236,8 @@ def _said(error: Any) -> str:
     """One validation error as name, what came, what was expected."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"{name}: unknown setting; there are {', '.join(TrainSettings.model_fields)}"
+        near = get_close_matches(name, TrainSettings.model_fields, n=1, cutoff=0.8)
+        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(TrainSettings.model_fields)}"
+        return f"{name}: unknown setting; {known}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{name}: {message}, got {error['input']!r}" if name else message

@@ -49,12 +49,17 @@ def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int
 
 def _done(work: Work, cells: Sequence[Cell], processes: int) -> Iterable[tuple[Cell, dict[str, float]]]:
     if processes == 1:
+        torch.set_num_threads(1)
         yield from ((cell, work(cell)) for cell in cells)
         return
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         futures = {pool.submit(work, cell): cell for cell in cells}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what runs is lost, what waits is not begun
+            raise
 
 
 def _file(folder: Path, cell: Cell) -> Path:
@@ -111,7 +116,10 @@ def arguments_of(
     parser.add_argument("--seeds", type=int, default=seeds, help="trainings per cell, at least 2")
     parser.add_argument("--steps", type=int, default=steps, help="updates per training")
     parser.add_argument("--processes", type=int, default=_cores(), help="trainings at a time, a thread each")
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    if found.seeds < 2:
+        parser.error("--seeds: an interval over seeds needs at least 2")
+    return found
 
 
 def _cores() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
 from curves import Curve, draw
-from small_clip import DESCRIPTION, LOOP, T, captions, held_out, pixels, train, train_world
+from small_clip import LOOP, T, captions, description, held_out, pixels, train, train_world
 
 TRUE_SHARE = 1 / 48
 TAUS = (0.0, 0.01, TRUE_SHARE, 0.05, 0.1)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *summed_up(done[len(debiased) :], ("loss", "beta"), against={"beta": 0.0}),
     ]
     protocol = {
-        **DESCRIPTION,
+        **description(args.steps),
         "temperature": T,
         "share of false negatives": TRUE_SHARE,
         "hard_negative": {"tau_plus": TRUE_SHARE},

@@ -46,6 +46,7 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "RINCE q=0.5": {"loss": "rince", "q": 0.5, "lam": 1 / BATCH, "temperature": T},
 }
 CAPTIONS = ("species", "own")
+LAM = 1000.0
 METHODS = ("none", "orth", "orth-cali", "cali")
 SCORES = ("recall@1 image->text", "recall@1 text->image", "positive_score")
 
@@ -104,6 +105,7 @@ def groups(found: Towers) -> dict[str, float]:
         label="label",
         spurious="place",
         methods=METHODS,
+        lam=LAM,
         resamples=2,
     )
     wanted = ("worst_group", "average")
@@ -126,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "captions": {"species": "a photo of a SPECIES.", "own": "as the world writes them"},
         "noise": f"mixture, eta = {ETA}",
         "losses": MODELS,
-        "loop": LOOP.model_dump(exclude_defaults=True),
+        "loop": LOOP.model_copy(update={"steps": args.steps}).model_dump(exclude_none=True),
         "held out": f"{HELD_OUT} balanced renders, the same for all seeds",
-        "projection": "prompt set waterbirds, lam 1000",
+        "projection": {"prompts": "waterbirds", "lam": LAM},
         "intervals": "Student's t over seeds, which draw the renders, the noise and the order",
         "change": "to the model as shipped",
         "seeds": list(seeds),

@@ -19,7 +19,7 @@ from typing import Any
 
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
 from curves import Curve, draw
-from small_clip import DESCRIPTION, LOOP, captions, held_out, pixels, train, train_world
+from small_clip import LOOP, captions, description, held_out, pixels, train, train_world
 
 from vldebias.training.noise import mixture_noise
 
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {"table": "lam", **row} for row in summed_up(ablated, ("eta", "lam"))
     ]
     protocol = {
-        **DESCRIPTION,
+        **description(args.steps),
         "noise": "mixture: a share eta of the captions is drawn from all captions; those that draw their own text stay",
         "losses": LOSSES,
         "temperature": temperature,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from cells import Cell, arguments_of, run_cells, summed_up, write_result
-from small_clip import DESCRIPTION, IMAGES, LOOP, TEXTS, T, captions, held_out, pixels, train, train_world
+from small_clip import IMAGES, LOOP, TEXTS, T, captions, description, held_out, pixels, train, train_world
 from torch import Tensor
 
 from vldebias.miniature.birds import SPECIES
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cells = [cell(loss, seed, best if loss == "nuclr" else None) for seed in seeds for loss in LOSSES]
     done = run_cells(work, cells, args.work, processes=args.processes, title="skewed captions")
     protocol = {
-        **DESCRIPTION,
+        **description(args.steps),
         "images": f"{IMAGES} renders per seed, species k of the seed's order with a share proportional to 1/k",
         "temperature": T,
         "popularity_lr": {"chosen": best, "tried": STEP_SIZES, "seed": TUNING_SEED},

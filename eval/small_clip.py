@@ -37,15 +37,20 @@ ARCHITECTURE = {
     "vision_cfg": {"image_size": 32, "patch_size": 8, "width": 64, "layers": 2, "head_width": 32, "mlp_ratio": 2.0},
     "text_cfg": {"context_length": CONTEXT_LENGTH, "width": 64, "heads": 2, "layers": 1, "mlp_ratio": 2.0},
 }
-DESCRIPTION = {
-    "model": "open_clip CLIP from scratch",
-    "architecture": ARCHITECTURE,
-    "images": f"{IMAGES} renders of the miniature birds world per seed; {HELD_OUT} others held out",
-    "captions": "a photo of a SPECIES., 48 texts",
-    "loop": LOOP.model_dump(exclude_defaults=True),
-    "intervals": "Student's t over seeds, which draw the renders, the noise, the first weights and the order; "
-    "changes are paired by seed",
-}
+
+
+def description(steps: int) -> dict[str, Any]:
+    """What all trainings have in common, for the protocol."""
+    return {
+        "model": "open_clip CLIP from scratch",
+        "architecture": ARCHITECTURE,
+        "images": f"{IMAGES} renders of the miniature birds world per seed; {HELD_OUT} others held out",
+        "captions": "a photo of a SPECIES., 48 texts",
+        "loop": LOOP.model_copy(update={"steps": steps}).model_dump(exclude_none=True),
+        "chosen": "what was chosen, was chosen on another seed of training, with the held-out images that are reported",
+        "intervals": "Student's t over seeds, which draw the renders, the noise, the first weights and the order; "
+        "changes are paired by seed, and not corrected for their number",
+    }
 
 
 def build() -> tuple[torch.nn.Module, Any]:

@@ -98,7 +98,7 @@ def test_on_error_is_obeyed() -> None:
 
 
 def streamed(**given: Any) -> tuple[Tensor, Tensor]:
-    batches = make_batches(Stream(N), settings(**given), tiny_towers())  # type: ignore[arg-type]
+    batches = make_batches(Stream(N), settings(data="stream", streaming=True, **given), tiny_towers())  # type: ignore[arg-type]
     assert isinstance(batches, StreamBatches)
     with closing(batches.starting(0)) as coming:  # type: ignore[type-var]
         batch = next(coming)

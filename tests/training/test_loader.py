@@ -131,6 +131,13 @@ def test_another_row_takes_the_place_of_a_broken_one(workers: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_a_row_stands_at_most_once_in_a_batch_whatever_is_broken() -> None:
+    for batch in take(batches(broken=(2, 5, 9, 11)), 0, 40):
+        assert batch.index is not None
+        assert len(set(batch.index.tolist())) == len(batch.index)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_replacements_follow_the_seed() -> None:
     one, two = (take(batches(broken=(2, 5)), 0, 12) for _ in range(2))
     assert all(same(a, b) for a, b in zip(one, two, strict=True))

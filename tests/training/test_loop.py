@@ -221,7 +221,7 @@ def test_what_the_loop_holds_is_given_back_when_it_cannot_start(monkeypatch: pyt
         assert not isinstance(made.model.logit_scale, nn.Parameter), "held while it runs"
         raise InvalidInputError("no")
 
-    monkeypatch.setattr(loop, "_refuse_learned_scalars", refuse)
+    monkeypatch.setattr(loop, "refuse_learned_scalars", refuse)
     with pytest.raises(InvalidInputError, match="no"):
         fit(made, batches(), settings())
     assert isinstance(made.model.logit_scale, nn.Parameter)

@@ -92,7 +92,7 @@ def test_captions_made_from_labels_can_have_class_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"data": "nowhere/at/all"}, "nowhere/at/all"),
+        ({"data": "nowhere/at/all", "items": 4000}, "nowhere/at/all"),
         ({"items": 4}, "fewer than the 8 of one batch"),
         ({"loss": "info_nce", "q": 0.2}, "info_nce does not read q"),
         ({"class_noise": 0.2}, "needs the column of classes"),

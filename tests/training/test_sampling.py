@@ -33,6 +33,14 @@ def test_first_places_are_uniform() -> None:
 
 
 @given(SIZES, st.integers(0, 30))
+def test_spares_are_of_other_batches_and_each_is_dealt_once(sizes: tuple[int, int, int], number: int) -> None:
+    items, batch, world = sizes
+    samplers = [Sampler(items, batch, seed=2, rank=rank, world=world) for rank in range(world)]
+    dealt = [row for sampler in samplers for row in sampler.spares(number)]
+    assert sorted([*dealt, *samplers[0].joint(number)]) == list(range(items))
+
+
+@given(SIZES, st.integers(0, 30))
 def test_processes_share_the_batch_of_one(sizes: tuple[int, int, int], number: int) -> None:
     items, batch, world = sizes
     alone = Sampler(items, batch * world, seed=1, rank=0, world=1)

@@ -61,6 +61,12 @@ def test_identity_leaves_out_what_changes_no_weight() -> None:
         ({"loss": "rince", "learn_temperature": True}, "falls without bound as t falls"),
         ({"loss": "nuclr", "learn_temperature": True}, "in units of t"),
         ({"lr": float("nan")}, "lr: .*finite"),
+        ({"rho": 0.1}, "rho 0.1 goes with sharpness: sam or asam, and here nothing would read it"),
+        ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
+        ({"streaming": True}, "streaming True goes with data of your own"),
+        ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
+        ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 goes with views: captions"),
+        ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any], said: str) -> None:

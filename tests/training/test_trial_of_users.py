@@ -25,6 +25,7 @@ from vldebias.training.display import Display
 from vldebias.training.objectives import build_objective
 from vldebias.training.run import steps_done, train_model
 from vldebias.training.settings import TrainSettings, load_settings
+from vldebias.training.tracking import tracked
 
 SMALL: dict[str, Any] = {"items": 24, "val_items": 12, "batch_size": 8, "workers": 0, "score_pairs": False}
 
@@ -131,7 +132,7 @@ def test_a_run_that_stops_halfway_closes_its_tracker() -> None:
         def init_trackers(self, project: str, config: dict[str, Any]) -> None:
             assert (project, config["steps"]) == ("vldebias", 1)
 
-    with pytest.raises(KeyboardInterrupt), run._tracked(Accelerator(), small(track="tensorboard")):  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), tracked(Accelerator(), small(track="tensorboard")):  # type: ignore[arg-type]
         raise KeyboardInterrupt
     assert closed == [True]
 

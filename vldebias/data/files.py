@@ -97,7 +97,7 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     if len(outside):
         raise InvalidInputError(
             f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as {outside[0].as_py()!r}; "
-            "expected paths below it"
+            "expected paths below it, or allow_outside where the table is trusted"
         )
 
 

@@ -119,7 +119,8 @@ def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[st
     for there in _ALIASES.get(split, (split,)):
         if there in opened:
             return split, opened[there]
-    raise InvalidInputError(f"huggingface: {root}: expected split {' or '.join((*opened, 'all'))}, got {split!r}")
+    there = " or ".join(dict.fromkeys((*opened, "all")))
+    raise InvalidInputError(f"huggingface: {root}: expected split {there}, got {split!r}")
 
 
 def _rows(

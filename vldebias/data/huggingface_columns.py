@@ -46,8 +46,8 @@ def caption_column(features: Mapping[str, Any], given: str | None, where: str, *
     found = next((name for name in CAPTIONS if has_column(features, name)), None)
     if found is None and given == FIND:
         raise InvalidInputError(
-            f"huggingface: {where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=... There are "
-            f"{list(features)}"
+            f"huggingface: {where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=..., or make "
+            f"them from a label with label=... and caption_template='a photo of a {{}}.' There are {list(features)}"
         )
     return found
 

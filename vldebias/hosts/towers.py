@@ -49,6 +49,8 @@ class Towers:
         image_parts, text_parts: each tower with its head.
         heads: what ends in the joint space and has weights: of the image tower, of the text tower.
         set_temperature: writes a temperature into the model.
+        bias: SigLIP's logit_bias as loaded; None of a model without.
+        set_bias: writes a bias into the model.
         tokenizer, preprocess: as the model came with them, to be saved with it.
     """
 
@@ -65,6 +67,8 @@ class Towers:
     text_parts: tuple[Part, ...]
     heads: tuple[Part, ...]
     set_temperature: Callable[[float], None]
+    bias: float | None
+    set_bias: Callable[[float], None]
     tokenizer: Any = None
     preprocess: Any = None
 
@@ -109,6 +113,8 @@ def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
         text_parts=tuple(host.tower()),
         heads=tuple(part for part in (host.image_head, host.head) if _has_weights(part)),  # type: ignore[misc]
         set_temperature=partial(_set_temperature, model),
+        bias=None if getattr(model, "logit_bias", None) is None else float(model.logit_bias.detach()),
+        set_bias=partial(_set_bias, model),
         tokenizer=host.tokenizer,
         preprocess=preprocess,
     )
@@ -236,6 +242,11 @@ def _set_temperature(model: Any, temperature: float) -> None:
     name = _scalar(model)
     with torch.no_grad():
         getattr(model, name).fill_(temperature if name == "temperature" else -math.log(temperature))
+
+
+def _set_bias(model: Any, bias: float) -> None:
+    with torch.no_grad():
+        model.logit_bias.fill_(bias)
 
 
 def _scalar(model: Any) -> str:

@@ -14,18 +14,41 @@ from vldebias.training.loader import MapBatches
 from vldebias.training.monitor import Monitor
 from vldebias.training.noise import CropNoise
 from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.settings import TrainSettings
+from vldebias.training.settings import WORLDS, TrainSettings
 from vldebias.training.stream import StreamBatches
+from vldebias.training.tuning import tune
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["make_batches", "make_monitor", "make_pairs", "open_held_out", "open_training_data"]
+__all__ = ["make_batches", "make_monitor", "make_pairs", "make_towers", "open_held_out", "open_training_data"]
 
 _SPLIT = "split"  # the column of a table that names splits
 _TABLES = (".csv", ".tsv", ".jsonl")
-_WORLDS = ("birds", "portraits")
 _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
+
+
+def make_towers(settings: TrainSettings) -> Towers:
+    """The model as it was loaded, on the CPU, with what is to learn requiring gradients.
+
+    Two views never reach the text tower, for whose gradients several processes would wait.
+
+    Raises:
+        InvalidInputError: the weights cannot be had, or two views and the text tower is all that should learn.
+    """
+    from vldebias.hosts.towers import checkpointing, towers
+    from vldebias.loading import load_host
+
+    if settings.views == "two" and settings.tune == "text":
+        raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
+    loaded = load_host(settings.model, settings.pretrained)
+    found = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    if settings.checkpointing:
+        checkpointing(found)
+    tune(found, settings.tune, lora_rank=settings.lora_rank, lora_alpha=settings.lora_alpha, seed=settings.seed)
+    for part in found.text_parts if settings.views == "two" else ():
+        part.requires_grad_(False)
+    return found
 
 
 def open_training_data(settings: TrainSettings) -> ImageData | ImageStream:
@@ -40,13 +63,13 @@ def open_training_data(settings: TrainSettings) -> ImageData | ImageStream:
 def open_held_out(settings: TrainSettings) -> ImageData | ImageStream | None:
     """The data to score; None where the settings name none. Raises: see `open_training_data`."""
     where = settings.val_data or settings.data
-    if settings.val_data is None and settings.val_split is None and where not in _WORLDS:
+    if settings.val_data is None and settings.val_split is None and where not in WORLDS:
         return None
     return _opened(where, settings.val_split, settings, held_out=True)
 
 
 def _opened(where: str, split: str | None, settings: TrainSettings, *, held_out: bool) -> ImageData | ImageStream:
-    if where in _WORLDS:
+    if where in WORLDS:
         return _world(where, split or "val", settings.val_items if held_out else settings.items)
     if Path(where).suffix in _TABLES:
         return _table(Path(where), split or "all", settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +133,8 @@ class _NumberedBatches(Dataset[dict[str, Any]]):
             return {"error": str(error)}
 
     def _parts(self, number: int) -> dict[str, Any]:
-        epoch = self.sampler.epoch(number)
-        read = [self._row(int(row), epoch) for row in self.sampler.rows(number)]
+        spares = self.sampler.spares(number)
+        read = [self._row(int(row), number, spares) for row in self.sampler.rows(number)]
         rows = torch.tensor([row for row, _, _ in read])
         images = torch.stack([pixels for _, pixels, _ in read], dim=1)
         return {
@@ -146,17 +146,17 @@ class _NumberedBatches(Dataset[dict[str, Any]]):
             "unreadable": {row: reason for _, _, failed in read for row, reason in failed.items()},
         }
 
-    def _row(self, row: int, epoch: int) -> tuple[int, Tensor, dict[str, str]]:
+    def _row(self, row: int, number: int, spares: Iterator[int]) -> tuple[int, Tensor, dict[str, str]]:
         """The row that is taken, its views (v, 3, h, w), and the rows that could not be."""
-        seed = self.sampler.seed
+        sampler = self.sampler
         taken, image, failed = readable(
             row,
             self.pairs.image,
-            items=self.pairs.items,
+            spares=spares,
             ids=self.pairs.ids.__getitem__,
             on_error=self.on_error,
-            place=(seed, epoch),
         )
+        where = (sampler.seed, sampler.epoch(number), taken)
         views = range(1 if self.tokens is not None else 2)
-        pixels = [self.augment(image, torch_generator("augmentation", seed, epoch, taken, view)) for view in views]
+        pixels = [self.augment(image, torch_generator("augmentation", *where, view)) for view in views]
         return taken, torch.stack(pixels), failed

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.training.accelerators import make_accelerator, refuse_learned_scalars
 from vldebias.training.averaging import Average
 from vldebias.training.batch import Batch, Batches
 from vldebias.training.schedules import cosine_rate
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["DivergedError", "Entry", "fit", "make_accelerator", "steps_of"]
+__all__ = ["DivergedError", "Entry", "fit", "steps_of"]
 
 STATE = "state.safetensors"
 
@@ -147,35 +148,13 @@ def _steps(
 
 
 def _prepare(trainee: Trainee, steps: int, settings: LoopSettings, accelerator: Accelerator) -> _Run:
-    _refuse_learned_scalars(trainee, accelerator)
+    refuse_learned_scalars(trainee, accelerator)
     groups = parameter_groups(trainee, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2))
     wrapped, optimizer = accelerator.prepare(trainee, optimizer)
     average = Average(wrapped, settings.ema) if settings.ema is not None else None
     sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
     return _Run(accelerator, wrapped, trainee, optimizer, settings, steps, average, sharpness)
-
-
-def make_accelerator(**options: Any) -> Accelerator:
-    """An accelerator as the loop wants it; options are accelerate's.
-
-    Autocast is the loop's own. Buffers are not sent around before every forward pass: the state of a global loss has
-    an entry per pair and is the same on all processes anyway.
-    """
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-
-    alone = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
-
-
-def _refuse_learned_scalars(trainee: Trainee, accelerator: Accelerator) -> None:
-    """FSDP splits no parameter that has no dimension."""
-    names = [name for name, parameter in trainee.named_parameters() if parameter.ndim == 0]
-    if names and accelerator.distributed_type.value == "FSDP":
-        raise InvalidInputError(
-            f"FSDP cannot hold {', '.join(names)}; fix the temperature (learn_temperature=False, and another loss than "
-            "sigmoid), or launch without FSDP"
-        )
 
 
 def _update(run: _Run, step: int, micro: Sequence[Batch]) -> float:

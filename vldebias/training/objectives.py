@@ -89,6 +89,12 @@ class Objective(nn.Module):
         with torch.no_grad():
             return float(temperature() if isinstance(temperature, nn.Module) else temperature)
 
+    @property
+    def bias(self) -> float | None:
+        """SigLIP's bias of now; None of a loss without."""
+        bias = getattr(self.loss, "bias", None)
+        return None if bias is None else float(bias.detach())
+
 
 def _column(batch: Batch, name: str, loss: str) -> Tensor:
     found = getattr(batch, name)
@@ -98,13 +104,20 @@ def _column(batch: Batch, name: str, loss: str) -> Tensor:
 
 
 def build_objective(
-    settings: LossSettings, *, temperature: float, items: int | None, two_views: bool = False, gather: bool = False
+    settings: LossSettings,
+    *,
+    temperature: float,
+    items: int | None,
+    bias: float | None = None,
+    two_views: bool = False,
+    gather: bool = False,
 ) -> Objective:
     """The loss that the settings name.
 
     Args:
         temperature: the model's own, taken where the settings give none.
         items: rows of the data set; None for a stream.
+        bias: the model's own, where sigmoid starts from; None is that loss's default.
         two_views: the pairs are two views of an image, so that the other rows of the own view are negatives too.
         gather: negatives from all processes.
 
@@ -118,6 +131,8 @@ def build_objective(
     options |= {"gather": gather}
     if settings.loss != "sigmoid":
         options["within_view"] = two_views
+    elif bias is not None:
+        options["bias"] = bias
     if "index" in kind.columns:
         if items is None:
             raise InvalidInputError(

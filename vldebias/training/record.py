@@ -24,13 +24,14 @@ def draw_curves(path: Path, history: Sequence[Entry]) -> None:
     from matplotlib.figure import Figure
 
     scored = [entry for entry in history if set(entry) - set(_OWN)]
-    names = [name for name in (scored[0] if scored else {}) if name not in _OWN]
+    names = list(dict.fromkeys(name for entry in scored for name in entry if name not in _OWN))
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot([entry["step"] for entry in history], [entry["loss"] for entry in history], color="#4c72b0", lw=0.9)
     left.set(xlabel="step", ylabel="loss", title="loss of every step")
     for name in names:
-        right.plot([e["step"] for e in scored], [e[name] for e in scored], marker=".", label=name)
+        own = [entry for entry in scored if name in entry]
+        right.plot([entry["step"] for entry in own], [entry[name] for entry in own], marker=".", label=name)
     right.set(xlabel="step", title="scores on held-out data" if names else "no held-out data was given")
     if names:
         right.legend(fontsize=7)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from vldebias.data.images import ImageData
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.result import versions
-from vldebias.training.assembly import make_batches, make_monitor, make_pairs, open_training_data
-from vldebias.training.loop import STATE, Entry, fit, make_accelerator
+from vldebias.losses.processes import world_size
+from vldebias.training.assembly import make_batches, make_monitor, make_pairs, make_towers, open_training_data
+from vldebias.training.batch import Batches
+from vldebias.training.loop import STATE, Entry, fit
 from vldebias.training.objectives import Objective, build_objective
 from vldebias.training.pairs import Pairs
 from vldebias.training.record import draw_curves, write_history, write_outcome
-from vldebias.training.saving import check_savable, save_model, whole_weights
+from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
 from vldebias.training.telling import tell_pairs
+from vldebias.training.tracking import tracked, tracking_accelerator, write_entry
 from vldebias.training.trainee import Trainee
-from vldebias.training.tuning import tune
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -62,136 +64,127 @@ def train_model(
         OSError: the folder cannot be written.
         DivergedError: the loss is no number any more.
     """
-    accelerator = _accelerator(settings, folder, cpu)
-    first = accelerator.is_main_process
-    say = display.say if display is not None and first else _silent
-    towers = _towers(settings)
-    _choose_what_learns(towers, settings)
+    accelerator = tracking_accelerator(settings, folder, cpu=cpu)
+    job = _prepared(settings, accelerator, folder)
+    display = display if accelerator.is_main_process else None
+    _announce(settings, job, folder, display)
+    before = job.monitor(job.towers) if job.monitor is not None else {}
+    finished = _is_finished(folder)
+    with tracked(accelerator, settings):
+        history = fit(
+            job.trainee,
+            job.batches,
+            settings,
+            accelerator=accelerator,
+            folder=folder,
+            identity={**settings.identity(), **job.identity, "processes": accelerator.num_processes},
+            monitor=job.monitor,
+            on_step=_watch(accelerator, display),
+        )
+    _give_back(job)
+    weights = whole_weights(job.towers.model)  # of all processes, so each must ask
+    if not accelerator.is_main_process:
+        return None
+    towers = _gathered(settings, weights) if accelerator.distributed_type.value == "FSDP" else job.towers
+    files = _write(settings, folder, towers, weights, history)
+    told, wrong = _pairs(towers, job.pairs, folder, settings, display)
+    # What a finished run was scored on then may have been other data.
+    after = job.monitor(towers) if finished and job.monitor is not None else history[-1]
+    outcome = {
+        "before": before,
+        "after": {name: after[name] for name in before},
+        "wrong_pairs": wrong,
+        "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
+        "settings": settings.model_dump(),
+        "versions": versions(),
+        "files": {**files, **told},
+    }
+    write_outcome(folder / OUTCOME, outcome)
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a run trains, on what, and what it is scored on; of the data, what a checkpoint must agree with."""
+
+    towers: Towers
+    trainee: Trainee
+    batches: Batches
+    pairs: Pairs | None
+    monitor: Monitor | None
+    identity: dict[str, Any]
+
+
+def _prepared(settings: TrainSettings, accelerator: Accelerator, folder: Path) -> _Job:
+    """Everything is opened and checked before the first step."""
+    towers = make_towers(settings)
     check_savable(towers, name=settings.model)
+    refuse_foreign(folder / MODEL)
     data = open_training_data(settings)
     source = make_pairs(data, settings) if isinstance(data, ImageData) else data
     batches = make_batches(source, settings, towers)
-    pairs = source if isinstance(source, Pairs) else None
-    monitor = make_monitor(settings)
-    say(f"{settings.model}: {_parameters(towers)} parameters learn, from {_size(pairs)}")
-    say(_scored_on(monitor))
-    if first:
-        folder.mkdir(parents=True, exist_ok=True)
-    done, steps = steps_done(folder)
-    if done:
-        say(f"all {steps} steps were done before" if done == steps else f"goes on after step {done} of {steps}")
-    before = monitor(towers) if monitor is not None else {}
     objective = build_objective(
         settings,
         temperature=towers.temperature,
+        bias=towers.bias,
         items=batches.items,
         two_views=settings.views == "two",
         gather=accelerator.num_processes > 1,
     )
     _warn_of_steepness(settings, objective)
-    trainee = Trainee(towers, objective, fourier=settings.fourier)
-    with _tracked(accelerator, settings):
-        history = fit(
-            trainee,
-            batches,
-            settings,
-            accelerator=accelerator,
-            folder=folder,
-            identity={**settings.identity(), "processes": accelerator.num_processes},
-            monitor=monitor,
-            on_step=_watch(accelerator, settings, display if first else None),
-        )
-    towers.set_temperature(objective.temperature)
-    weights = whole_weights(towers.model)  # of all processes, so each must ask
-    accelerator.end_training()
-    if not first:
-        return None
-    if accelerator.distributed_type.value == "FSDP":
-        towers = _gathered(settings, weights)
+    towers.model.to(accelerator.device)
+    return _Job(
+        towers=towers,
+        trainee=Trainee(towers, objective, fourier=settings.fourier),
+        batches=batches,
+        pairs=source if isinstance(source, Pairs) else None,
+        monitor=make_monitor(settings),
+        identity={"rows": batches.items, "content": data.fingerprint},
+    )
+
+
+def _announce(settings: TrainSettings, job: _Job, folder: Path, display: Display | None) -> None:
+    """What is going to happen, in the first process; and the folder is there, or cannot be had."""
+    if display is None and world_size() > 1:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if display is None:
+        return
+    display.say(f"{settings.model}: {_parameters(job.towers)} parameters learn, from {_size(job.pairs)}")
+    display.say(_scored_on(job.monitor))
+    done, steps = steps_done(folder)
+    if done:
+        display.say(f"all {steps} steps were done before" if done == steps else f"goes on after step {done} of {steps}")
+
+
+def _give_back(job: _Job) -> None:
+    """The temperature, and SigLIP's bias, go back to where the model keeps them."""
+    objective = job.trainee.objective
+    job.towers.set_temperature(objective.temperature)
+    if objective.bias is not None and job.towers.bias is not None:
+        job.towers.set_bias(objective.bias)
+
+
+def _write(
+    settings: TrainSettings, folder: Path, towers: Towers, weights: dict[str, Tensor], history: list[Entry]
+) -> dict[str, str]:
+    """The model and what every step saw; the files by what they are."""
     save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=weights)
     (folder / SETTINGS).write_text(settings.as_yaml(), encoding="utf-8")
     write_history(folder / HISTORY, history)
     draw_curves(folder / CURVES, history)
-    files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY, "curves": CURVES}
-    wrong = None
-    if pairs is not None and pairs.captions and settings.score_pairs:
-        told, wrong = _pairs(towers, pairs, folder, settings, display)
-        files |= told
-    if monitor is not None and done == steps:  # what was scored then may have been other data
-        after = monitor(towers)
-    else:
-        after = {name: history[-1][name] for name in before}
-    outcome = {
-        "before": before,
-        "after": after,
-        "wrong_pairs": wrong,
-        "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
-        "settings": settings.model_dump(),
-        "versions": versions(),
-        "files": files,
-    }
-    write_outcome(folder / OUTCOME, outcome)
-    return outcome
+    return {"model": MODEL, "settings": SETTINGS, "history": HISTORY, "curves": CURVES}
+
+
+def _is_finished(folder: Path) -> bool:
+    done, steps = steps_done(folder)
+    return done == steps
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
     """How many steps the checkpoint in the folder of a run has behind it, and of how many; (0, -1) without one."""
     found = read_metadata(folder / STATE)
     return (0, -1) if found is None else (int(found["step"]), int(found["steps"]))
-
-
-def _silent(text: str) -> None:
-    """For all processes but the first."""
-
-
-def _accelerator(settings: TrainSettings, folder: Path, cpu: bool) -> Accelerator:
-    """accelerate leaves out a tracker that is not installed without a word.
-
-    Raises:
-        InvalidInputError: such a tracker.
-    """
-    if settings.track is not None and find_spec(settings.track) is None:
-        raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
-    return make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-
-
-@contextmanager
-def _tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
-    """The tracker runs, and has all that it was told even where training stops halfway."""
-    if settings.track is not None:
-        plain = {name: value for name, value in settings.model_dump().items() if value is not None}
-        accelerator.init_trackers(settings.project, config=plain)
-    try:
-        yield
-    except BaseException:
-        for tracker in accelerator.trackers:
-            tracker.finish()
-        raise
-
-
-def _towers(settings: TrainSettings) -> Towers:
-    """The model as it was loaded, on the CPU: accelerate moves it."""
-    from vldebias.hosts.towers import checkpointing, towers
-    from vldebias.loading import load_host
-
-    loaded = load_host(settings.model, settings.pretrained)
-    found = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
-    if settings.checkpointing:
-        checkpointing(found)
-    return found
-
-
-def _choose_what_learns(towers: Towers, settings: TrainSettings) -> None:
-    """Two views never reach the text tower, for whose gradients several processes would wait.
-
-    Raises:
-        InvalidInputError: the text tower is all that should learn.
-    """
-    if settings.views == "two" and settings.tune == "text":
-        raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
-    tune(towers, settings.tune, lora_rank=settings.lora_rank, lora_alpha=settings.lora_alpha, seed=settings.seed)
-    for part in towers.text_parts if settings.views == "two" else ():
-        part.requires_grad_(False)
 
 
 def _parameters(towers: Towers) -> str:
@@ -224,29 +217,29 @@ def _warn_of_steepness(settings: TrainSettings, objective: Objective) -> None:
         )
 
 
-def _watch(accelerator: Accelerator, settings: TrainSettings, display: Display | None) -> Callable[[Entry, int], None]:
+def _watch(accelerator: Accelerator, display: Display | None) -> Callable[[Entry, int], None]:
     """What happens after every step: the display moves, the tracker is told."""
 
     def on_step(entry: Entry, steps: int) -> None:
         if display is not None:
             display.step(entry, steps)
-        if settings.track is not None:
-            told = {name.replace("->", " to "): value for name, value in entry.items() if name != "step"}
-            accelerator.log(told, step=int(entry["step"]))
+        write_entry(accelerator, entry)
 
     return on_step
 
 
 def _gathered(settings: TrainSettings, weights: dict[str, Tensor]) -> Towers:
     """The trained model in one piece, for what is done with it after FSDP has split it."""
-    towers = _towers(settings)
-    _choose_what_learns(towers, settings)
+    towers = make_towers(settings)
     towers.model.load_state_dict(weights)
     return towers
 
 
 def _pairs(
-    towers: Towers, pairs: Pairs, folder: Path, settings: TrainSettings, display: Display | None
+    towers: Towers, pairs: Pairs | None, folder: Path, settings: TrainSettings, display: Display | None
 ) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """The scores of the pairs, where there are captions and somebody wants them."""
+    if pairs is None or not pairs.captions or not settings.score_pairs:
+        return {}, None
     with display.other() if display is not None else nullcontext(None) as progress:
         return tell_pairs(towers, pairs, folder, workers=settings.workers, progress=progress)

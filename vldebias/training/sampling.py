@@ -125,6 +125,17 @@ class Sampler:
         """Rows of this process in micro-batch `number`, (batch_size,)."""
         return self.joint(number)[self.share]
 
+    def spares(self, number: int) -> Iterator[int]:
+        """Rows for this process to take, in turn, where rows of joint micro-batch `number` cannot be read.
+
+        They are rows of other batches of the epoch, and of no two processes the same: a row stands at most once in a
+        joint batch, which losses with a state per row rely on. Nothing is computed before the first is asked for.
+        """
+        order = _remembered_order(self.items, self.seed, self.epoch(number))
+        first = number % self.per_epoch * self.joint_size
+        others = np.delete(order, np.s_[first : first + self.joint_size])
+        yield from others[self.place :: self.processes].tolist()
+
 
 @dataclass(frozen=True)
 class Numbers:

@@ -20,7 +20,7 @@ from vldebias.training.sharded import whole
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["ADAPTER", "MANIFEST", "check_savable", "save_model", "whole_weights"]
+__all__ = ["ADAPTER", "MANIFEST", "check_savable", "refuse_foreign", "save_model", "whole_weights"]
 
 MANIFEST, ADAPTER = "vldebias.json", "adapter"
 
@@ -53,7 +53,7 @@ def save_model(
     Raises:
         InvalidInputError: a folder with other things in it; a model that cannot be saved, see `check_savable`.
     """
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     held = whole_weights(towers.model) if weights is None else weights
     plain = merged(towers.model, held) if has_adapters(towers.model) else dict(held)
     with _replacing(folder) as beside:
@@ -110,7 +110,7 @@ def _write_miniature(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     save_tokenizer(list(towers.tokenizer.bpe_ranks), folder)
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
     """Raises InvalidInputError where something would be lost that was never a saved model."""
     if folder.exists() and not (folder / MANIFEST).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInputError(

@@ -11,10 +11,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["GROUPS", "DataSettings", "LoopSettings", "LossSettings", "ModelSettings", "TrainSettings", "load_settings"]
+__all__ = [
+    "GROUPS",
+    "WORLDS",
+    "DataSettings",
+    "LoopSettings",
+    "LossSettings",
+    "ModelSettings",
+    "TrainSettings",
+    "load_settings",
+]
 
 LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]
 
+
+WORLDS = ("birds", "portraits")
+"""Data that the miniature renders."""
 
 # Settings that change no weight.
 _BESIDE = (
@@ -109,7 +121,7 @@ class DataSettings(_Settings):
 
 
 class LossSettings(_Settings):
-    """The objective. Settings that the chosen loss does not read are refused unless left at their default."""
+    """The objective. Settings that the chosen loss does not read are refused where they are given."""
 
     loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
     temperature: float | None = Field(None, gt=0, description="t. Default: the model's own.")
@@ -181,6 +193,29 @@ class LoopSettings(_Settings):
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     """All of them. See the field descriptions, which `vldebias train --help` shows."""
+
+    @model_validator(mode="after")
+    def _what_is_given_is_read(self) -> TrainSettings:
+        """A setting that does nothing would be taken for one that did something."""
+        world = self.data in WORLDS
+        unread = {
+            "lora_rank": (self.tune != "lora", "tune: lora"),
+            "lora_alpha": (self.tune != "lora", "tune: lora"),
+            "rho": (self.sharpness == "none", "sharpness: sam or asam"),
+            "project": (self.track is None, "track"),
+            "pretrained": (self.model == "miniature", "an open_clip architecture as model"),
+            "items": (not world, f"data: {' or '.join(WORLDS)}"),
+            "image": (world, "data of your own"),
+            "caption": (world or not self.reads_captions, "captions of the data"),
+            "streaming": (world, "data of your own"),
+            "shuffle_buffer": (not self.streaming, "streaming"),
+            "caption_noise": (self.views == "two", "views: captions"),
+        }
+        for name, (nothing, needs) in unread.items():
+            given = getattr(self, name) not in (None, False, type(self).model_fields[name].default)
+            if given and nothing:
+                raise ValueError(f"{name} {getattr(self, name)!r} goes with {needs}, and here nothing would read it")
+        return self
 
     def as_yaml(self) -> str:
         """A file that `load_settings` reads as these settings, with only what was given or follows from it."""

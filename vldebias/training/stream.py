@@ -15,7 +15,7 @@ from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
 from vldebias.training.batch import Batch
-from vldebias.training.sampling import torch_generator
+from vldebias.training.sampling import numpy_generator, torch_generator
 from vldebias.training.stream_order import Row, StreamOrder
 from vldebias.training.tokens import Tokenize
 from vldebias.training.unreadable import OnError, Unreadable, readable
@@ -140,10 +140,9 @@ class StreamBatches:
         taken, image, failed = readable(
             place,
             lambda one: joint[one].record.read(),
-            items=len(joint),
+            spares=iter(numpy_generator("replacement", self.seed, epoch, place).permutation(len(joint)).tolist()),
             ids=lambda one: joint[one].record.id,
             on_error=self.on_error,
-            place=(self.seed, epoch),
         )
         row = joint[taken]
         generators = [

@@ -32,7 +32,9 @@ def tell_pairs(
     Raises:
         InvalidInputError: pairs without captions, no image that can be read.
     """
-    scores = positive_scores(towers, pairs, workers=workers, cache_dir=folder / "scores", progress=progress)
+    scores = positive_scores(
+        towers, pairs, workers=workers, cache_dir=folder / "scores", shard_size=1024, progress=progress
+    )
     ranked = rank_pairs(pairs, scores)
     write_table(folder / TABLE, ranked)
     contact_sheet(ranked, folder / SHEET)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Literal, TypeVar
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.sampling import numpy_generator
 
 __all__ = ["ATTEMPTS", "OnError", "Unreadable", "readable"]
 
@@ -55,34 +55,32 @@ def readable(
     row: int,
     read: Callable[[int], T],
     *,
-    items: int,
+    spares: Iterator[int],
     ids: Callable[[int], str],
     on_error: OnError,
-    place: tuple[int, int],
 ) -> tuple[int, T, dict[str, str]]:
     """A row that can be read, what was read, and those that could not be: id -> reason.
 
-    With "skip" the row is replaced by one drawn from all `items` by the generator of (seed, epoch) = `place` and the
-    row, so that every process and every resumed run draws the same.
+    With "skip" the next of `spares` that can be read takes the place of the row; they must follow from where the row
+    stands alone, so that every process and every resumed run takes the same.
 
     Raises:
-        InvalidInputError: the row cannot be read and on_error is "raise", or neither can `ATTEMPTS` others.
+        InvalidInputError: the row cannot be read and on_error is "raise", or neither can `ATTEMPTS` spares, or there
+            are none.
     """
-    generator = numpy_generator("replacement", *place, row)
     failed: dict[str, str] = {}
-    for _ in range(ATTEMPTS + 1):
+    for one in chain([row], islice(spares, ATTEMPTS)):
         try:
-            return row, read(row), failed
+            return one, read(one), failed
         except OSError as error:
-            failed[ids(row)] = str(error)
+            failed[ids(one)] = str(error)
             if on_error == "raise":
                 raise InvalidInputError(
-                    f"the image of {ids(row)!r} cannot be read: {error}. Mend it, or take other rows in place of such "
+                    f"the image of {ids(one)!r} cannot be read: {error}. Mend it, or take other rows in place of such "
                     "ones with on_error='skip'"
                 ) from error
-            row = int(generator.integers(items))
     first, reason = next(iter(failed.items()))
     raise InvalidInputError(
-        f"the image of {first!r} cannot be read ({reason}), nor those of {ATTEMPTS} rows tried in its place; are the "
-        "images where the data set says?"
+        f"the image of {first!r} cannot be read ({reason}), nor those of {len(failed) - 1} rows tried in its place; "
+        "are the images where the data set says?"
     )

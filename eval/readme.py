@@ -97,11 +97,25 @@ EVAL_GRIDS = {
         (*ACCURACY, "accuracy on common species", "accuracy on rare species"),
         T_SEEDS.format(base="info_nce"),
     ),
+    "ssa": Grid(
+        "ssa",
+        ("arm",),
+        "metric",
+        ("accuracy", "robust_accuracy@2/255", "robust_accuracy@8/255", "gap, original", "gap, mixed"),
+        T_SEEDS.format(base="none"),
+    ),
     "finetune_and_debias": Grid(
         "finetune_and_debias",
         ("captions", "model"),
         "metric",
-        ("species_accuracy", "worst_group, none", "worst_group, orth-cali", "worst_group, cali", "average, cali"),
+        (
+            "species_accuracy",
+            "worst_group, none",
+            "worst_group, orth-cali",
+            "worst_group, cali",
+            "average, none",
+            "average, cali",
+        ),
         T_SEEDS.format(base="the model as shipped"),
     ),
 }
@@ -112,7 +126,7 @@ def grid_block(grid: Grid) -> str:
     told = json.loads((RESULTS / f"{grid.result}.json").read_text(encoding="utf-8"))
     rows = [row for row in told["rows"] if row["metric"] in grid.metrics and _is(row, grid.where)]
     columns = grid.metrics if grid.column == "metric" else tuple(dict.fromkeys(row[grid.column] for row in rows))
-    head = [*grid.rows, *(str(column) if grid.column == "metric" else f"{grid.column} {column}" for column in columns)]
+    head = [*grid.rows, *(column if isinstance(column, str) else f"{grid.column} {column}" for column in columns)]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for place in dict.fromkeys(tuple(row[name] for name in grid.rows) for row in rows):
         own = {row[grid.column]: _cell(row) for row in rows if tuple(row[name] for name in grid.rows) == place}

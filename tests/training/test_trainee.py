@@ -71,6 +71,19 @@ def test_fourier_mixing_changes_the_images_and_none_of_the_captions() -> None:
     assert torch.equal(first, mixed(BATCH))
 
 
+def test_amplitudes_are_mixed_of_pixels_whatever_is_taken_off_them() -> None:
+    plain, shifted = trainee(fourier=0.5), trainee(fourier=0.5)
+    shifted.towers.mean, shifted.towers.std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)  # type: ignore[misc]
+    mean, std = (torch.tensor(v)[:, None, None] for v in (shifted.towers.mean, shifted.towers.std))
+    image = shifted.towers.image
+    shifted.towers.image = lambda images: image(images * std + mean)  # type: ignore[misc]
+    torch.manual_seed(1)
+    expected = plain._mixed(IMAGES)
+    torch.manual_seed(1)
+    torch.testing.assert_close(shifted._mixed((IMAGES - mean) / std) * std + mean, expected)
+    assert not torch.allclose(expected, IMAGES, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_normalised_in_single(dtype: torch.dtype) -> None:
     features = unit(torch.rand(4, 9).to(dtype))

@@ -58,11 +58,17 @@ class Trainee(nn.Module):
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
     def _mixed(self, images: Tensor) -> Tensor:
-        """Images whose amplitudes lean towards those of the most similar image, by up to `fourier`."""
+        """Images whose amplitudes lean towards those of the most similar image, by up to `fourier`.
+
+        Mixed are pixels in [0, 1]: of pixels with their mean taken off the brightness has a sign, which is a phase,
+        and a darker partner would brighten an image.
+        """
         if not self.fourier:
             return images
+        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.towers.mean, self.towers.std))
         with torch.no_grad(), frozen_statistics(self.model):
-            return FourierMixing(self.fourier)(images, unit(self.towers.image(images)))
+            features = unit(self.towers.image(images))
+            return (FourierMixing(self.fourier)(images * std + mean, features) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:

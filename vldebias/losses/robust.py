@@ -52,7 +52,8 @@ def rince(
     q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2), and learns from
     hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does not follow pairs that do not fit,
     such as wrong captions. The thesis uses q in [.1, .5] and warms it up (`vldebias.losses.q_warmup`), with
-    lam = .01 for images and .025 for graphs.
+    lam = .01 for images and .025 for graphs. While all similarities are alike, as between two towers with random
+    weights, pull and push balance at lam = 1/n; values far above it kept them from learning (eval/noisy_captions.py).
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0. That is the loss, not a bug.
 

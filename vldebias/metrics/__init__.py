@@ -2,8 +2,11 @@
 
 from vldebias.metrics.agreement import Agreement, agreement, krippendorff_alpha
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_difference_interval
+from vldebias.metrics.detection import auroc, precision_among_lowest
 from vldebias.metrics.discrepancy import AttributeShares, attribute_shares, discrepancy
+from vldebias.metrics.fgsm import robust_correct
 from vldebias.metrics.groups import GroupAccuracy, average_accuracy, gap, group_accuracy, worst_group_accuracy
+from vldebias.metrics.shift_gap import shift_distances
 from vldebias.metrics.skew import max_skew, min_skew, ndkl
 from vldebias.metrics.transport import k_variance
 
@@ -14,6 +17,7 @@ __all__ = [
     "Interval",
     "agreement",
     "attribute_shares",
+    "auroc",
     "average_accuracy",
     "bootstrap_interval",
     "discrepancy",
@@ -25,5 +29,8 @@ __all__ = [
     "min_skew",
     "ndkl",
     "paired_difference_interval",
+    "precision_among_lowest",
+    "robust_correct",
+    "shift_distances",
     "worst_group_accuracy",
 ]

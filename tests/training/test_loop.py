@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from tiny_towers import SIZE, tiny_towers, tokenize
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
+from vldebias.training.interrupts import Interrupts
 from vldebias.training.loop import DivergedError, Entry, fit, steps_of
 from vldebias.training.objectives import build_objective
 from vldebias.training.schedules import cosine_rate
@@ -99,6 +103,47 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, stop
     finished = trainee(fourier=0.4)
     fit(finished, batches(), chosen, folder=tmp_path)
     assert same(weights(finished), weights(whole)), "a run that is done changes nothing"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_path: Path) -> None:
+    chosen = settings(save_every=60.0, sharpness="sam")
+    before = signal.getsignal(number)
+
+    def interrupt(entry: Entry, steps: int) -> None:
+        if entry["step"] == 2:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
+    assert signal.getsignal(number) is before
+    seen: list[float] = []
+    resumed, whole = trainee(), trainee()
+    fit(resumed, batches(), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
+    fit(whole, batches(), chosen)
+    assert seen == [3, 4, 5, 6]
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def run() -> None:
+        with Interrupts() as interrupts:
+            seen.append((signal.getsignal(signal.SIGINT), interrupts.asked))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [(before, False)]
 
 
 def test_the_test_can_fail(tmp_path: Path) -> None:

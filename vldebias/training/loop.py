@@ -17,6 +17,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.training.accelerators import make_accelerator, refuse_learned_scalars
 from vldebias.training.averaging import Average
 from vldebias.training.batch import Batch, Batches
+from vldebias.training.interrupts import Interrupts
 from vldebias.training.schedules import cosine_rate
 from vldebias.training.settings import LoopSettings
 from vldebias.training.sharded import gathered, whole
@@ -90,7 +91,8 @@ def fit(
     """Trains `trainee` in place and returns what was seen at every step.
 
     A step is a function of its number: its learning rate, its schedule, its batches and the seed of its randomness.
-    So a run that was killed goes on from its last checkpoint and ends with the weights of one that was not.
+    So a run that was killed goes on from its last checkpoint and ends with the weights of one that was not. Ctrl-C and
+    SIGTERM let the step finish, write a checkpoint and raise KeyboardInterrupt; a second one does so at once.
 
     Args:
         trainee: model and loss; what is to learn requires gradients.
@@ -132,7 +134,8 @@ def _steps(
     first = _resume(run, folder, identity)
     taken = run.settings.accumulation
     saved = time.monotonic()
-    with closing(batches.starting(first * taken)) as micro:  # its workers stop when the run does
+    # In this order: the workers are forked with the handlers in place, and stop when the run does.
+    with Interrupts() as interrupts, closing(batches.starting(first * taken)) as micro:
         for step in range(first, run.steps):
             begun = time.monotonic()
             loss = _update(run, step, [next(micro) for _ in range(taken)])
@@ -142,9 +145,12 @@ def _steps(
             run.history.append(entry)
             if on_step is not None:
                 on_step(entry, run.steps)
-            if folder is not None and _save_now(run, step, saved):
+            due, stop = _agreed(run, time.monotonic() - saved >= run.settings.save_every * 60, interrupts.asked)
+            if folder is not None and (due or stop or step + 1 == run.steps):
                 _save(run, folder, identity, step + 1)
                 saved = time.monotonic()
+            if stop:
+                raise KeyboardInterrupt
 
 
 def _prepare(trainee: Trainee, steps: int, settings: LoopSettings, accelerator: Accelerator) -> _Run:
@@ -250,12 +256,10 @@ def _scores(run: _Run, monitor: Monitor) -> dict[str, float]:
         return monitor(run.bare.towers)
 
 
-def _save_now(run: _Run, step: int, saved: float) -> bool:
-    """Every few minutes by the clock of the first process, and after the last step."""
-    due = torch.tensor(float(time.monotonic() - saved >= run.settings.save_every * 60), device=run.accelerator.device)
-    if run.accelerator.num_processes > 1:
-        torch.distributed.broadcast(due, 0)
-    return bool(due) or step + 1 == run.steps
+def _agreed(run: _Run, *wishes: bool) -> list[bool]:
+    """What any process wishes, all do: saving takes all of them."""
+    own = torch.tensor(wishes, dtype=torch.float32, device=run.accelerator.device)
+    return [bool(wish) for wish in run.accelerator.reduce(own, reduction="sum")]
 
 
 def _save(run: _Run, folder: Path, identity: dict[str, Any], step: int) -> None:

@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report.pictures import read_metadata
 from vldebias.training import feature_map as module
-from vldebias.training.feature_map import feature_map, neighbour_agreement, plane
+from vldebias.training.feature_map import check_map, feature_map, neighbour_agreement, plane
 
 NAMES = ("cat", "dog", "owl")
 
@@ -216,3 +216,13 @@ def test_errors(tmp_path: Path, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
         feature_map(**given)
     assert not (tmp_path / "map.png").exists()
+
+
+def test_what_a_map_needs_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_map("pca", 2)
+    check_map("tsne", 91)
+    with pytest.raises(InvalidInputError, match="tsne: a map needs at least 91 held-out images, got 90"):
+        check_map("tsne", 90)
+    monkeypatch.setattr("vldebias.training.feature_map.find_spec", lambda name: None if name == "umap" else object())
+    with pytest.raises(InvalidInputError, match=r"needs umap-learn: pip install 'vldebias\[pictures\]'"):
+        check_map("umap", 1000)

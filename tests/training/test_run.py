@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.report.pictures import read_metadata
 from vldebias.loading import load_host
 from vldebias.miniature import load_clip
 from vldebias.training.run import train_model
@@ -89,6 +90,14 @@ def test_captions_made_from_labels_can_have_class_noise(tmp_path: Path) -> None:
     assert 0.2 < outcome["wrong_pairs"]["wrong"] < 0.8
 
 
+def test_the_features_are_drawn_before_and_after(tmp_path: Path) -> None:
+    outcome = train_model(settings(label="species", feature_map="pca", score_pairs=False), tmp_path, cpu=True)
+    assert outcome is not None
+    told = read_metadata(tmp_path / outcome["files"]["features before and after"])
+    assert (told["method"], told["images"]) == ("pca", 20)
+    assert list(told["neighbour_agreement"]) == ["before", "after"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -97,6 +106,7 @@ def test_captions_made_from_labels_can_have_class_noise(tmp_path: Path) -> None:
         ({"loss": "info_nce", "q": 0.2}, "info_nce does not read q"),
         ({"class_noise": 0.2}, "needs the column of classes"),
         ({"views": "two", "tune": "text", "flip": True}, "not read by the text tower"),
+        ({"label": "label", "feature_map": "tsne"}, "tsne: a map needs at least 91 held-out images, got 20"),
         ({"loss": "spread"}, "reads the labels of every pair"),
         ({"split": "holdout"}, "expected split train, val, test, got 'holdout'"),
         ({"model": "no-such-model"}, "no-such-model"),

@@ -61,6 +61,7 @@ def test_identity_leaves_out_what_changes_no_weight() -> None:
         ({"loss": "rince", "learn_temperature": True}, "falls without bound as t falls"),
         ({"loss": "nuclr", "learn_temperature": True}, "in units of t"),
         ({"lr": float("nan")}, "lr: .*finite"),
+        ({"feature_map": "pca"}, "feature_map 'pca' goes with label and held-out data"),
         ({"rho": 0.1}, "rho 0.1 goes with sharpness: sam or asam, and here nothing would read it"),
         ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
         ({"streaming": True}, "streaming True goes with data of your own"),

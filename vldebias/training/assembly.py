@@ -62,10 +62,9 @@ def open_training_data(settings: TrainSettings) -> ImageData | ImageStream:
 
 def open_held_out(settings: TrainSettings) -> ImageData | ImageStream | None:
     """The data to score; None where the settings name none. Raises: see `open_training_data`."""
-    where = settings.val_data or settings.data
-    if settings.val_data is None and settings.val_split is None and where not in WORLDS:
+    if not settings.has_held_out:
         return None
-    return _opened(where, settings.val_split, settings, held_out=True)
+    return _opened(settings.val_data or settings.data, settings.val_split, settings, held_out=True)
 
 
 def _opened(where: str, split: str | None, settings: TrainSettings, *, held_out: bool) -> ImageData | ImageStream:

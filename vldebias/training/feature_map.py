@@ -9,6 +9,7 @@ features itself: how often the nearest neighbour of an image has its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.training.glyphs import for_matplotlib
 
-__all__ = ["METHODS", "feature_map", "neighbour_agreement", "plane"]
+__all__ = ["METHODS", "check_map", "feature_map", "neighbour_agreement", "plane"]
 
 METHODS = ("tsne", "umap", "pca")
 _TITLES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "principal components"}
@@ -99,6 +100,20 @@ def feature_map(
         "neighbour_agreement": agreement,
     }
     return _draw(maps, codes, names, agreement, method, Path(path), about)
+
+
+def check_map(method: str, images: int, *, perplexity: float = 30.0, neighbours: int = 15) -> None:
+    """Before hours of training: could a picture of so many images be drawn?
+
+    Raises:
+        InvalidInputError: the library is missing, or too few images for perplexity or neighbours.
+    """
+    module, library = {"tsne": ("sklearn", "scikit-learn"), "umap": ("umap", "umap-learn")}.get(method, ("numpy", ""))
+    if find_spec(module) is None:
+        raise InvalidInputError(_missing(method, library))
+    least = {"tsne": int(3 * perplexity) + 1, "umap": neighbours + 1}.get(method, 2)
+    if images < least:
+        raise InvalidInputError(f"{method}: a map needs at least {least} held-out images, got {images}; give more")
 
 
 def plane(features: ArrayLike, method: str, *, seed: int = 0, perplexity: float = 30.0, neighbours: int = 15) -> Points:

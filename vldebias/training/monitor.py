@@ -58,12 +58,14 @@ class _Scores(ABC):
         NaN where there is no label, no caption, or no image that can be read. See `HeldOut.rows`.
         """
         embed = partial(text_features, towers, batch_size=self.batch_size)
-        places, features = [], []
         with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
-            for where, images in self._images(towers):
-                places.append(where)
-                features.append(image_features(towers, images))
-            return self.held_out.rows(torch.cat(features), torch.cat(places), embed)
+            places, features = self.features(towers)
+            return self.held_out.rows(features, places, embed)
+
+    def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
+        """Places (m,) and unit features (m, d) of the images that can be read."""
+        found = [(places, image_features(towers, images)) for places, images in self._images(towers)]
+        return torch.cat([places for places, _ in found]), torch.cat([features for _, features in found])
 
     @abstractmethod
     def _images(self, towers: Towers) -> Iterator[Placed]:

@@ -17,6 +17,7 @@ from vldebias.evaluation.result import versions
 from vldebias.losses.processes import world_size
 from vldebias.training.assembly import make_batches, make_monitor, make_pairs, make_towers, open_training_data
 from vldebias.training.batch import Batches
+from vldebias.training.feature_map import check_map
 from vldebias.training.loop import STATE, Entry, fit
 from vldebias.training.objectives import Objective, build_objective
 from vldebias.training.pairs import Pairs
@@ -24,7 +25,7 @@ from vldebias.training.record import draw_curves, write_history, write_outcome
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
-from vldebias.training.telling import tell_pairs
+from vldebias.training.telling import draw_features, tell_pairs
 from vldebias.training.tracking import tracked, tracking_accelerator, write_entry
 from vldebias.training.trainee import Trainee
 
@@ -52,6 +53,7 @@ def train_model(
     curves.png          the same to look at
     pairs.csv, .png     the score of every pair of the training data, lowest first, and a contact sheet of them
     scores.png          the densities of the scores
+    features.png        the features of held-out images by label, before and after (with feature_map)
     run.json            the scores before and after, and what the run was
     state.safetensors   the last checkpoint; a run that was interrupted goes on from it
 
@@ -69,6 +71,7 @@ def train_model(
     display = display if accelerator.is_main_process else None
     _announce(settings, job, folder, display)
     before = job.monitor(job.towers) if job.monitor is not None else {}
+    features = _features(settings, job, job.towers)
     finished = _is_finished(folder)
     with tracked(accelerator, settings):
         history = fit(
@@ -88,6 +91,7 @@ def train_model(
     towers = _gathered(settings, weights) if accelerator.distributed_type.value == "FSDP" else job.towers
     files = _write(settings, folder, towers, weights, history)
     told, wrong = _pairs(towers, job.pairs, folder, settings, display)
+    drawn = _draw_features(settings, job, towers, features, folder)
     # What a finished run was scored on then may have been other data.
     after = job.monitor(towers) if finished and job.monitor is not None else history[-1]
     outcome = {
@@ -97,7 +101,7 @@ def train_model(
         "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
         "settings": settings.model_dump(),
         "versions": versions(),
-        "files": {**files, **told},
+        "files": {**files, **told, **drawn},
     }
     write_outcome(folder / OUTCOME, outcome)
     return outcome
@@ -132,13 +136,16 @@ def _prepared(settings: TrainSettings, accelerator: Accelerator, folder: Path) -
         gather=accelerator.num_processes > 1,
     )
     _warn_of_steepness(settings, objective)
+    monitor = make_monitor(settings)
+    if settings.feature_map is not None and monitor is not None:
+        check_map(settings.feature_map, len(monitor.data))
     towers.model.to(accelerator.device)
     return _Job(
         towers=towers,
         trainee=Trainee(towers, objective, fourier=settings.fourier),
         batches=batches,
         pairs=source if isinstance(source, Pairs) else None,
-        monitor=make_monitor(settings),
+        monitor=monitor,
         identity={"rows": batches.items, "content": data.fingerprint},
     )
 
@@ -233,6 +240,21 @@ def _gathered(settings: TrainSettings, weights: dict[str, Tensor]) -> Towers:
     towers = make_towers(settings)
     towers.model.load_state_dict(weights)
     return towers
+
+
+def _features(settings: TrainSettings, job: _Job, towers: Towers) -> tuple[Tensor, Tensor] | None:
+    """Places and features of the held-out images, where somebody wants a picture of them."""
+    return None if settings.feature_map is None or job.monitor is None else job.monitor.features(towers)
+
+
+def _draw_features(
+    settings: TrainSettings, job: _Job, towers: Towers, before: tuple[Tensor, Tensor] | None, folder: Path
+) -> dict[str, str]:
+    after = _features(settings, job, towers)
+    if before is None or after is None or job.monitor is None or settings.feature_map is None:
+        return {}
+    labels = job.monitor.data.column(settings.label or "")
+    return draw_features(before[1], after[1], after[0], labels, folder, settings.feature_map)
 
 
 def _pairs(

@@ -107,12 +107,22 @@ class DataSettings(_Settings):
         "miniature and train of val_data.",
     )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
+    feature_map: Literal["tsne", "umap", "pca"] | None = Field(
+        None,
+        description="Picture of the features of held-out images by label, before and after (tsne and umap: "
+        "pip install 'vldebias[pictures]').",
+    )
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
 
     @property
     def reads_captions(self) -> bool:
         """The data must have captions of its own."""
         return self.views == "captions" and self.caption_template is None
+
+    @property
+    def has_held_out(self) -> bool:
+        """Some data is named to be scored; the worlds of the miniature always have more."""
+        return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
     @property
     def flip_share(self) -> float:
@@ -210,6 +220,10 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "streaming": (world, "data of your own"),
             "shuffle_buffer": (not self.streaming, "streaming"),
             "caption_noise": (self.views == "two", "views: captions"),
+            "feature_map": (
+                self.label is None or not self.has_held_out,
+                "label and held-out data (val_split, val_data)",
+            ),
         }
         for name, (nothing, needs) in unread.items():
             given = getattr(self, name) not in (None, False, type(self).model_fields[name].default)

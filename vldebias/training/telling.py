@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from vldebias.data.labels import Labels
 from vldebias.training.contact_sheet import contact_sheet, score_histogram
+from vldebias.training.feature_map import feature_map
 from vldebias.training.pairs import PairSource
 from vldebias.training.scores import detection, positive_scores, rank_pairs, write_table
 
@@ -14,9 +18,9 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["tell_pairs"]
+__all__ = ["draw_features", "tell_pairs"]
 
-TABLE, SHEET, DENSITIES = "pairs.csv", "pairs.png", "scores.png"
+TABLE, SHEET, DENSITIES, FEATURES = "pairs.csv", "pairs.png", "scores.png", "features.png"
 
 
 def tell_pairs(
@@ -41,3 +45,19 @@ def tell_pairs(
     score_histogram({pairs.name: ranked}, folder / DENSITIES)
     files = {"pairs, most suspicious first": TABLE, "contact sheet": SHEET, "densities of scores": DENSITIES}
     return files, detection(ranked) if ranked.wrong is not None else None
+
+
+def draw_features(
+    before: Tensor, after: Tensor, places: Tensor, labels: Labels, folder: Path, method: str
+) -> dict[str, str]:
+    """features.png: the features (m, d) of held-out images at `places` (m,), by label, before training and after.
+
+    Returns:
+        The file by what it is.
+
+    Raises:
+        InvalidInputError: see `vldebias.training.feature_map.feature_map`.
+    """
+    panels = {"before": before.cpu(), "after": after.cpu()}
+    feature_map(panels, labels.codes[places.numpy()], labels.names, folder / FEATURES, method=method)
+    return {"features before and after": FEATURES}

@@ -84,6 +84,13 @@ EVAL_GRIDS = {
         "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
         {"table": "lam"},
     ),
+    "wrong_pairs": Grid(
+        "wrong_pairs",
+        ("eta", "loss"),
+        "metric",
+        ("auroc", "score of right pairs", "score of wrong pairs"),
+        T_SEEDS.format(base="InfoNCE"),
+    ),
     "debiased": Grid(
         "false_negatives", ("tau_plus",), "metric", ACCURACY, T_SEEDS.format(base="tau_plus = 0"), {"loss": "debiased"}
     ),

@@ -25,9 +25,10 @@ import finetune_and_debias  # noqa: E402
 import noisy_captions  # noqa: E402
 import skewed_captions  # noqa: E402
 import small_clip  # noqa: E402
+import wrong_pairs  # noqa: E402
 from cells import arguments_of, interval, run_cells, summed_up, write_result  # noqa: E402
 
-NAMES = ("noisy_captions", "false_negatives", "skewed_captions", "finetune_and_debias", "ssa")
+NAMES = ("noisy_captions", "false_negatives", "skewed_captions", "finetune_and_debias", "wrong_pairs", "ssa")
 figures = st.floats(-1, 1, allow_nan=False)
 
 
@@ -240,6 +241,18 @@ class TestEachOnNextToNothing:
         assert shares(found, [name for name in found if name != "positive_score"])
         assert all(found[f"worst_group, {m}"] <= found[f"average, {m}"] for m in finetune_and_debias.METHODS)
 
+    def test_wrong_pairs(self, small: None) -> None:
+        found = wrong_pairs.work({"loss": "InfoNCE", "eta": 0.5, "seed": 0, "steps": 2})
+        assert found.keys() == {"auroc", "score of right pairs", "score of wrong pairs"}
+        assert 0 <= found["auroc"] <= 1
+
+    def test_scores_of_pairs_are_cosines_with_the_caption_that_was_given(self, small: None) -> None:
+        world, noise = wrong_pairs.noisy(0, 0.9)
+        towers = wrong_pairs.trained("InfoNCE", world, noise, 0, 1)
+        monitor = small_clip.TensorMonitor(small_clip.pixels(world), captions=noise.applied(small_clip.captions(world)))
+        expected = monitor.rows(towers)["positive_score"].numpy()
+        np.testing.assert_allclose(wrong_pairs.scores(towers, world, noise), expected, atol=1e-5)
+
 
 def same_rows(found: Sequence[Any], expected: Sequence[Any]) -> None:
     """Rows of a file, and rows from its cells: up to the last digits of another machine's Student's t."""
@@ -261,7 +274,7 @@ class TestCommitted:
     def test_no_path_of_a_machine(self, name: str) -> None:
         assert not re.search(r'"(/|[A-Za-z]:\\|~)|/(home|tmp|root|Users|mnt|work)/', json.dumps(committed(name)))
 
-    @pytest.mark.parametrize("name", NAMES[:4])
+    @pytest.mark.parametrize("name", NAMES[:-1])
     def test_the_protocol_is_that_of_the_cells(self, name: str) -> None:
         found = committed(name)
         assert {one["steps"] for one in found["cells"]} == {found["protocol"]["loop"]["steps"]}
@@ -361,3 +374,15 @@ class TestCommitted:
         same_rows(found["rows"], summed_up(cells, ("captions", "model"), against={"model": "as shipped"}))
         shipped = [one["figures"] for one in cells if one["model"] == "as shipped"]
         assert all(one == shipped[0] for one in shipped), "the model as shipped depends on no seed"
+
+    def test_wrong_pairs_hold_together(self) -> None:
+        found = committed("wrong_pairs")
+        protocol, cells = found["protocol"], found["cells"]
+        plan = [
+            {"loss": loss, "eta": eta, "seed": s, "steps": protocol["loop"]["steps"]}
+            for eta, loss, s in product(wrong_pairs.ETAS, wrong_pairs.COMPARED, protocol["seeds"])
+        ]
+        assert places(cells) == places(plan)
+        same_rows(found["rows"], summed_up(cells, ("eta", "loss"), against={"loss": "InfoNCE"}))
+        chosen = committed("noisy_captions")["protocol"]["temperature"]
+        assert all(chosen[loss] == t for loss, t in wrong_pairs.COMPARED.items()), "the temperatures of the other table"

@@ -84,8 +84,8 @@ def train_model(
             monitor=job.monitor,
             on_step=_watch(accelerator, display),
         )
-    _give_back(job)
-    weights = whole_weights(job.towers.model)  # of all processes, so each must ask
+        _give_back(job)
+        weights = whole_weights(job.towers.model)  # of all processes, so each must ask, while they are connected
     if not accelerator.is_main_process:
         return None
     towers = _gathered(settings, weights) if accelerator.distributed_type.value == "FSDP" else job.towers

@@ -33,7 +33,7 @@ def tracking_accelerator(settings: TrainSettings, folder: Path, *, cpu: bool) ->
 
 @contextmanager
 def tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
-    """The tracker runs, and has all that it was told even where training stops halfway."""
+    """The tracker runs, and has all that it was told even where training stops halfway. The end parts the processes."""
     if settings.track is not None:
         plain = {name: value for name, value in settings.model_dump().items() if value is not None}
         accelerator.init_trackers(settings.project, config=plain)

@@ -123,6 +123,7 @@ def test_errors_leave_the_process_with_one_message_and_code_2() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_path_that_cannot_be_written_is_one_message_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = ("miniature", "render", "birds", "-n", "1", "--out", str(tmp_path / "file" / "x.png"))

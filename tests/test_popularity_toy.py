@@ -193,6 +193,7 @@ class TestLaws:
 
 
 class TestScript:
+    @pytest.mark.slow
     def test_it_writes_a_result_and_draws_it_again_from_that_alone(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -282,6 +283,7 @@ class TestCommitted:
         assert committed.example.estimate == pytest.approx(again.estimate, rel=1e-4)
         assert committed.example.true == pytest.approx(again.true, rel=1e-4)
 
+    @pytest.mark.slow
     def test_its_picture_is_drawn_from_it_alone(self, committed: popularity.Measured, tmp_path: Path) -> None:
         path = draw(committed, tmp_path / "deep" / "popularity.png")
         told = read_metadata(path)

@@ -456,6 +456,7 @@ def test_it_cannot_be_changed() -> None:
         fit(S8).lam = 1.0
 
 
+@pytest.mark.slow
 def test_the_module_needs_torch_only() -> None:
     code = (
         "import sys, types, importlib.util as u, pathlib\n"

@@ -418,6 +418,7 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
     assert len({plain.hash, *hashes}) == 1 + len(changed)
 
 
+@pytest.mark.slow
 def test_the_hash_is_the_same_in_another_process() -> None:
     code = "from vldebias.prompts import load_prompts; print(load_prompts('celeba').hash)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

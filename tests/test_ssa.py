@@ -169,6 +169,7 @@ def test_partners_are_counted(done: PerImage) -> None:
     assert 0 < own.mean() < 1
 
 
+@pytest.mark.slow
 def test_cells_are_done_once_and_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssa, "RECIPE", TINY)
     monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})

@@ -151,6 +151,7 @@ def test_this_installation_has_its_pages() -> None:
     assert "apps" not in sys.modules or not hasattr(sys.modules["apps"], "label")
 
 
+@pytest.mark.slow
 def test_a_wheel_has_its_pages_inside(tmp_path: Path) -> None:
     inside, beside = tmp_path / "vldebias/_resources/apps", tmp_path / "apps"
     for folder, where in ((inside, "wheel"), (beside, "checkout")):

@@ -21,6 +21,7 @@ def page() -> Any:
     return built(engine())
 
 
+@pytest.mark.slow
 def test_building_the_page_loads_nothing() -> None:
     fresh = module("engine").Engine()
     built(fresh)

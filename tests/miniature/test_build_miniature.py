@@ -41,6 +41,7 @@ def test_wrong_arguments_are_refused(tmp_path, asked, text):
         build(tmp_path, **asked)
 
 
+@pytest.mark.slow
 def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
     build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip", "vae", "judge", "unet"])
     assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 4, 4)
@@ -51,6 +52,7 @@ def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
     assert "unet 1/1" in printed.err
 
 
+@pytest.mark.slow
 def test_finished_stages_are_kept(tmp_path):
     def clip_made() -> int:
         return (tmp_path / "clip.safetensors").stat().st_mtime_ns
@@ -66,6 +68,7 @@ def test_finished_stages_are_kept(tmp_path):
     assert clip_made() > first
 
 
+@pytest.mark.slow
 def test_the_seed_decides(tmp_path):
     for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
         build(tmp_path / folder, scale=1e-9, device="cpu", stages=["tokenizer", "clip"], seed=seed)

@@ -9,7 +9,7 @@ quickstart: $(READY)  ## the main job on the embedded models: bias and utility b
 	$(BIN)/vldebias quickstart
 
 test: $(READY)  ## the default test run: offline, CPU, under five minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # tensors are small here: threads would only wait for each other
+	$(BIN)/python -m pytest
 
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
+from vldebias.training.objectives import build_objective
 from vldebias.training.settings import TrainSettings, load_settings
 
 SMALL = ["--cpu", "--data", "birds", "--items", "24", "--val-items", "12", "--steps", "1", "--batch-size", "8"]
@@ -91,3 +93,21 @@ def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkey
     assert "begins anew, for nothing was saved yet" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
     assert "the same command goes on after step 7 of 9" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
+
+
+def test_the_commands_of_the_readme_and_the_help_go_together(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    told = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
+    lines = [line.split("#")[0].strip() for line in (readme + told).splitlines()]
+    commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
+    assert len(commands) >= 8
+    (kept,) = (command for command in commands if command[-2:] == ["--out", "run"])
+    for name in ("run/settings.yaml", "run.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(run("train", *kept, "--show"))
+    for command in commands:
+        here = [str(tmp_path / word) if word.endswith(".yaml") else word for word in command if word != "--show"]
+        shown = tmp_path / "shown.yaml"
+        shown.write_text(run("train", *here, "--show"))
+        build_objective(load_settings(shown), temperature=0.07, items=100)

@@ -1,5 +1,16 @@
 """Every error and warning that vldebias raises on purpose: what came, what was expected, what to do."""
 
+from __future__ import annotations
+
+import difflib
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
 __all__ = [
     "AlreadyAttachedError",
     "AutoDeclinedWarning",
@@ -12,7 +23,14 @@ __all__ = [
     "UnsupportedHostError",
     "VldebiasError",
     "VldebiasWarning",
+    "did_you_mean",
+    "fail",
+    "warn",
 ]
+
+# Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).
+_PACKAGE = str(Path(__file__).resolve().parent)
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class VldebiasError(Exception):
@@ -57,3 +75,48 @@ class ReferenceWarning(VldebiasWarning):
 
 class TruncatedPromptWarning(VldebiasWarning):
     """A prompt is longer than the text tower reads."""
+
+
+def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasError] = InvalidInputError) -> NoReturn:
+    """Raise an error of the form "key: got ...; expected ...; remedy."
+
+    Args:
+        key: the argument, the key of a file, or the file that is wrong.
+        came, expected: both in a few words; `came` as `repr` shows it.
+        remedy: what to do, such as `did_you_mean(...)`; gets a full stop where it has no end.
+        error: what to raise.
+    """
+    end = "" if remedy.endswith((".", "?", "!")) else "."
+    raise error(f"{key}: got {came}; expected {expected}; {remedy}{end}")
+
+
+def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
+    """ "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else the advice `otherwise`.
+
+    >>> did_you_mean("gendre", ["age", "gender", "race"])
+    "did you mean 'gender'?"
+    """
+    close = difflib.get_close_matches(str(name).lower(), list(names), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
+
+
+def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
+    """Warn at the line of the user that led here, however many calls of this package and of torch lie between.
+
+    That is the innermost frame outside of this package and of installed libraries; where there is none (a library
+    that uses this one), the innermost outside of this package.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    at: FrameType | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_PACKAGE, "<frozen")):
+            at = at or frame
+            if not name.startswith(_LIBRARIES):
+                at = frame
+                break
+        frame = frame.f_back
+    at = at or sys._getframe(1)
+    registry = at.f_globals.setdefault("__warningregistry__", {})
+    module = at.f_globals.get("__name__", "unknown")
+    warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, module, registry)

@@ -17,15 +17,15 @@ and no d x d matrix is ever formed. Rows are embeddings, so P* z is `z - (z @ R)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor
 
+from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class PairScatter:
     def from_groups(cls, groups: Sequence[Array]) -> PairScatter:
         """Scatter of groups (n_g, d) in which every two rows are a pair, linear instead of quadratic in n_g.
 
-        sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T for a group of n.
+        sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T for a group of n, and the centred rows
+        are n - 1 orthonormal contrasts of the group (Helmert's): (mean of the first k rows - the next) sqrt(k/(k+1)).
         """
         tensors = [_as_float64(group, f"groups[{k}]", "(n, d)") for k, group in enumerate(groups)]
         small = [k for k, group in enumerate(tensors) if len(group) < 2]
@@ -91,8 +92,14 @@ class PairScatter:
             )
         if len({group.shape[1] for group in tensors}) > 1:
             raise InvalidInputError(f"groups: expected one width, got {sorted({g.shape[1] for g in tensors})}")
-        rows = torch.cat([math.sqrt(len(g)) * (g - g.mean(0)) for g in tensors])
+        rows = torch.cat([math.sqrt(len(g)) * _contrasts(g) for g in tensors])
         return cls(rows, sum(len(g) * (len(g) - 1) // 2 for g in tensors))
+
+
+def _contrasts(group: Tensor) -> Tensor:
+    """(n - 1, d) rows with the scatter of the n rows around their mean."""
+    k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
+    return (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
 
 
 @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
@@ -101,23 +108,6 @@ def _span(spurious: Tensor) -> Tensor:
     _, sigma, vh = torch.linalg.svd(spurious, full_matrices=False)
     keep = sigma > max(spurious.shape) * _EPS * sigma[0]
     return vh[keep].T
-
-
-def _calibration(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """V (d, r) and c (r,) with (I + rows^T rows)^-1 = I - V diag(c) V^T."""
-    _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
-    keep = sigma > max(rows.shape) * _EPS * sigma[0]
-    squared = sigma[keep].square()
-    return vh[keep].T, squared / (1 + squared)
-
-
-def _compress(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The same product `left @ right.T` with as few columns as its numerical rank."""
-    q_left, r_left = torch.linalg.qr(left)
-    q_right, r_right = torch.linalg.qr(right)
-    u, sigma, vh = torch.linalg.svd(r_left @ r_right.T)
-    keep = sigma > max(left.shape) * _EPS * sigma.max().clamp(min=1)
-    return (q_left @ u * sigma)[:, keep].contiguous(), (q_right @ vh.T)[:, keep].contiguous()
 
 
 def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ...]:
@@ -134,13 +124,12 @@ def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ..
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CalibratedProjection:
+class CalibratedProjection(Edit):
     """P* = I - left @ right.T, applied to embeddings as two thin products.
 
-    left, right: (d, rank) float64. Calling it keeps the shape (..., d), dtype and device of its argument.
-    The remaining fields say where it belongs: `space` (which tensor of which host), `model_id`, `fingerprint`
-    of the weights of the text tower and `image_fingerprint` of those of the image tower beside it, hash of the prompts,
-    words that mean "the attribute is stated". They are compared when it is attached.
+    left, right: (d, rank) float64; none of them (rank 0) is the identity. spurious_rank: width of the span that P0
+    removes; without P0, P* is symmetric. Calling it keeps the shape (..., d), dtype and device of its argument.
+    provenance: where it comes from and where it belongs, compared when it is attached.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric with
     eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
@@ -150,18 +139,19 @@ class CalibratedProjection:
     tensor([0.5000, 1.0000])
     """
 
+    kind = "projection"
+
     left: Tensor
     right: Tensor
-    lam: float | tuple[float, ...]
-    method: str
-    space: str | None = None
-    model_id: str | None = None
-    fingerprint: dict[str, Any] | None = None
-    image_fingerprint: dict[str, Any] | None = None
-    prompts: str | None = None
-    prompts_hash: str | None = None
-    stated_words: tuple[str, ...] = ()
+    provenance: Provenance
+    spurious_rank: int = 0
     _cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
+        """What changes nothing."""
+        nothing = torch.zeros(dim, 0, dtype=torch.float64)
+        return cls(nothing, nothing, Provenance(method))
 
     @classmethod
     def fit(
@@ -222,7 +212,8 @@ class CalibratedProjection:
             raise InvalidInputError(_nothing_to_remove(scatters, q, lams))
         left, right = _factors(basis, torch.cat(active) if active else None)
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
-        return cls(left, right, lams[0] if len(set(lams)) == 1 else lams, method)
+        lam_of = lams[0] if len(set(lams)) == 1 else lams
+        return cls(left, right, Provenance(method, lam_of), 0 if basis is None else basis.shape[1])
 
     @property
     def dim(self) -> int:
@@ -231,7 +222,7 @@ class CalibratedProjection:
 
     @property
     def rank(self) -> int:
-        """Rank of P* - I, at most m + |S|."""
+        """Columns of the factors, at most m + |S| and at least the rank of P* - I (repeated pairs count)."""
         return self.left.shape[1]
 
     def matrix(self) -> Tensor:
@@ -239,24 +230,24 @@ class CalibratedProjection:
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
     @overload
-    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor: ...
+    def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor: ...
     @overload
-    def __call__(self, z: np.ndarray, strength: float = 1.0) -> np.ndarray: ...
-    def __call__(self, z: Array, strength: float = 1.0) -> Array:
+    def __call__(self, z: np.ndarray, strength: float = 1.0, rows: Rows | None = None) -> np.ndarray: ...
+    def __call__(self, z: Array, strength: float = 1.0, rows: Rows | None = None) -> Array:
         """z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of `z`.
 
         strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded once.
+        rows: not read.
         """
-        if not 0 <= strength <= 1:
-            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength}")
+        self.check_strength(strength)
         if not isinstance(z, Tensor):
             return z if strength == 0 else self(_as_tensor(z, "embeddings", "(..., d)"), strength).numpy()
         if z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
             raise InvalidInputError(
                 f"expected float embeddings (..., {self.dim}), got {z.dtype} {tuple(z.shape)}; "
-                f"this projection was fitted for {self._where()}"
+                f"this projection was fitted for {self.where()}"
             )
-        if strength == 0:
+        if strength == 0 or self.rank == 0:
             return z
         wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
         left, right = self._factors_for(wide)
@@ -271,32 +262,60 @@ class CalibratedProjection:
                 self._cast[key] = (self.left.to(*key), self.right.to(*key))
         return self._cast[key]
 
-    def _where(self) -> str:
-        return f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
-
     def __repr__(self) -> str:
-        return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self._where()})"
+        return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
 
-    def save_pretrained(self, directory: str | Path) -> Path:
-        """Write safetensors factors, config.json and a model card into `directory`; returns it."""
-        from vldebias.hub import save
+    def tensors(self) -> dict[str, Tensor]:
+        """The two factors."""
+        return {"left": self.left, "right": self.right}
 
-        return save(self, directory)
-
-    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Upload to the Hugging Face hub; returns the URL of the commit."""
-        from vldebias.hub import push
-
-        return push(self, repo_id, private=private, token=token)
+    def settings(self) -> dict[str, Any]:
+        """The width of what P0 removes."""
+        return {"spurious_rank": self.spurious_rank}
 
     @classmethod
-    def from_pretrained(
-        cls, directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
-    ) -> CalibratedProjection:
-        """Read what `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository."""
-        from vldebias.hub import load
+    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
+        """From its factors, checked.
 
-        return load(directory_or_repo, revision=revision, token=token)
+        Raises:
+            InvalidInputError: factors of unequal shapes, in another precision, or not finite.
+        """
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if set(shapes) != {"left", "right"} or shapes["left"] != shapes["right"] or len(shapes["left"]) != 2:
+            raise InvalidInputError(f"expected two factors left and right (d, rank), got {shapes}")
+        dtypes = sorted({str(t.dtype) for t in tensors.values()})
+        if dtypes != ["torch.float64"]:
+            raise InvalidInputError(f"expected float64 factors, got {dtypes}")
+        if not all(bool(t.isfinite().all()) for t in tensors.values()):
+            raise InvalidInputError("the factors hold NaN or infinite values")
+        return cls(tensors["left"], tensors["right"], provenance, int(settings.get("spurious_rank", 0)))
+
+    def folded(self) -> CalibratedProjection:
+        """Itself: a linear map can become part of weights."""
+        return self
+
+    def at_multiple(self, t: float) -> CalibratedProjection:
+        """(I + t S)^-1 of a projection (I + S)^-1 without P0: all its lam times t.
+
+        Raises:
+            InvalidInputError: P0 is part of it, which no lam weakens.
+        """
+        if self.spurious_rank:
+            raise InvalidInputError("a projection with P0 has no multiple of its lam; lower its strength instead")
+        removed = self.left.T @ self.left if self.left is self.right else self.left @ self.right.T
+        c, vectors = torch.linalg.eigh(removed)  # c = lam s^2 / (1 + lam s^2)
+        c = c.clamp(min=0, max=1)
+        scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
+        # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
+        back = self.left @ vectors / c.sqrt().clamp(min=_EPS) if self.left is self.right else vectors
+        root = (back * scaled.sqrt()).contiguous()
+        lam = self.lam
+        several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
+        return CalibratedProjection(root, root, replace(self.provenance, lam=several))
+
+    def at_strength(self, t: float) -> CalibratedProjection:
+        """I - t (I - P)."""
+        return CalibratedProjection(t * self.left, self.right, self.provenance, self.spurious_rank)
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -307,15 +326,30 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
 
 @torch.inference_mode(False)
 def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """left, right (d, rank) of I - P* from the spurious basis Q and the weighted difference rows."""
+    """left, right of I - P* from the spurious basis Q (d, m) and the weighted difference rows X (n, d).
+
+    In the space of pairs, (I + X^T X)^-1 = I - W^T W with W = C^-1 X and C C^T = I + X X^T (Cholesky; Woodbury's
+    identity). From n >= d on, I + X^T X itself is the smaller matrix.
+    """
     if rows is None:
         assert basis is not None
-        return basis.contiguous(), basis.contiguous()
-    v, c = _calibration(rows)
+        span = basis.contiguous()
+        return span, span
+    n, dim = rows.shape
+    if n < dim:
+        gram = rows @ rows.T
+        gram.diagonal().add_(1.0)
+        w = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), rows, upper=False).T
+        left = right = w.contiguous()
+    else:
+        right = torch.eye(dim, dtype=rows.dtype)
+        left = right - torch.cholesky_inverse(torch.linalg.cholesky(rows.T @ rows + right))
     if basis is None:
-        return (v * c).contiguous(), v.contiguous()
-    rest = v - basis @ (basis.T @ v)
-    return _compress(torch.cat([basis, rest * c], 1), torch.cat([basis, v], 1))
+        return left, right
+    rest = left - basis @ (basis.T @ left)
+    if left.shape[1] + basis.shape[1] < dim:
+        return torch.cat([basis, rest], 1), torch.cat([basis, right], 1)
+    return basis @ basis.T + rest @ right.T, torch.eye(dim, dtype=rows.dtype)
 
 
 def _nothing_to_remove(scatters: Sequence[PairScatter], spurious: Tensor | None, lams: tuple[float, ...]) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from pathlib import Path
@@ -12,13 +12,17 @@ from typing import Any
 
 import yaml
 
-from vldebias.recipes import Recipe, fail, naming, read_recipe, render, validate
-from vldebias.resources import prompt_file, prompt_names
+from vldebias.errors import PromptSetError
+from vldebias.files import prompt_file, prompt_names
+from vldebias.prompts.recipe import Recipe, fail, fill, naming, read_recipe, render, validate
+from vldebias.prompts.stated_words import StatedWords
 
 __all__ = ["PromptSet", "list_prompts", "load_prompts", "make_prompt_set"]
 
 Prompts = tuple[str, ...]
 Pair = tuple[str, str]
+
+AGNOSTIC = "a photo of a {attribute}"
 
 _LISTS = ("classes", "class_names", "spurious", "held_out_classes", "held_out_class_names")
 _ENDINGS = (".yaml", ".yml")
@@ -82,6 +86,13 @@ class PromptSet:
         return _pairs(self.held_out_groups)
 
     @cached_property
+    def texts(self) -> Prompts:
+        """Every text that fitting and asking embed, each once: classes, spurious prompts, both sides of the pairs."""
+        own = (*self.classes, *self.held_out_classes, *self.spurious)
+        groups = (*self.groups, *self.held_out_groups, *(part.texts for part in self.parts))
+        return tuple(dict.fromkeys((*own, *chain.from_iterable(groups))))
+
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of prompts, words and their order; not of name, prose, or the formatting of a file."""
         content = {key: getattr(self, key) for key in (*_LISTS, *_GROUPS, "stated_words")}
@@ -89,6 +100,95 @@ class PromptSet:
         content["parts"] = [part.hash for part in self.parts]
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def values_in(self, text: str) -> tuple[str, ...]:
+        """The values of the attribute (of all attributes, where the set has parts) that a text names, in their order.
+
+        Whole words from left to right, the longest phrase first (`StatedWords`), so that "an East Asian man" does not
+        name "Asian" as well. A text states a value if it names this one alone.
+        """
+        words, owners = self._words_of_values
+        named = {value for word in words.find(text) for value in owners[word]}
+        return tuple(value for value in self._values if value in named)
+
+    def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
+        """Value of the attribute -> the texts that name this value and no other: those of a zero-shot classifier.
+
+        Args:
+            texts: to choose from; a value may then be left without one. None: the spurious prompts where they cover
+                every value, since they are about the attribute alone, else the groups.
+
+        Raises:
+            PromptSetError: without `texts`, and the set has no attribute words or several attributes, or a value has
+                no prompt of its own.
+        """
+        if texts is not None:
+            named = {text: self.values_in(text) for text in dict.fromkeys(texts)}
+            return {value: tuple(text for text, hit in named.items() if hit == (value,)) for value in self._values}
+        if self.parts or len(self.attributes) < 2:
+            kind = f"{len(self.parts)} attributes" if self.parts else "no words for its attribute"
+            raise PromptSetError(
+                f"prompt set {self.name!r}: expected one attribute with words for each value, got {kind}; "
+                "use the sets of one attribute, or give the set an `attribute` mapping"
+            )
+        prompts = self.by_value(self.spurious)
+        if not all(prompts.values()):
+            prompts = self.by_value(chain(*self.groups))
+        empty = [value for value, own in prompts.items() if not own]
+        if empty:
+            raise PromptSetError(
+                f"prompt set {self.name!r}: no prompt names a word of {empty} alone; add one under `spurious`"
+            )
+        return prompts
+
+    @cached_property
+    def _values(self) -> dict[str, Prompts]:
+        """Value -> words, of all parts."""
+        values: dict[str, Prompts] = {}
+        for part in self.parts or (self,):
+            for value, words in part.attributes.items():
+                values[value] = (*values.get(value, ()), *words)
+        return values
+
+    @cached_property
+    def _words_of_values(self) -> tuple[StatedWords, dict[str, list[str]]]:
+        """The words of all values, and the values that each stands for; equal but for their case, they are one."""
+        words = StatedWords(chain(*self._values.values()))
+        owners: dict[str, list[str]] = {word: [] for word in words.words}
+        for value, own in self._values.items():
+            for word in own:
+                owners[words.find(word)[0]].append(value)
+        return words, owners
+
+    def class_agnostic(self) -> "PromptSet":
+        """The set with pairs of "a photo of a [attribute word]", which name no class; all else stays (Table A.9).
+
+        Section A.4.2 of the thesis takes "a photo of a [spurious attribute]" in the place of "a photo of a [class
+        name] with [spurious attribute]" and finds that robustness drops: class names matter. Pairs of the spurious
+        prompts themselves would not do: their differences lie in the span of A, where P0 is zero, so that
+        P0 (I + lam M)^-1 = P0. The paper's rows differ, so its pairs were other sentences, which it does not print;
+        these are the quoted template, filled with the words of the set.
+
+        Values with as many words each are paired word by word, in their order (CelebA: male and female, man and
+        woman). Otherwise all words are one group, every two of them a pair, as Table A.5 has it for Waterbirds.
+        A set over several attributes is changed part by part.
+
+        Raises:
+            PromptSetError: the set names no words of its attribute.
+        """
+        parts = tuple(part.class_agnostic() for part in self.parts)
+        if not (parts or self.attributes):
+            raise PromptSetError(
+                f"{self.name}: class-agnostic pairs are made of the words of the attribute and the set names none; "
+                "give it `attribute: {value: [word, ...], ...}`"
+            )
+        rows = [tuple(fill(AGNOSTIC, attribute=word) for word in words) for words in self.attributes.values()]
+        aligned = len(set(map(len, rows))) == 1
+        groups = tuple(zip(*rows, strict=True)) if aligned else (tuple(dict.fromkeys(chain(*rows))),)
+        if parts:
+            groups = tuple(dict.fromkeys(group for part in parts for group in part.groups))
+        name = f"{self.name}, class-agnostic"
+        return replace(self, name=name, parts=parts, groups=groups, held_out_groups=())
 
     def __repr__(self) -> str:
         counts = f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
@@ -134,11 +234,12 @@ def list_prompts() -> list[str]:
     return prompt_names()
 
 
-def load_prompts(name_or_path: str | Path | PromptSet) -> PromptSet:
+def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
     """A prompt set by its name or from a YAML file; a PromptSet comes back unchanged.
 
     Args:
-        name_or_path: a name from `list_prompts`, or a path: a Path, or a text with a folder or .yaml in it.
+        name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or what
+            such a file holds, as a mapping, with a `name` beside it ("custom" without one).
 
     Raises:
         PromptSetError: unknown name, or a file that cannot be read or does not follow the schema; the message
@@ -146,9 +247,21 @@ def load_prompts(name_or_path: str | Path | PromptSet) -> PromptSet:
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
-    path = _locate(name_or_path)
+    if isinstance(name_or_path, Mapping):
+        content = dict(name_or_path)
+        name = str(content.pop("name", "custom"))
+        with naming(f"prompt set {name!r}"):
+            return _build(validate(content), name)
+    if not isinstance(name_or_path, (str, Path)):
+        came = f"{name_or_path!r} ({type(name_or_path).__name__})"
+        names = f"names are {', '.join(list_prompts())}"
+        fail("prompts", came, "a name, a path or a PromptSet, or a mapping with the keys of a file", names)
+    path = Path(name_or_path)
+    if not isinstance(name_or_path, Path) and path.suffix not in _ENDINGS and len(path.parts) < 2:
+        path = prompt_file(name_or_path)
+    recipe = read_recipe(path.expanduser())
     with naming(str(path)):
-        return _build(read_recipe(path), path.stem)
+        return _build(recipe, path.stem)
 
 
 def make_prompt_set(
@@ -208,37 +321,21 @@ def _list(words: Sequence[str]) -> Any:
     return list(words) if isinstance(words, (list, tuple)) else words
 
 
-def _locate(name_or_path: str | Path) -> Path:
-    if not isinstance(name_or_path, (str, Path)):
-        came = f"{name_or_path!r} ({type(name_or_path).__name__})"
-        fail("prompts", came, "a name, a path or a PromptSet", f"names are {', '.join(list_prompts())}")
-    path = Path(name_or_path)
-    if isinstance(name_or_path, Path) or path.suffix in _ENDINGS or len(path.parts) > 1:
-        return path.expanduser()
-    return prompt_file(name_or_path)
-
-
 def _build(recipe: Recipe, name: str) -> PromptSet:
     fields = render(recipe)
     if recipe.parts:
-        fields |= _joined(fields, tuple(_part(part) for part in recipe.parts))
+        parts = tuple(map(_part, recipe.parts))
+        for key in (*_LISTS, *_GROUPS, "stated_words"):
+            fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
+        fields["parts"] = parts
     return PromptSet(name=name, _recipe=recipe, **fields)
 
 
 def _part(name: str) -> PromptSet:
-    path = prompt_file(name)
-    with naming(path.name):
-        recipe = read_recipe(path)
-        if recipe.parts:  # also what keeps two sets from being parts of each other
-            fail("parts", f"{name!r}, which has parts itself", "sets of one attribute", "name its parts")
-        return _build(recipe, path.stem)
-
-
-def _joined(fields: dict[str, Any], parts: tuple[PromptSet, ...]) -> dict[str, Any]:
-    joined: dict[str, Any] = {"parts": parts}
-    for key in (*_LISTS, *_GROUPS, "stated_words"):
-        joined[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-    return joined
+    recipe = read_recipe(prompt_file(name))
+    if recipe.parts:  # also what keeps two sets from being parts of each other
+        fail("parts", f"{name!r}, which has parts itself", "sets of one attribute", "name its parts")
+    return _build(recipe, name)
 
 
 def _pairs(groups: Sequence[Prompts]) -> tuple[Pair, ...]:
@@ -249,8 +346,21 @@ def _check(prompts: PromptSet) -> None:
     for key in (*_LISTS, "templates", "stated_words"):
         _check_texts(key, getattr(prompts, key))
     for key in _GROUPS:
-        _check_groups(key, getattr(prompts, key))
-    _check_attributes(prompts.attributes)
+        groups = getattr(prompts, key)
+        if not isinstance(groups, tuple):
+            fail(key, f"{groups!r}", "a tuple of groups", "write ((prompt, prompt),)")
+        for i, group in enumerate(groups):
+            _check_texts(f"{key}[{i}]", group)
+            if len(group) < 2:
+                fail(f"{key}[{i}]", f"{len(group)} prompt", "two or more", "add the prompts it is paired with")
+        repeated = _repeated(frozenset(pair) for pair in _pairs(groups))
+        if repeated:
+            fail(key, f"the pair {sorted(repeated[0])} twice", "each pair once", "take one of them out")
+    if not isinstance(prompts.attributes, Mapping) or len(prompts.attributes) == 1:
+        expected = "two or more values and their words"
+        fail("attributes", f"{prompts.attributes!r}", expected, "write {value: words, ...}")
+    for value, words in prompts.attributes.items():
+        _check_texts(f"attributes[{value!r}]", words)
     if not prompts.groups:
         fail("groups", "no groups", "at least one group of two prompts", "add one")
     for kind in ("", "held_out_"):
@@ -262,35 +372,14 @@ def _check(prompts: PromptSet) -> None:
         fail("held_out_groups", f"{min(seen)!r}, which groups has", "unseen prompts", "take it out of one")
 
 
-def _check_attributes(attributes: object) -> None:
-    if not isinstance(attributes, Mapping) or len(attributes) == 1:
-        fail("attributes", f"{attributes!r}", "two or more values and their words", "write {value: words, ...}")
-    for value, words in attributes.items():
-        _check_texts(f"attributes[{value!r}]", words)
-
-
 def _check_texts(key: str, texts: object) -> None:
-    if not isinstance(texts, tuple) or not all(map(_is_text, texts)):
+    if not isinstance(texts, tuple) or not all(
+        isinstance(text, str) and text and text == text.strip() for text in texts
+    ):
         fail(key, f"{texts!r}", "a tuple of texts without spaces at the ends", "write (text,) for a single one")
     repeated = _repeated(texts)
     if repeated:
         fail(key, f"{repeated[0]!r} twice", "each once", "take one of them out")
-
-
-def _check_groups(key: str, groups: object) -> None:
-    if not isinstance(groups, tuple):
-        fail(key, f"{groups!r}", "a tuple of groups", "write ((prompt, prompt),)")
-    for i, group in enumerate(groups):
-        _check_texts(f"{key}[{i}]", group)
-        if len(group) < 2:
-            fail(f"{key}[{i}]", f"{len(group)} prompt", "two or more", "add the prompts it is paired with")
-    repeated = _repeated(frozenset(pair) for pair in _pairs(groups))
-    if repeated:
-        fail(key, f"the pair {sorted(repeated[0])} twice", "each pair once", "take one of them out")
-
-
-def _is_text(text: object) -> bool:
-    return isinstance(text, str) and bool(text) and text == text.strip()
 
 
 def _repeated(items: Iterable[Hashable]) -> list[Any]:

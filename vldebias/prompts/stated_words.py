@@ -44,7 +44,10 @@ class StatedWords:
         self.words = tuple(dict.fromkeys(words))
         self._entries: dict[tuple[str, ...], str] = {}
         for word in self.words:
-            self._entries.setdefault(_key(word), word)
+            key = _split(word)
+            if not key:
+                raise InvalidInputError(f"stated words: got {word!r}; expected letters or digits; take it out.")
+            self._entries.setdefault(key, word)
         self._longest = max(map(len, self._entries), default=0)
 
     def __repr__(self) -> str:
@@ -92,10 +95,3 @@ def before_person(adjectives: Iterable[str], nouns: Iterable[str] = ()) -> tuple
 def _split(text: str) -> tuple[str, ...]:
     # NFKC folds full-width and other compatibility forms into the plain letters.
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
-
-
-def _key(word: str) -> tuple[str, ...]:
-    key = _split(word)
-    if not key:
-        raise InvalidInputError(f"stated words: got {word!r}; expected letters or digits; take it out.")
-    return key

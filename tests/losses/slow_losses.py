@@ -163,9 +163,9 @@ class GlobalContrast:
             gradient = 1 / self.n
             for i in range(b):
                 slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
-                gradient += tau / (eps[i] + self.u[items[i]]) * slope / b
+                gradient += tau / (eps[i] + self.u[items[i]]) * slope / self.n  # the paper: / b, which is off balance
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.velocity[item] = self.momentum * self.velocity[item] + gradient
-            self.zeta[item] -= self.lr * self.velocity[item]
+            self.zeta[item] -= self.lr * self.n * tau * self.velocity[item]  # lr in units of tau
         self.xi = max(self.xi, *(abs(self.zeta[item]) for item in items)) if self.lr else self.xi

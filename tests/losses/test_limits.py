@@ -54,7 +54,7 @@ def test_rince_with_a_tiny_q_keeps_its_digits_in_float32() -> None:
     x, y = (features.detach() for features in _features())
     ours = losses.rince(x.float(), y.float(), temperature=T, q=1e-6, lam=0.5)
     exact = losses.rince(x, y, temperature=T, q=1e-6, lam=0.5)
-    assert float(ours) == pytest.approx(float(exact), rel=1e-5)
+    assert float(ours) == pytest.approx(float(exact), abs=1e-6)
 
 
 def test_rince_at_q_1_is_symmetric() -> None:
@@ -179,15 +179,6 @@ def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> No
     for alpha, better in ((0.0, True), (1.0, False)):
         collapsed, apart = (losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out))
         assert (apart < collapsed) == better
-
-
-def test_a_loss_is_symmetric_and_indifferent_to_the_order_of_the_rows() -> None:
-    x, y = (features.detach() for features in _features())
-    order = torch.randperm(len(x))
-    for loss in (losses.info_nce, losses.rince, losses.debiased_contrastive, losses.hard_negative_contrastive):
-        value = loss(x, y, temperature=T, reduction="none")
-        torch.testing.assert_close(loss(y, x, temperature=T, reduction="none"), value)
-        torch.testing.assert_close(loss(x[order], y[order], temperature=T, reduction="none"), value[order])
 
 
 def test_info_nce_is_cross_entropy_in_both_directions() -> None:

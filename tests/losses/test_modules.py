@@ -1,10 +1,10 @@
-"""A module is its function with settings: same numbers, a temperature that learns, a state that travels."""
+"""Modules: a temperature that learns, a state that travels, and settings that follow a schedule."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,49 +14,15 @@ from torch import nn
 
 from vldebias import losses
 from vldebias.errors import InvalidInputError
+from vldebias.losses import beta_annealing, q_warmup
 
-X, Y, LABELS = unit_rows(6, 4, seed=1), unit_rows(6, 4, seed=2), torch.tensor([0, 0, 1, 1, 2, 2])
-OPTIONS: dict[str, Any] = {"temperature": 0.2, "reduction": "none", "chunk_size": 4, "within_view": True}
-MODULES = [
-    (losses.InfoNCELoss, losses.info_nce, {}, ()),
-    (losses.RINCELoss, losses.rince, {"q": 0.3, "lam": 0.2}, ()),
-    (losses.DebiasedContrastiveLoss, losses.debiased_contrastive, {"tau_plus": 0.3, "below_floor": "uncorrected"}, ()),
-    (losses.HardNegativeContrastiveLoss, losses.hard_negative_contrastive, {"beta": 0.4, "form": "jsd"}, ()),
-    (losses.SpreadLoss, losses.spread, {"alpha": 0.2}, (LABELS,)),
-    (losses.SigmoidLoss, losses.sigmoid, {"bias": -2.0}, ()),
-]
-
-
-@pytest.mark.parametrize(("module", "function", "settings", "arguments"), MODULES)
-def test_a_module_is_its_function(module: Any, function: Any, settings: Any, arguments: Any) -> None:
-    ours = module(**settings, **OPTIONS)(X, Y, *arguments)
-    torch.testing.assert_close(ours, function(X, Y, *arguments, **settings, **OPTIONS), rtol=1e-6, atol=1e-6)
-    assert not torch.allclose(ours, module(**settings, **(OPTIONS | {"within_view": False}))(X, Y, *arguments))
-
-
-@pytest.mark.parametrize(("module", "function", "settings", "arguments"), MODULES)
-def test_a_module_tells_its_settings(module: Any, function: Any, settings: Any, arguments: Any) -> None:
-    text = repr(module(**settings, **OPTIONS))
-    assert "chunk_size=4" in text
-    assert "Temperature(0.2" in text
-    for name, value in settings.items():
-        assert f"{name}={value!r}" in text or name == "bias"
+X, Y = unit_rows(6, 4, seed=1), unit_rows(6, 4, seed=2)
 
 
 def test_dcl_and_hcl_modules_take_positives() -> None:
     positives = unit_rows(12, 4, seed=3).reshape(6, 2, 4)
     for module in (losses.DebiasedContrastiveLoss(), losses.HardNegativeContrastiveLoss()):
         assert not torch.equal(module(X, Y, positives), module(X, Y))
-
-
-@pytest.mark.parametrize("module", [losses.InfoNCELoss, losses.RINCELoss, losses.DebiasedContrastiveLoss])
-def test_a_learned_temperature_follows_the_gradient_of_the_function(module: Any) -> None:
-    loss = module(temperature=0.2, learnable_temperature=True)
-    (parameter,) = loss.parameters()
-    loss(X, Y).backward()
-    step, function = 1e-6, type(loss)(temperature=0.2)
-    moved = [type(function)(temperature=0.2 * math.exp(sign * step))(X, Y) for sign in (1, -1)]
-    assert float(parameter.grad) == pytest.approx(float(moved[0] - moved[1]) / (2 * step), rel=1e-4)
 
 
 def test_a_temperature_comes_back_from_its_minimum() -> None:
@@ -83,17 +49,6 @@ def test_temperatures_that_make_no_sense() -> None:
         losses.Temperature(-1)
 
 
-def test_settings_are_refused_when_the_module_is_made() -> None:
-    with pytest.raises(InvalidInputError, match="q: expected"):
-        losses.RINCELoss(q=2)
-    with pytest.raises(InvalidInputError, match="tau_plus: expected"):
-        losses.DebiasedContrastiveLoss(tau_plus=1)
-    with pytest.raises(InvalidInputError, match="beta: expected"):
-        losses.HardNegativeContrastiveLoss(beta=-1)
-    with pytest.raises(InvalidInputError, match="alpha: expected"):
-        losses.SpreadLoss(alpha=2)
-
-
 def test_q_and_beta_follow_a_schedule() -> None:
     rince, hcl = losses.RINCELoss(q=0.01, temperature=0.2), losses.HardNegativeContrastiveLoss(temperature=0.2)
     rince.q, hcl.beta = losses.q_warmup(9, 10), losses.beta_annealing(9, 10, beta=2, changes=4)
@@ -115,3 +70,41 @@ def test_the_minimum_of_the_temperature_is_a_setting() -> None:
     with torch.no_grad():
         loss.temperature.log_temperature.fill_(-9.0)  # type: ignore[union-attr]
     assert float(loss.options()["temperature"].detach()) == pytest.approx(0.1)
+
+
+def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
+    """Section 5.3.3: q starts at .01 and increases linearly to .4 until the last epoch."""
+    values = [q_warmup(step, 40) for step in range(40)]
+    steps = [b - a for a, b in itertools.pairwise(values)]
+    assert (values[0], values[-1]) == pytest.approx((0.01, 0.4))
+    assert steps == pytest.approx([steps[0]] * 39)
+    assert q_warmup(0, 1) == 0.01
+
+
+def test_beta_goes_down_in_equal_stairs() -> None:
+    """Appendix A.2.2: switch from beta_i to beta_i - beta / l in epoch i e / l."""
+    epochs, beta, changes = 400, 1.5, 5
+    values = [beta_annealing(epoch, epochs, beta=beta, changes=changes) for epoch in range(epochs)]
+    for i in range(changes):
+        switch = i * epochs // changes
+        assert values[switch : switch + epochs // changes] == pytest.approx([beta - i * beta / changes] * 80)
+
+
+def test_up_is_down_backwards() -> None:
+    down = [beta_annealing(epoch, 12, beta=2, changes=4) for epoch in range(12)]
+    up = [beta_annealing(epoch, 12, beta=2, changes=4, direction="up") for epoch in range(12)]
+    assert up == down[::-1]
+    assert up[0] < up[-1] == 2
+
+
+def test_steps_that_are_not_in_the_training() -> None:
+    with pytest.raises(InvalidInputError, match=r"step: expected a number in \[0, 10\), got 10"):
+        q_warmup(10, 10)
+    with pytest.raises(InvalidInputError, match=r"epoch: expected a number in \[0, 10\), got -1"):
+        beta_annealing(-1, 10, beta=1, changes=2)
+    with pytest.raises(InvalidInputError, match=r"changes: expected a number in \[1, inf\), got 0"):
+        beta_annealing(0, 10, beta=1, changes=0)
+    with pytest.raises(InvalidInputError, match=r"start: expected a number in \(0, 1\], got 0"):
+        q_warmup(0, 10, start=0)
+    with pytest.raises(InvalidInputError, match="direction: expected one of 'down', 'up', got 'left'"):
+        beta_annealing(0, 10, beta=1, changes=2, direction="left")  # type: ignore[arg-type]

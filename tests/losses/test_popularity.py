@@ -10,7 +10,7 @@ from slow_losses import unit_rows
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.losses import estimate_popularity, popularity, popularity_objective, schedules
+from vldebias.losses import estimate_popularity, global_contrastive, popularity_objective
 
 TAU = 0.2
 
@@ -111,7 +111,7 @@ def test_similarities_that_do_not_fit(similarity: Tensor, message: str) -> None:
         estimate_popularity(similarity, temperature=TAU)
 
 
-@pytest.mark.parametrize("module", [popularity, schedules])
+@pytest.mark.parametrize("module", [global_contrastive])
 def test_the_examples_in_the_docstrings(module: object) -> None:
     result = doctest.testmod(module, extraglobs={"torch": torch})  # type: ignore[arg-type]
     assert result.attempted > 0

@@ -1,10 +1,9 @@
-"""The losses at CLIP's temperature: finite and right in float32 and half precision, whatever the features."""
+"""RINCE where its exponents are large, and InfoNCE where its losses are: the digits that float32 and float64 keep."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,65 +13,11 @@ from torch import Tensor
 from vldebias import losses
 
 T, N = 0.01, 8
-LABELS = torch.tensor([0, 1, 0, 1, 2, 2, 0, 1])
-
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "info_nce": losses.info_nce,
-    "rince-warm": functools.partial(losses.rince, q=0.01),
-    "rince": functools.partial(losses.rince, q=0.5),
-    "rince-symmetric": functools.partial(losses.rince, q=1.0),
-    "dcl": losses.debiased_contrastive,
-    "dcl-uncorrected": functools.partial(losses.debiased_contrastive, tau_plus=0.5, below_floor="uncorrected"),
-    "dcl-zero": functools.partial(losses.debiased_contrastive, tau_plus=0.5, floor=0.0),
-    "hcl": functools.partial(losses.hard_negative_contrastive, beta=2.0),
-    "hcl-jsd": functools.partial(losses.hard_negative_contrastive, form="jsd", beta=1.0),
-    "spread": lambda x, y, **options: losses.spread(x, y, LABELS, **options),
-    "sigmoid": losses.sigmoid,
-}
 
 
 def _pairs(kind: str) -> tuple[Tensor, Tensor]:
     x, y = unit_rows(N, 16, seed=1), unit_rows(N, 16, seed=2)
-    same = x[:1].expand(N, -1).clone()
-    return {"random": (x, y), "perfect": (x, x.clone()), "opposite": (x, -x), "collapsed": (same, same.clone())}[kind]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["random", "perfect", "opposite", "collapsed"])
-@pytest.mark.parametrize("name", LOSSES)
-def test_value_and_gradient_are_finite_at_the_temperature_of_clip(name: str, kind: str, dtype: torch.dtype) -> None:
-    x, y = (features.to(dtype).requires_grad_() for features in _pairs(kind))
-    t = torch.tensor(T, requires_grad=True)
-    for within_view in (False, True):
-        value = LOSSES[name](x, y, temperature=t, within_view=within_view)
-        assert value.dtype == torch.float32
-        assert torch.isfinite(value)
-        for gradient in torch.autograd.grad(value, (x, y, t)):
-            # float16 holds no gradient above 65504; it gets there through the scaler, not through the loss
-            assert torch.isfinite(gradient).all() or (dtype == torch.float16 and name.startswith("rince"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("rince", "rince-symmetric")])
-def test_half_precision_features_cost_no_precision_of_the_loss(name: str, dtype: torch.dtype) -> None:
-    """The value of the rounded features to 1e-4, where logits rounded to bfloat16 would be off by .25."""
-    x, y = (features.to(dtype) for features in _pairs("random"))
-    exact = LOSSES[name](x.double(), y.double(), temperature=T, reduction="none")
-    ours = LOSSES[name](x, y, temperature=T, reduction="none")
-    torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_widest_gap_of_two_scores_is_finite(name: str) -> None:
-    """Pairs at cosine 1 and negatives at -1: e^{200} between them, in both directions of the subtraction."""
-    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
-    for y in (x.detach(), -x.detach()):
-        loss = losses.spread if name == "spread" else LOSSES[name]
-        extra = (torch.arange(2),) if name == "spread" else ()
-        value = loss(x, y, *extra, temperature=T, within_view=False)
-        (gradient,) = torch.autograd.grad(value, x)
-        assert torch.isfinite(value)
-        assert torch.isfinite(gradient).all()
+    return {"random": (x, y), "perfect": (x, x.clone()), "opposite": (x, -x)}[kind]
 
 
 def test_hard_pairs_keep_the_digits_of_float64() -> None:
@@ -82,15 +27,6 @@ def test_hard_pairs_keep_the_digits_of_float64() -> None:
     expected = (torch.logsumexp(logits, 1) + torch.logsumexp(logits, 0)) / 2 - logits.diagonal()
     assert (expected > 20).any()
     torch.testing.assert_close(losses.info_nce(x, y, temperature=0.05, reduction="none"), expected, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_autocast_leaves_the_loss_alone(name: str) -> None:
-    x, y = (features.float() for features in _pairs("random"))
-    plain = LOSSES[name](x, y, temperature=T)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert (x @ y.T).dtype == torch.bfloat16  # the law has something to hold against
-        assert torch.equal(LOSSES[name](x, y, temperature=T), plain)
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0])

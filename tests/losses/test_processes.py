@@ -140,9 +140,6 @@ def test_without_gathering_the_processes_would_differ_from_the_joint_batch() -> 
     assert half["values"] != pytest.approx(joint["values"], rel=1e-3)
 
 
-def test_gathering_without_a_process_group_changes_nothing() -> None:
-    x, y = unit_rows(5, 3, seed=1), unit_rows(5, 3, seed=2)
-    assert torch.equal(
-        losses.info_nce(x, y, temperature=0.1, gather=True), losses.info_nce(x, y, temperature=0.1, gather=False)
-    )
+def test_gathered_rows_without_a_process_group_are_the_rows() -> None:
+    x = unit_rows(5, 3, seed=1)
     assert losses.gather_rows(x) is x

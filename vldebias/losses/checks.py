@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["check_choice", "check_interval", "check_labels", "check_temperature", "matched"]
+__all__ = ["check_choice", "check_interval", "check_labels", "check_step", "check_temperature", "matched"]
 
 _PRECISE = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
@@ -34,11 +34,9 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
         raise InvalidInputError(
             f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one of them"
         )
-    return _promoted(image_features), _promoted(text_features)
-
-
-def _promoted(features: Tensor) -> Tensor:
-    return features.float() if features.dtype in _HALF else features
+    if image_features.dtype in _HALF:
+        return image_features.float(), text_features.float()
+    return image_features, text_features
 
 
 def check_temperature(temperature: float | Tensor) -> None:
@@ -66,6 +64,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Refuse a word that is none of the `choices`."""
     if value not in choices:
         raise InvalidInputError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_step(name: str, value: int, total_name: str, total: int) -> None:
+    """Refuse a step that is none of 0 .. total - 1."""
+    check_interval(total_name, total, "[1, inf)")
+    check_interval(name, value, f"[0, {total})")
 
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:

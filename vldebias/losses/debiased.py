@@ -1,25 +1,34 @@
-"""DCL, the debiased contrastive loss: negatives corrected for the false ones that come with drawing at random."""
+"""DCL and HCL: negatives corrected for the false ones that come with drawing at random, and weighed by hardness."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.blocks import RowLoss, Rows
-from vldebias.losses.checks import check_choice, check_interval
-from vldebias.losses.contrast import Reduction, contrast, softplus
-from vldebias.losses.module import ContrastiveLoss
+from vldebias.losses.checks import check_choice, check_interval, check_step
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.sums import LogSum, LogWeightedSoftplus, Term, softplus
 
-__all__ = ["BelowFloor", "DebiasedContrastiveLoss", "debiased_contrastive"]
+__all__ = [
+    "BelowFloor",
+    "DebiasedContrastiveLoss",
+    "Form",
+    "HardNegativeContrastiveLoss",
+    "beta_annealing",
+    "debiased_contrastive",
+    "hard_negative_contrastive",
+]
 
 BelowFloor = Literal["clamp", "uncorrected"]
+Form = Literal["nce", "jsd"]
 
 
-def check_correction(tau_plus: float, floor: float | None, below_floor: str) -> None:
+def _check_correction(tau_plus: float, floor: float | None, below_floor: str) -> None:
     """Refuse settings under which eq. 3.6 has no meaning."""
     check_interval("tau_plus", tau_plus, "[0, 1)")
     check_choice("below_floor", below_floor, ("clamp", "uncorrected"))
@@ -27,10 +36,8 @@ def check_correction(tau_plus: float, floor: float | None, below_floor: str) -> 
         raise InvalidInputError(f"floor: expected None (for e^(-1/t)) or a number in [0, inf), got {floor}")
 
 
-def check_positives(positives: Tensor | None, image_features: Tensor) -> None:
+def _check_positives(positives: Tensor, image_features: Tensor) -> None:
     """Refuse positives that are not M >= 1 vectors per row."""
-    if positives is None:
-        return
     n, d = image_features.shape
     if positives.ndim != 3 or positives.shape[1] < 1 or (positives.shape[0], positives.shape[2]) != (n, d):
         raise InvalidInputError(
@@ -41,21 +48,13 @@ def check_positives(positives: Tensor | None, image_features: Tensor) -> None:
         raise InvalidInputError(f"positives: expected floating point features, got {positives.dtype}; encode first")
 
 
-def positive_scores(rows: Rows, positives: Tensor | None) -> Tensor:
-    """(c, M) scaled similarities s_v of the anchors to their positives; M = 1 is the row they belong with."""
-    if positives is None:
-        return rows.positive[:, None]
-    return torch.einsum("cd,cmd->cm", rows.anchors, positives[rows.local].to(rows.anchors.dtype))
+def _check_hardness(tau_plus: float, beta: float, form: str, floor: float | None, below_floor: str) -> None:
+    _check_correction(tau_plus, floor, below_floor)
+    check_interval("beta", beta, "[0, inf)")
+    check_choice("form", form, ("nce", "jsd"))
 
 
-def log_floor(temperature: float | Tensor, floor: float | None) -> float | Tensor:
-    """log of the least value of g: e^{-1/t} for features of norm 1, or what the caller sets."""
-    if floor is None:
-        return -1 / temperature
-    return math.log(floor) if floor > 0 else -math.inf
-
-
-def log_debiased(
+def _log_debiased(
     log_all: Tensor, log_positive: Tensor, tau_plus: float, floor: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """log g and where g is above its floor, eq. 3.6, from the logarithms of both means.
@@ -73,27 +72,15 @@ def log_debiased(
     return torch.where(above, log_g, floor), above
 
 
-def corrected_loss(rows: Rows, log_g: Tensor, above: Tensor, below_floor: BelowFloor) -> Tensor:
-    """-log e^{s+} / (e^{s+} + N g), or InfoNCE in the rows whose g is not above its floor."""
-    log_denominator = log_g + math.log(rows.count)
-    if below_floor == "uncorrected":
-        log_denominator = torch.where(above, log_denominator, rows.log_sum_negatives())
-    return softplus(log_denominator - rows.positive)
-
-
 def debiased_contrastive(
     image_features: Tensor,
     text_features: Tensor,
-    *,
-    temperature: float | Tensor,
-    tau_plus: float = 0.1,
     positives: Tensor | None = None,
+    *,
+    tau_plus: float = 0.1,
     floor: float | None = None,
     below_floor: BelowFloor = "clamp",
-    reduction: Reduction = "mean",
-    chunk_size: int | None = None,
-    gather: bool = False,
-    within_view: bool = False,
+    **options: Unpack[Options],
 ) -> Tensor:
     """-log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both directions.
 
@@ -121,65 +108,127 @@ def debiased_contrastive(
         InvalidInputError: tau_plus outside [0, 1), a negative floor, positives of another shape, and what
             `info_nce` refuses.
     """
-    check_correction(tau_plus, floor, below_floor)
-
-    def row_loss(rows: Rows, temperature: float | Tensor, positives: Tensor | None) -> Tensor:
-        scores = positive_scores(rows, positives)
-        log_all = rows.log_sum_negatives() - math.log(rows.count)
-        log_positive = torch.logsumexp(scores, dim=1) - math.log(scores.shape[1])
-        log_g, above = log_debiased(log_all, log_positive, tau_plus, log_floor(temperature, floor))
-        return corrected_loss(rows, log_g, above, below_floor)
-
-    return contrast_with_positives(
-        row_loss,
+    return hard_negative_contrastive(
         image_features,
         text_features,
-        positives=positives,
-        temperature=temperature,
-        reduction=reduction,
-        chunk_size=chunk_size,
-        gather=gather,
-        within_view=within_view,
+        positives,
+        tau_plus=tau_plus,
+        beta=0.0,
+        floor=floor,
+        below_floor=below_floor,
+        **options,
     )
 
 
-def contrast_with_positives(
-    row_loss: RowLoss,
+def hard_negative_contrastive(
     image_features: Tensor,
     text_features: Tensor,
+    positives: Tensor | None = None,
     *,
-    positives: Tensor | None,
-    temperature: float | Tensor,
-    **options: Any,
+    tau_plus: float = 0.1,
+    beta: float = 1.0,
+    form: Form = "nce",
+    floor: float | None = None,
+    below_floor: BelowFloor = "clamp",
+    **options: Unpack[Options],
 ) -> Tensor:
-    """`contrast` of a `row_loss` of the rows, the temperature and the positives."""
-    if isinstance(image_features, Tensor) and image_features.ndim == 2:
-        check_positives(positives, image_features)
-    values = (temperature, positives)
-    return contrast(row_loss, image_features, text_features, *values, temperature=temperature, **options)
+    """The loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives drawn in proportion to e^{beta s}.
+
+    Nothing is drawn: both means of eq. 3.6 become means under importance weights, over the negatives u and the
+    positives v,
+
+        sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}        sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
+
+    and the gradient goes through the weights (Robinson et al., Contrastive Learning with Hard Negative Samples,
+    2021). beta = 0 is `debiased_contrastive`, also with tau+ = 0 `info_nce`; beta to infinity is the hardest negative.
+    `vldebias.losses.beta_annealing` lowers beta during training.
+
+    form = "jsd" is the Jensen-Shannon objective (appendix A.2.1), for critics that are classifiers:
+
+        log(1 + e^{-s+}) + max((E_u log(1 + e^{s_u}) - tau+ E_v log(1 + e^{s_v})) / (1 - tau+), log(1 + e^{-1/t}))
+
+    with the same weights; the appendix writes tau+ = 0, and the correction is eq. 4.2 applied to this integrand.
+
+    Args:
+        beta: concentration, >= 0. The thesis uses .2 to 2; 6 hurt.
+        form: "nce" or "jsd".
+
+    The other arguments, Returns and Raises: see `debiased_contrastive`. In the "jsd" form `floor` bounds e^s.
+
+    Raises:
+        InvalidInputError: beta negative or infinite, or an unknown form.
+    """
+    _check_hardness(tau_plus, beta, form, floor, below_floor)
+    if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
+        _check_positives(positives, image_features)
+    batch = Contrast(image_features, text_features, **options)
+    # (2, n, M) similarities of the anchors to their positives: M = 1 is the pair's own
+    scores = batch.positive.expand(2, -1)[..., None] if positives is None else batch.samples(positives)
+    hard: Term = LogSum(1 + beta) if form == "nce" else LogWeightedSoftplus(beta)
+    terms = [hard, *([LogSum(beta)] if beta else []), *([LogSum()] if form == "nce" and below_floor != "clamp" else [])]
+    terms = list(dict.fromkeys(terms))
+    sums = dict(zip(terms, batch.sums(*terms), strict=True))
+
+    def log_mean(total: Callable[[Term], Tensor], count: int) -> Tensor:
+        return total(hard) - (total(LogSum(beta)) if beta else math.log(count))
+
+    log_all = log_mean(sums.__getitem__, batch.count)
+    log_positive = log_mean(lambda term: term.total(term.value(scores), 2), scores.shape[2])
+    # log of the least value of g: e^{-1/t} for features of norm 1, or what the caller sets
+    least: float | Tensor
+    least = -1 / options["temperature"] if floor is None else math.log(floor) if floor > 0 else -math.inf
+    if form == "nce":
+        log_g, above = _log_debiased(log_all, log_positive, tau_plus, least)
+        log_denominator = log_g + math.log(batch.count)
+        if below_floor == "uncorrected":
+            log_denominator = torch.where(above, log_denominator, sums[LogSum()])
+        return batch.reduce(softplus(log_denominator - batch.positive))
+    repulsion = log_all.exp()
+    corrected = (repulsion - tau_plus * log_positive.exp()) / (1 - tau_plus)
+    lowest = softplus(torch.as_tensor(least, dtype=corrected.dtype, device=corrected.device))
+    instead = repulsion if below_floor == "uncorrected" else lowest
+    return batch.reduce(softplus(-batch.positive) + torch.where(corrected > lowest, corrected, instead))
 
 
-class DebiasedContrastiveLoss(ContrastiveLoss):
-    """`debiased_contrastive` with its settings. Options: see `ContrastiveLoss`."""
+class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive, check=_check_correction):
+    """`debiased_contrastive` with its settings; `forward` also takes positives (n, M, d)."""
 
-    def __init__(
-        self,
-        *,
-        tau_plus: float = 0.1,
-        floor: float | None = None,
-        below_floor: BelowFloor = "clamp",
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        check_correction(tau_plus, floor, below_floor)
-        self.tau_plus, self.floor = tau_plus, floor
-        self.below_floor: BelowFloor = below_floor
+    tau_plus: float
+    floor: float | None
+    below_floor: BelowFloor
 
-    def forward(self, image_features: Tensor, text_features: Tensor, positives: Tensor | None = None) -> Tensor:
-        """Loss of image_features (n, d) and text_features (n, d), with positives (n, M, d)."""
-        return debiased_contrastive(image_features, text_features, positives=positives, **self.options())
 
-    def options(self) -> dict[str, Any]:
-        """The keywords of `debiased_contrastive`."""
-        own = {"tau_plus": self.tau_plus, "floor": self.floor, "below_floor": self.below_floor}
-        return super().options() | own
+class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive, check=_check_hardness):
+    """`hard_negative_contrastive` with its settings; `beta` may be set anew every epoch, for an annealing.
+
+    `forward` also takes positives (n, M, d).
+    """
+
+    tau_plus: float
+    beta: float
+    form: Form
+    floor: float | None
+    below_floor: BelowFloor
+
+
+def beta_annealing(
+    epoch: int, total_epochs: int, *, beta: float, changes: int, direction: Literal["down", "up"] = "down"
+) -> float:
+    """beta of HCL, lowered by beta / changes every total_epochs / changes epochs (appendix A.2.2 of the thesis).
+
+    Hard negatives help early; later their false ones harm, since the correction is approximate. `direction="up"`
+    is the same staircase climbed from beta / changes to beta, which the thesis found to do as well.
+
+    Raises:
+        InvalidInputError: epoch outside 0 .. total_epochs - 1, beta < 0, changes < 1.
+
+    >>> [beta_annealing(epoch, 6, beta=3.0, changes=3) for epoch in range(6)]
+    [3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
+    """
+    check_step("epoch", epoch, "total_epochs", total_epochs)
+    check_interval("beta", beta, "[0, inf)")
+    check_interval("changes", changes, "[1, inf)")
+    check_choice("direction", direction, ("down", "up"))
+    passed = epoch * changes // total_epochs
+    stairs = changes - passed if direction == "down" else passed + 1
+    return beta * stairs / changes

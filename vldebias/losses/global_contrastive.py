@@ -1,21 +1,24 @@
-"""The global contrastive loss: the softmax over the whole dataset, from small batches (SogCLR, NUCLR)."""
+"""The global contrastive loss: the softmax over the whole dataset, from small batches (SogCLR, NUCLR).
+
+With it NUCLR's convex problem by itself: the popularity of items, solved as the matrix scaling that it is.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError
-from vldebias.losses.blocks import Rows
-from vldebias.losses.checks import check_interval, check_labels, matched
-from vldebias.losses.contrast import Reduction, check_options, per_row, reduce, without_autocast
-from vldebias.losses.processes import gather_rows, own_rows, sum_over_processes
+from vldebias.errors import InvalidInputError, warn
+from vldebias.losses.checks import check_interval, check_labels, check_temperature
+from vldebias.losses.contrast import FLOW, Contrast, Flow, complete
+from vldebias.losses.processes import gather_rows, sum_over_processes
+from vldebias.losses.sums import LogSum
 
-__all__ = ["GlobalContrastiveLoss"]
-
-_IMAGES, _TEXTS = 0, 1  # row of the state that belongs to the anchors of this kind
+__all__ = ["GlobalContrastiveLoss", "Popularity", "estimate_popularity", "popularity_objective"]
 
 
 class GlobalContrastiveLoss(nn.Module):
@@ -26,9 +29,9 @@ class GlobalContrastiveLoss(nn.Module):
     A batch of B sees B - 1 of the n - 1 terms, and the logarithm of a batch estimate is biased. So each item keeps a
     moving average u_i <- (1 - gamma) u_i + gamma phi_i(batch), its first value being the first estimate, and the
     gradient is tau / (e^{-xi/tau} + u_i) times that of phi_i (eq. 15). Popularity: zeta_j is the margin of item j,
-    learned along eq. 14 (e^{zeta/tau} is proportional to how much of all conditional probability item j gets, see
-    `estimate_popularity`); popular items, often false negatives, are pushed away less. xi is the largest |zeta| so
-    far, which spares the positive pair.
+    learned along eq. 14 until e^{zeta_j/tau} is proportional to q_j, how much of all conditional probability item j
+    gets, as `estimate_popularity` finds it from all similarities at once. Popular items, often false negatives, are
+    pushed away less. xi is the largest |zeta| so far, which spares the positive pair.
 
     popularity_lr = 0 (the default) leaves zeta where it is: zeta_init = 0 is SogCLR (Yuan et al., 2022), NUCLR sets
     popularity_lr > 0, after a few epochs without. A batch that is the whole dataset gives tau times `info_nce`.
@@ -38,13 +41,16 @@ class GlobalContrastiveLoss(nn.Module):
     second pass over the same batch, as SAM makes it, belongs in evaluation mode.
     It is kept in the buffers log_u, zeta, velocity (2, n) and xi (2,), row 0 for images as anchors and row 1 for
     texts, so a checkpoint of the module resumes exactly. log_u is -inf for items not seen yet; the logarithm keeps
-    e^{2/t} finite at t = .01. zeta is defined up to a constant, and in small batches drifts upward as one.
+    e^{2/t} finite at t = .01. zeta is defined up to a constant, which drifts a little in small batches.
 
     Args:
         dataset_size: n, how many items `index` counts.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
-        popularity_lr: step size of zeta, >= 0; may be set anew every step.
+        popularity_lr: step size of zeta in units of the temperature, >= 0: a visit of item j changes zeta_j/tau by
+            popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}, and by
+            1 / (1 - popularity_momentum) times that in the long run. It is eq. 14 with the step n tau popularity_lr,
+            so the same values, about .01 to .05, serve every n. May be set anew every step.
         popularity_momentum: momentum of the steps of zeta, in [0, 1).
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.
@@ -67,21 +73,18 @@ class GlobalContrastiveLoss(nn.Module):
         popularity_lr: float = 0.0,
         popularity_momentum: float = 0.9,
         zeta_init: float = 0.0,
-        reduction: Reduction = "mean",
-        chunk_size: int | None = None,
-        gather: bool = False,
-        within_view: bool = False,
+        **flow: Unpack[Flow],
     ) -> None:
         super().__init__()
         check_interval("dataset_size", dataset_size, "[2, inf)")
         check_interval("gamma", gamma, "(0, 1]")
         check_interval("popularity_lr", popularity_lr, "[0, inf)")
         check_interval("popularity_momentum", popularity_momentum, "[0, 1)")
-        check_options(temperature, reduction, chunk_size)
+        check_temperature(temperature)
         self.dataset_size, self.temperature, self.gamma = dataset_size, temperature, gamma
         self.popularity_lr, self.popularity_momentum = popularity_lr, popularity_momentum
-        self.reduction: Reduction = reduction
-        self.chunk_size, self.gather, self.within_view = chunk_size, gather, within_view
+        for name, value in complete(flow).items():
+            setattr(self, name, value)
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("velocity", torch.zeros(2, dataset_size))
@@ -98,89 +101,145 @@ class GlobalContrastiveLoss(nn.Module):
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
         """Loss of image_features (n, d) and text_features (n, d), rows of norm 1.
 
-        Args:
-            image_features: (n, d).
-            text_features: (n, d).
-            index: (n,) integers, which item of the dataset each row is; no item twice.
+        index: (n,) integers, which item of the dataset each row is; no item twice.
 
         Raises:
             InvalidInputError: an index outside 0 .. dataset_size - 1 or twice in the batch, and what `info_nce`
                 refuses.
         """
-        image, text = matched(image_features, text_features)
-        check_labels("index", index, len(image))
-        with without_autocast(image):
-            items = self._items(gather_rows(index) if self.gather else index)
-            images, texts = (gather_rows(image), gather_rows(text)) if self.gather else (image, text)
-            own = (images, texts) if self.within_view else (None, None)
-            forward = self._direction(_IMAGES, image, texts, own[0], items)
-            backward = self._direction(_TEXTS, text, images, own[1], items)
-            return reduce((forward + backward) / 2, self.reduction, self.gather)
-
-    def _items(self, index: Tensor) -> Tensor:
-        """(B,) items of the joint batch."""
-        low, high = int(index.min()), int(index.max())
+        flow: Any = {name: getattr(self, name) for name in FLOW}
+        batch = Contrast(image_features, text_features, temperature=self.temperature, **flow)
+        check_labels("index", index, len(batch.positive))
+        items = gather_rows(index) if batch.gather else index
+        low, high = int(items.min()), int(items.max())
         if low < 0 or high >= self.dataset_size:
             raise InvalidInputError(f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}")
-        if len(index.unique()) < len(index):
+        if len(items.unique()) < len(items):
             raise InvalidInputError("index: an item is twice in the batch; sample without replacement")
-        return index
-
-    def _direction(self, side: int, anchors: Tensor, other: Tensor, own: Tensor | None, items: Tensor) -> Tensor:
-        """(n,) value and gradient of one direction, after the state has moved (Algorithm 1, lines 4-7)."""
         moving = self.training and torch.is_grad_enabled()
         learning = moving and self.popularity_lr > 0
-        zeta = self.zeta[side, items].to(anchors.dtype).requires_grad_(learning)
-        log_phi = self._log_phi(anchors, other, own, zeta)
-        log_u = self._moved_average(side, items, log_phi)
-        mine = own_rows(len(anchors), len(other))
-        if learning:
-            gradient = self._popularity_gradient(zeta, log_phi, log_u, mine)
-        log_denominator = torch.logaddexp(log_u[mine], -self.xi[side].to(log_u.dtype) / self.temperature)
+        # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state has moved
+        zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
+        log_phi = self._log_phi(batch, zeta)
+        log_u = self._moved_average(batch, items, log_phi)
+        gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
+        xi = self.xi[:, None].to(log_u.dtype)
+        log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
         if moving:
-            self.log_u[side, items] = log_u.to(self.log_u.dtype)
-        if learning:
-            self._step(side, items, gradient)
-        return self.temperature * log_denominator + weighted - weighted.detach()
+            self.log_u[:, items] = log_u.to(self.log_u.dtype)
+        if gradient is not None:
+            self._step(items, gradient)
+        return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
 
-    def _log_phi(self, anchors: Tensor, other: Tensor, own: Tensor | None, zeta: Tensor) -> Tensor:
-        """(n,) log of the estimate of phi from the batch."""
-        views = 1 if own is None else 2
-        log_n = math.log(views * (self.dataset_size - 1))
+    def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
+        """(2, n) log of the estimate of phi from the batch."""
+        (log_sum,) = batch.sums(LogSum(), margin=zeta / self.temperature)
+        items = (self.dataset_size - 1) * (2 if batch.within_view else 1)
+        return log_sum - batch.positive + math.log(items) - math.log(batch.count)
 
-        def row_loss(rows: Rows, zeta: Tensor) -> Tensor:
-            margin = zeta.repeat(views) / self.temperature
-            return torch.logsumexp(rows.negatives - margin, dim=1) - rows.positive + log_n - math.log(rows.count)
-
-        options = {"temperature": self.temperature, "chunk_size": self.chunk_size}
-        return per_row(row_loss, anchors, other, own, zeta, **options)  # type: ignore[arg-type]
-
-    def _moved_average(self, side: int, items: Tensor, log_phi: Tensor) -> Tensor:
-        """(B,) log u of the joint batch after its step."""
+    def _moved_average(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:
+        """(2, B) log u of the joint batch after its step."""
         new = log_phi.detach()
-        new = gather_rows(new) if self.gather else new
-        old = self.log_u[side, items].to(new.dtype)
+        new = gather_rows(new.T).T if batch.gather else new
+        old = self.log_u[:, items].to(new.dtype)
         keep = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
         return torch.where(old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma)))
 
-    def _popularity_gradient(self, zeta: Tensor, log_phi: Tensor, log_u: Tensor, mine: slice) -> Tensor:
-        """(B,) G(zeta_j) of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}."""
+    def _popularity_gradient(self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor) -> Tensor:
+        """(2, B) n G(zeta_j) = 1 - r_j of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}.
+
+        The paper's 1/B before the sum and 1/n behind it balance where every zeta takes its step of 1/n. Only those of
+        the batch do; given that j is in it, the sum over the batch is an unbiased estimate of that over all items.
+        """
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
-        weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator[mine]) * log_phi
+        weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator[:, batch.rows]) * log_phi
         (repulsion,) = torch.autograd.grad(weighted.sum(), zeta, retain_graph=True)
-        repulsion = sum_over_processes(repulsion) if self.gather else repulsion
-        return (repulsion - torch.exp(margin - log_denominator)) / len(zeta) + 1 / self.dataset_size
+        repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
+        return repulsion - torch.exp(margin - log_denominator) + 1
 
-    def _step(self, side: int, items: Tensor, gradient: Tensor) -> None:
+    def _step(self, items: Tensor, gradient: Tensor) -> None:
         """Gradient descent with momentum on the items of the batch, and xi_{t+1} = max(xi_t, |zeta_{t+1}|)."""
-        velocity = self.popularity_momentum * self.velocity[side, items] + gradient.to(self.velocity.dtype)
-        self.velocity[side, items] = velocity
-        self.zeta[side, items] -= self.popularity_lr * velocity
-        self.xi[side] = torch.maximum(self.xi[side], self.zeta[side, items].abs().max())
+        velocity = self.popularity_momentum * self.velocity[:, items] + gradient.to(self.velocity.dtype)
+        self.velocity[:, items] = velocity
+        self.zeta[:, items] -= self.popularity_lr * self.temperature * velocity
+        self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
 
     def extra_repr(self) -> str:
         """The settings."""
         names = ("dataset_size", "temperature", "gamma", "popularity_lr", "popularity_momentum")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+@dataclass(frozen=True)
+class Popularity:
+    """Solution of the popularity problem.
+
+    zeta: (n,) float64 margins with mean 0; the problem fixes them up to a constant.
+    log_popularity: (n,) zeta / tau, so that its exponential is proportional to q_j = sum_i p(y_j | x_i).
+    gradient_norm: Euclidean norm of the gradient of eq. 8 at zeta.
+    iterations: how many scalings it took.
+    """
+
+    zeta: Tensor
+    log_popularity: Tensor
+    gradient_norm: float
+    iterations: int
+
+
+def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float) -> Tensor:
+    """Eq. 8 of Wang et al. (2025): convex in zeta (n,) and constant along zeta + c.
+
+    -1/n sum_i tau log(e^{E_ii/tau} / sum_j e^{(E_ij - zeta_j)/tau}) + 1/n sum_j zeta_j
+    """
+    log_total = torch.logsumexp((similarity - zeta) / temperature, dim=1)
+    return (temperature * log_total - similarity.diagonal()).mean() + zeta.mean()
+
+
+def estimate_popularity(
+    similarity: Tensor, *, temperature: float, tolerance: float = 1e-12, max_iterations: int = 10_000
+) -> Popularity:
+    """Popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR (2025).
+
+    At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its columns' q and
+    its rows' sums is doubly stochastic. So instead of gradient descent the two scalings alternate (Sinkhorn's
+    iteration, each an exact minimisation), in logarithms and float64, without a step size to choose.
+
+    Args:
+        similarity: (n, n), E_ij of anchor x_i and item y_j; the diagonal are the pairs.
+        temperature: tau > 0.
+        tolerance: stop at this norm of the gradient of eq. 8.
+        max_iterations: stop here at the latest, with a warning that tells the norm reached.
+
+    Raises:
+        InvalidInputError: a similarity that is not square, finite and floating point with n >= 2.
+
+    >>> one_popular = torch.tensor([[0.9, 0.1, 0.8], [0.2, 0.9, 0.8], [0.1, 0.1, 0.9]])
+    >>> int(estimate_popularity(one_popular, temperature=0.2).zeta.argmax())
+    2
+    """
+    check_temperature(temperature)
+    check_interval("max_iterations", max_iterations, "[1, inf)")
+    if not isinstance(similarity, Tensor) or not similarity.is_floating_point():
+        got = similarity.dtype if isinstance(similarity, Tensor) else type(similarity).__name__
+        raise InvalidInputError(f"similarity: expected a floating point tensor (n, n), got {got}")
+    if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1] or len(similarity) < 2:
+        raise InvalidInputError(f"similarity: expected shape (n, n) with n >= 2, got {tuple(similarity.shape)}")
+    if not torch.isfinite(similarity).all():
+        raise InvalidInputError("similarity: some values are NaN or infinite; check the features")
+    logits = similarity.detach().double() / temperature
+    log_q = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+    for iteration in range(1, max_iterations + 1):
+        log_total = torch.logsumexp(logits - log_q, dim=1)
+        # sum_i K_ij / total_i against q_j: their ratio is the column sum that the optimum has at 1
+        scaled = torch.logsumexp(logits - log_total[:, None], dim=0)
+        norm = float(torch.expm1(scaled - log_q).norm()) / len(logits)
+        if norm <= tolerance or iteration == max_iterations:
+            break
+        log_q = scaled
+    if norm > tolerance:
+        message = f"popularity: gradient norm {norm:.1e} after {max_iterations} iterations, asked for {tolerance:.1e}"
+        warn(f"{message}; raise max_iterations or the temperature")
+    log_q = log_q - log_q.mean()
+    return Popularity(log_q * temperature, log_q, norm, iteration)

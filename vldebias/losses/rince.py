@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from vldebias.losses.blocks import Rows
-from vldebias.losses.checks import check_interval
-from vldebias.losses.contrast import Reduction, contrast
-from vldebias.losses.module import ContrastiveLoss
+from vldebias.losses.checks import check_interval, check_step
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.sums import LogSum
 
-__all__ = ["RINCELoss", "rince"]
+__all__ = ["RINCELoss", "q_warmup", "rince"]
 
 # Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold, which Adam and the
 # clipping of gradients compute.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
-
-
-def _excess(temperature: float | Tensor, q: float, dtype: torch.dtype) -> float | Tensor:
-    """How far q/t, the largest exponent of features of norm 1, lies above what the dtype holds; a constant."""
-    limit = _LARGEST_EXPONENT[dtype]
-    if isinstance(temperature, Tensor):
-        return (q / temperature.detach() - limit).clamp(min=0).to(dtype)
-    return max(q / temperature - limit, 0.0)
 
 
 def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: float | Tensor) -> Tensor:
@@ -35,17 +26,13 @@ def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: floa
     return torch.where(up, -1.0, 1.0) * torch.exp(q * top - shift) * torch.expm1(q * gap) / q
 
 
+def _check(q: float, lam: float) -> None:
+    check_interval("q", q, "(0, 1]")
+    check_interval("lam", lam, "(0, 1]")
+
+
 def rince(
-    image_features: Tensor,
-    text_features: Tensor,
-    *,
-    temperature: float | Tensor,
-    q: float = 0.5,
-    lam: float = 0.01,
-    reduction: Reduction = "mean",
-    chunk_size: int | None = None,
-    gather: bool = False,
-    within_view: bool = False,
+    image_features: Tensor, text_features: Tensor, *, q: float = 0.5, lam: float = 0.01, **options: Unpack[Options]
 ) -> Tensor:
     """-e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of the thesis.
 
@@ -53,7 +40,7 @@ def rince(
     hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does not follow pairs that do not fit,
     such as wrong captions. The thesis uses q in [.1, .5] and warms it up (`vldebias.losses.q_warmup`), with
     lam = .01 for images and .025 for graphs. While all similarities are alike, as between two towers with random
-    weights, pull and push balance at lam = 1/n; values far above it kept them from learning (eval/noisy_captions.py).
+    weights, pull and push balance at lam = 1/n; values far above it kept them from learning (noisy_captions in eval/).
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0. That is the loss, not a bug.
 
@@ -71,39 +58,39 @@ def rince(
     Raises:
         InvalidInputError: q or lam outside (0, 1].
     """
-    check_interval("q", q, "(0, 1]")
-    check_interval("lam", lam, "(0, 1]")
-
-    def row_loss(rows: Rows) -> Tensor:
-        log_total = torch.logaddexp(rows.positive, rows.log_sum_negatives()) + math.log(lam)
-        shift = _excess(temperature, q, log_total.dtype)
-        return _difference_of_exponentials(log_total, rows.positive, q, shift)
-
-    return contrast(
-        row_loss,
-        image_features,
-        text_features,
-        temperature=temperature,
-        reduction=reduction,
-        chunk_size=chunk_size,
-        gather=gather,
-        within_view=within_view,
-    )
+    _check(q, lam)
+    batch = Contrast(image_features, text_features, **options)
+    (log_sum,) = batch.sums(LogSum())
+    log_total = torch.logaddexp(batch.positive, log_sum) + math.log(lam)
+    # how far q/t, the largest exponent of features of norm 1, lies above what the dtype holds; a constant
+    temperature, limit = options["temperature"], _LARGEST_EXPONENT[log_total.dtype]
+    shift: float | Tensor
+    if isinstance(temperature, Tensor):
+        shift = (q / temperature.detach() - limit).clamp(min=0).to(log_total.dtype)
+    else:
+        shift = max(q / temperature - limit, 0.0)
+    return batch.reduce(_difference_of_exponentials(log_total, batch.positive, q, shift))
 
 
-class RINCELoss(ContrastiveLoss):
+class RINCELoss(ContrastiveLoss, function=rince, check=_check):
     """`rince` with its settings; `q` may be set anew every step, for a warm-up. Options: see `ContrastiveLoss`."""
 
-    def __init__(self, *, q: float = 0.5, lam: float = 0.01, **options: Any) -> None:
-        super().__init__(**options)
-        check_interval("q", q, "(0, 1]")
-        check_interval("lam", lam, "(0, 1]")
-        self.q, self.lam = q, lam
+    q: float
+    lam: float
 
-    def forward(self, image_features: Tensor, text_features: Tensor) -> Tensor:
-        """Loss of image_features (n, d) and text_features (n, d)."""
-        return rince(image_features, text_features, **self.options())
 
-    def options(self) -> dict[str, Any]:
-        """The keywords of `rince`."""
-        return super().options() | {"q": self.q, "lam": self.lam}
+def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
+    """q of RINCE, linear from `start` at step 0 to `end` at the last step (section 5.3.3 of the thesis).
+
+    A small q explores, a large one no longer follows the pairs that turned out not to fit.
+
+    Raises:
+        InvalidInputError: step outside 0 .. total_steps - 1, start or end outside (0, 1].
+
+    >>> [round(q_warmup(step, 4), 2) for step in range(4)]
+    [0.01, 0.14, 0.27, 0.4]
+    """
+    check_step("step", step, "total_steps", total_steps)
+    check_interval("start", start, "(0, 1]")
+    check_interval("end", end, "(0, 1]")
+    return start + (end - start) * step / max(total_steps - 1, 1)

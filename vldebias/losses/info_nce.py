@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
-from vldebias.losses.blocks import Rows
-from vldebias.losses.contrast import Reduction, contrast, softplus
-from vldebias.losses.module import ContrastiveLoss
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.sums import LogSum, softplus
 
 __all__ = ["InfoNCELoss", "info_nce"]
 
 
-def _row_loss(rows: Rows) -> Tensor:
-    return softplus(rows.log_sum_negatives() - rows.positive)
-
-
-def info_nce(
-    image_features: Tensor,
-    text_features: Tensor,
-    *,
-    temperature: float | Tensor,
-    reduction: Reduction = "mean",
-    chunk_size: int | None = None,
-    gather: bool = False,
-    within_view: bool = False,
-) -> Tensor:
+def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Options]) -> Tensor:
     """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
 
     s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss of this
@@ -35,7 +23,8 @@ def info_nce(
     Args:
         image_features: (n, d), rows of norm 1. Two views of one modality go in as images and texts.
         text_features: (n, d), rows of norm 1.
-        temperature: t > 0, a number or a tensor of shape (), which then receives its gradient.
+        temperature: t > 0, a number or a tensor of shape (), which then receives its gradient. Always to be given;
+            it and the following are options of every loss.
         reduction: "mean", or "none" for the loss (n,) of every pair.
         chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of this height, twice
             (again for the backward pass): same value, same gradient, memory linear in n.
@@ -52,21 +41,10 @@ def info_nce(
         InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive, an unknown
             reduction, chunk_size < 1, or processes with different numbers of rows.
     """
-    return contrast(
-        _row_loss,
-        image_features,
-        text_features,
-        temperature=temperature,
-        reduction=reduction,
-        chunk_size=chunk_size,
-        gather=gather,
-        within_view=within_view,
-    )
+    batch = Contrast(image_features, text_features, **options)
+    (log_sum,) = batch.sums(LogSum())
+    return batch.reduce(softplus(log_sum - batch.positive))
 
 
-class InfoNCELoss(ContrastiveLoss):
+class InfoNCELoss(ContrastiveLoss, function=info_nce):
     """`info_nce` with its settings."""
-
-    def forward(self, image_features: Tensor, text_features: Tensor) -> Tensor:
-        """Loss of image_features (n, d) and text_features (n, d)."""
-        return info_nce(image_features, text_features, **self.options())

@@ -1,0 +1,378 @@
+"""What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its module."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from slow_losses import unit_rows
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vldebias import losses
+from vldebias.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss with settings; `extra` gives what it takes of a batch of n rows beside the features."""
+
+    name: str
+    function: Callable[..., Tensor]
+    module: Any
+    settings: dict[str, Any] = field(default_factory=dict)
+    extra: Callable[[int], tuple[Tensor, ...]] = lambda n: ()
+    squashed: bool = False  # q / t is above what float32 holds: a constant multiple of the equation's value
+
+    def __call__(self, x: Tensor, y: Tensor, **options: Any) -> Tensor:
+        extra = (value.to(x.device) for value in self.extra(len(x)))
+        return self.function(x, y, *extra, **self.settings, **options)
+
+
+def _global(x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, **options: Any) -> Tensor:
+    """A fresh state every time; its temperature is a number."""
+    loss = losses.GlobalContrastiveLoss(2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options)
+    return loss.to(x.device, x.dtype if x.dtype == torch.float64 else torch.float32)(x, y, index)
+
+
+def _labels(n: int) -> tuple[Tensor]:
+    return (torch.arange(n) % 3,)
+
+
+dcl = functools.partial(Case, function=losses.debiased_contrastive, module=losses.DebiasedContrastiveLoss)
+hcl = functools.partial(Case, function=losses.hard_negative_contrastive, module=losses.HardNegativeContrastiveLoss)
+rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
+SUMS = [
+    Case("info_nce", losses.info_nce, losses.InfoNCELoss),
+    rince("rince-warm", settings={"q": 0.01}),
+    rince("rince", settings={"q": 0.5, "lam": 0.02}, squashed=True),
+    rince("rince-symmetric", settings={"q": 1.0}, squashed=True),
+    dcl("dcl"),
+    dcl("dcl-uncorrected", settings={"tau_plus": 0.5, "below_floor": "uncorrected"}),
+    dcl("dcl-zero", settings={"tau_plus": 0.5, "floor": 0.0}),
+    hcl("hcl", settings={"beta": 2.0}),
+    hcl("hcl-uncorrected", settings={"beta": 1.0, "tau_plus": 0.5, "below_floor": "uncorrected"}),
+    hcl("hcl-jsd", settings={"form": "jsd", "beta": 1.0}),
+    Case("spread", losses.spread, losses.SpreadLoss, {"alpha": 0.4}, _labels),
+    Case("sigmoid", losses.sigmoid, losses.SigmoidLoss, {"bias": -2.0}),
+]
+GLOBAL = [
+    Case("sogclr", _global, None, {}, lambda n: (torch.arange(n),)),
+    Case("nuclr", _global, None, {"popularity_lr": 0.1, "zeta_init": -0.05}, lambda n: (torch.arange(n),)),
+]
+EVERY = SUMS + GLOBAL
+cases = pytest.mark.parametrize("loss", EVERY, ids=lambda case: case.name)
+sums = pytest.mark.parametrize("loss", SUMS, ids=lambda case: case.name)
+modules = pytest.mark.parametrize("loss", [SUMS[i] for i in (0, 2, 5, 9, 10, 11)], ids=lambda case: case.name)
+within = pytest.mark.parametrize("within_view", [False, True])
+
+
+def _features(n: int = 7, d: int = 5, **options: Any) -> tuple[Tensor, Tensor]:
+    x = unit_rows(n, d, seed=3)
+    y = torch.nn.functional.normalize(x + unit_rows(n, d, seed=4), dim=1)
+    return x.to(**options).requires_grad_(), y.to(**options).requires_grad_()
+
+
+# Shapes, types, symmetry
+
+
+@cases
+@within
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_a_loss_per_pair_and_their_mean(loss: Case, within_view: bool, device: str) -> None:
+    for dtype in (torch.float32, torch.float64):
+        x, y = _features(device=device, dtype=dtype)
+        each = loss(x, y, temperature=0.2, reduction="none", within_view=within_view)
+        mean = loss(x, y, temperature=0.2, within_view=within_view)
+        assert (each.shape, mean.shape, each.dtype, mean.dtype) == ((7,), (), dtype, dtype)
+        assert each.device == mean.device == x.device
+        torch.testing.assert_close(mean, each.mean())
+
+
+@cases
+@within
+def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(loss: Case, within_view: bool) -> None:
+    x, y = _features()
+    options = {"temperature": 0.1, "reduction": "none", "within_view": within_view}
+    value, order = loss(x, y, **options), torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(loss(y, x, **options), value)
+    extra = [given[order] for given in loss.extra(7)]
+    torch.testing.assert_close(loss.function(x[order], y[order], *extra, **loss.settings, **options), value[order])
+
+
+@cases
+def test_gathering_without_a_process_group_changes_nothing(loss: Case) -> None:
+    x, y = _features()
+    assert torch.equal(loss(x, y, temperature=0.1, gather=True), loss(x, y, temperature=0.1))
+
+
+# Refusals
+
+
+X = unit_rows(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X, X[:3], r"one shape, row i belonging with row i, got \(4, 3\) and \(3, 3\)"),
+        (X[0], X[0], r"image_features: expected shape \(n, d\), got \(3,\)"),
+        (X, X.float(), r"one dtype, got torch.float64 and torch.float32"),
+        (X.long(), X.long(), r"image_features: expected floating point features, got torch.int64"),
+        (X[:1], X[:1], r"expected n >= 2 rows, since the other rows are the negatives, got n = 1"),
+    ],
+)
+@cases
+def test_features_that_do_not_fit(loss: Case, x: Tensor, y: Tensor, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        loss(x, y, temperature=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),
+        ({"temperature": 0.1, "reduction": "sum"}, "reduction: expected one of 'mean', 'none', got 'sum'"),
+        ({"temperature": 0.1, "chunk_size": 0}, "chunk_size: expected a positive number of rows or None, got 0"),
+    ],
+)
+@cases
+def test_options_that_no_loss_takes(loss: Case, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        loss(X, X, **options)
+    with pytest.raises(TypeError, match=r"no option 'chunksize'; did you mean 'chunk_size'\?"):
+        loss(X, X, temperature=0.1, chunksize=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("rince", {"q": 0.0}, r"q: expected a number in \(0, 1\], got 0.0"),
+        ("rince", {"q": 1.1}, r"q: expected a number in \(0, 1\], got 1.1"),
+        ("rince", {"lam": 0.0}, r"lam: expected a number in \(0, 1\], got 0.0"),
+        ("dcl", {"tau_plus": 1.0}, r"tau_plus: expected a number in \[0, 1\), got 1.0"),
+        ("dcl", {"tau_plus": -0.1}, r"tau_plus: expected a number in \[0, 1\), got -0.1"),
+        ("dcl", {"floor": -1.0}, r"floor: expected None .* or a number in \[0, inf\), got -1.0"),
+        ("dcl", {"below_floor": "skip"}, "below_floor: expected one of 'clamp', 'uncorrected'"),
+        ("hcl", {"beta": -1.0}, r"beta: expected a number in \[0, inf\), got -1.0"),
+        ("hcl", {"form": "kl"}, "form: expected one of 'nce', 'jsd', got 'kl'"),
+        ("spread", {"alpha": 1.5}, r"alpha: expected a number in \[0, 1\], got 1.5"),
+    ],
+)
+def test_settings_outside_their_interval_are_refused_by_function_and_module(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    loss = next(case for case in SUMS if case.name == name)
+    with pytest.raises(InvalidInputError, match=message):
+        loss.function(X, X, *loss.extra(4), temperature=0.1, **settings)
+    with pytest.raises(InvalidInputError, match=message):
+        loss.module(**settings)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (losses.debiased_contrastive, {"positives": X}, r"positives: expected shape \(4, M, 3\) with M >= 1"),
+        (losses.debiased_contrastive, {"positives": X[:, :0, None]}, r"positives: expected shape \(4, M, 3\)"),
+        (losses.debiased_contrastive, {"positives": X[:, None].long()}, "positives: expected floating point features"),
+        (losses.sigmoid, {"bias": torch.zeros(2)}, r"bias: expected a number or a tensor of shape \(\)"),
+        (losses.info_nce, {"temperature": torch.ones(1)}, r"temperature: .* tensor of shape \(\), got .*\(1,\)"),
+        (losses.info_nce, {"temperature": torch.tensor(1)}, "temperature: .* floating point .* torch.int64"),
+        (losses.spread, {"labels": torch.zeros(4)}, r"labels: expected an integer tensor of shape \(4,\)"),
+        (losses.spread, {"labels": torch.zeros(3).long()}, r"labels: .*\(4,\), one per row, got torch.int64 \(3,\)"),
+        (losses.spread, {"labels": torch.zeros(4, 1).long()}, "labels: expected an integer tensor"),
+        (losses.spread, {"labels": [0, 1]}, "labels: expected an integer tensor .* got list"),
+    ],
+)
+def test_tensors_that_do_not_fit(function: Callable[..., Tensor], given: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        function(X, X, **({"temperature": 0.1} | given))
+
+
+def test_something_that_is_no_tensor() -> None:
+    with pytest.raises(InvalidInputError, match=r"text_features: expected a tensor \(n, d\), got ndarray"):
+        losses.info_nce(X, X.detach().numpy(), temperature=0.1)  # type: ignore[arg-type]
+
+
+# Blocks
+
+
+class LargestTensor(TorchDispatchMode):
+    """Numbers in the largest tensor that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor):
+                self.size = max(self.size, tensor.numel())
+        return out
+
+
+def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list[Tensor | None]:
+    """Per-sample losses, and the gradients of a weighted sum of them for features and temperature."""
+    x, y = _features(n, 4)
+    t = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    values = loss(x, y, temperature=t, chunk_size=chunk_size, reduction="none", **options)
+    weighted = (values * torch.linspace(0, 1, n)).sum()
+    return [values.detach(), *torch.autograd.grad(weighted, (x, y, t), allow_unused=loss in GLOBAL)]
+
+
+@cases
+@within
+def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool) -> None:
+    whole = _derived(loss, 23, None, within_view=within_view)
+    for chunk_size in (1, 7, 23, 100):
+        for ours, expected in zip(_derived(loss, 23, chunk_size, within_view=within_view), whole, strict=True):
+            if ours is not None:
+                torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        x, y = _features(23, 4)
+        blocks = loss(x, y, temperature=0.1, chunk_size=5, reduction="none", within_view=within_view)
+    torch.testing.assert_close(blocks, whole[0])
+
+
+@cases
+def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
+    n, chunk_size = 96, 8
+    with LargestTensor() as whole:
+        _derived(loss, n, None, within_view=False)
+    with LargestTensor() as blocks:
+        _derived(loss, n, chunk_size, within_view=False)
+    assert whole.size >= n * n
+    assert blocks.size <= chunk_size * n
+
+
+@cases
+def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
+    """What autograd holds after the forward pass is linear in n; the blocks together would be n^2 again."""
+    assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
+    assert _held(loss, 96, None) >= 96 * 96
+
+
+def _held(loss: Case, n: int, chunk_size: int | None) -> int:
+    """Numbers in the tensors saved for the backward pass, each storage once."""
+    held: dict[int, Tensor] = {}
+
+    def hold(tensor: Tensor) -> Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    x, y = _features(n, 4)
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
+        loss(x, y, temperature=0.1, chunk_size=chunk_size, within_view=False)
+    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in held.values())
+
+
+@pytest.mark.parametrize("loss", [case for case in SUMS if case.name != "spread"], ids=lambda case: case.name)
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_loss_can_be_differentiated_twice(loss: Case, chunk_size: int | None) -> None:
+    """Against finite differences of the gradient; smooth settings, for a clamp has none at its corner."""
+    x, y = _features(4, 3)
+    t = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    options = {"chunk_size": chunk_size, "within_view": True}
+    assert torch.autograd.gradgradcheck(lambda x, y, t: loss(x, y, temperature=t, **options), (x, y, t))
+
+
+# Precision
+
+
+def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
+    x, y = unit_rows(n, 16, seed=1), unit_rows(n, 16, seed=2)
+    same = x[:1].expand(n, -1).clone()
+    return {"random": (x, y), "perfect": (x, x.clone()), "opposite": (x, -x), "collapsed": (same, same.clone())}[kind]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["random", "perfect", "opposite", "collapsed"])
+@sums
+def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case, kind: str, dtype: torch.dtype) -> None:
+    x, y = (features.to(dtype).requires_grad_() for features in _pairs(kind))
+    t = torch.tensor(0.01, requires_grad=True)
+    for within_view in (False, True):
+        value = loss(x, y, temperature=t, within_view=within_view)
+        assert value.dtype == torch.float32
+        assert torch.isfinite(value)
+        for gradient in torch.autograd.grad(value, (x, y, t)):
+            # float16 holds no gradient above 65504; it gets there through the scaler, not through the loss
+            assert torch.isfinite(gradient).all() or (dtype == torch.float16 and loss.name.startswith("rince"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("loss", [case for case in SUMS if not case.squashed], ids=lambda case: case.name)
+def test_half_precision_features_cost_no_precision_of_the_loss(loss: Case, dtype: torch.dtype) -> None:
+    """The value of the rounded features to 1e-4, where logits rounded to bfloat16 would be off by .25."""
+    x, y = (features.to(dtype) for features in _pairs("random"))
+    exact = loss(x.double(), y.double(), temperature=0.01, reduction="none")
+    torch.testing.assert_close(loss(x, y, temperature=0.01, reduction="none").double(), exact, rtol=1e-4, atol=1e-4)
+
+
+@sums
+def test_the_widest_gap_of_two_scores_is_finite(loss: Case) -> None:
+    """Pairs at cosine 1 and negatives at -1: e^{200} between them, in both directions of the subtraction."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    for y in (x.detach(), -x.detach()):
+        value = loss(x, y, temperature=0.01, within_view=False)
+        (gradient,) = torch.autograd.grad(value, x)
+        assert torch.isfinite(value)
+        assert torch.isfinite(gradient).all()
+
+
+@sums
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_autocast_leaves_the_loss_alone(loss: Case, chunk_size: int | None) -> None:
+    """Forward, and in backward(), which must not round what it multiplies or computes again."""
+    x, y = (features.float().requires_grad_() for features in _pairs("random"))
+    plain = loss(x, y, temperature=0.05, chunk_size=chunk_size)
+    expected = torch.autograd.grad(plain, (x, y))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (x @ y.T).dtype == torch.bfloat16  # the law has something to hold against
+        value = loss(x, y, temperature=0.05, chunk_size=chunk_size)
+        assert torch.equal(value, plain)
+        for ours, exact in zip(torch.autograd.grad(value, (x, y)), expected, strict=True):
+            torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+
+
+# Modules
+
+
+OPTIONS: dict[str, Any] = {"temperature": 0.2, "reduction": "none", "chunk_size": 4, "within_view": True}
+
+
+@modules
+def test_a_module_is_its_function(loss: Case) -> None:
+    x, y = _features()
+    ours = loss.module(**loss.settings, **OPTIONS)(x, y, *loss.extra(7))
+    torch.testing.assert_close(ours, loss(x, y, **OPTIONS), rtol=1e-6, atol=1e-6)
+    across = loss.module(**loss.settings, **(OPTIONS | {"within_view": False}))
+    assert not torch.allclose(ours, across(x, y, *loss.extra(7)))
+
+
+@modules
+def test_a_module_shows_its_settings_and_takes_no_others(loss: Case) -> None:
+    text = repr(loss.module(**loss.settings, **OPTIONS))
+    assert "chunk_size=4" in text
+    assert "Temperature(0.2" in text
+    assert all(f"{name}={value!r}" in text or name == "bias" for name, value in loss.settings.items())
+    parameters = inspect.signature(loss.module).parameters
+    assert {*loss.settings, *OPTIONS, "learnable_temperature", "gather"} <= set(parameters)
+    with pytest.raises(TypeError, match=r"has no 'temprature'; did you mean 'temperature'"):
+        loss.module(temprature=0.2)
+
+
+@modules
+def test_a_learned_temperature_follows_the_gradient_of_the_function(loss: Case) -> None:
+    (x, y), step = _features(), 1e-6
+    learned = loss.module(**loss.settings | {"temperature": 0.2, "learnable_temperature": True}).double()
+    learned(x, y, *loss.extra(7)).backward()
+    at = [loss(x, y, temperature=0.2 * torch.tensor(sign * step, dtype=x.dtype).exp()) for sign in (1, -1)]
+    gradient = learned.temperature.log_temperature.grad
+    assert float(gradient) == pytest.approx(float((at[0] - at[1]).detach()) / (2 * step), rel=1e-3)

@@ -1,0 +1,52 @@
+"""SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.sums import SoftplusSum, softplus
+
+__all__ = ["SigmoidLoss", "sigmoid"]
+
+
+def sigmoid(
+    image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[Options]
+) -> Tensor:
+    """1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
+
+    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the same sum, so the
+    mean is the paper's loss; per sample it is half the sum of the row and half that of the column. Unlike in
+    `info_nce` no row competes with another, and the bias makes up for n - 1 negatives to one positive.
+
+    Args:
+        bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t from .1.
+
+    The other arguments, Returns and Raises: see `info_nce`.
+
+    Raises:
+        InvalidInputError: a bias tensor that is not of shape ().
+    """
+    if isinstance(bias, Tensor) and bias.ndim:
+        raise InvalidInputError(f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}")
+    batch = Contrast(image_features, text_features, bias=bias, **options)
+    (total,) = batch.sums(SoftplusSum())
+    return batch.reduce(softplus(-batch.positive) + total)
+
+
+class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True, learnable_bias=True):
+    """`sigmoid` with its settings; temperature and bias are learned unless told otherwise, as SigLIP does."""
+
+    bias: Tensor
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        value, learnable = torch.tensor(float(self.__dict__.pop("bias"))), self.__dict__.pop("learnable_bias")
+        if learnable:
+            self.bias = nn.Parameter(value)
+        else:
+            self.register_buffer("bias", value)

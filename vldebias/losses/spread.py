@@ -1,0 +1,77 @@
+"""The spread loss: classes attract, and within a class every item keeps its distance, so that strata survive."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from vldebias.losses.checks import check_interval, check_labels
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.processes import gather_rows
+from vldebias.losses.sums import softplus
+
+__all__ = ["SpreadLoss", "spread"]
+
+
+def _attract(s: Tensor, positive: Tensor, classmate: Tensor) -> Tensor:
+    """Eq. 2: mean over the positives p of -log e^{s_p} / (e^{s_p} + sum over the other classes)."""
+    others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
+    counted = classmate & (s > -torch.inf)
+    # the replaced score keeps the infinite ones out of the gradient
+    rest = torch.where(counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0).sum(1)
+    return (softplus(others - positive) + rest) / (counted.sum(1) + 1)
+
+
+def _repel(s: Tensor, positive: Tensor, classmate: Tensor) -> Tensor:
+    """Eq. 3: -log e^{s+} / sum of e^{s_p} over the positives p, of which the own other view is one."""
+    rivals = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)
+    return softplus(rivals - positive)
+
+
+def _check(alpha: float) -> None:
+    check_interval("alpha", alpha, "[0, 1]")
+
+
+def spread(
+    image_features: Tensor, text_features: Tensor, labels: Tensor, *, alpha: float = 0.5, **options: Unpack[Options]
+) -> Tensor:
+    """alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced (2022).
+
+        L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
+        L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
+
+    P are the rows of the anchor's class in the batch, its own other view s+ among them and itself not, N those of
+    other classes. The batch is both views, as for two augmentations; `within_view=False` makes it the opposite view
+    alone, as for images and captions. alpha = 1 is a supervised contrastive loss, under which a class collapses to
+    one point; alpha = 0 with a single class is `info_nce`, which knows no classes.
+
+    Args:
+        labels: (n,) integers, the class of each row.
+        alpha: in [0, 1]; the paper tunes it from .16 to .67.
+
+    The other arguments and Returns: see `info_nce`.
+
+    Raises:
+        InvalidInputError: alpha outside [0, 1], labels that are not integers (n,), and what `info_nce` refuses.
+    """
+    _check(alpha)
+    if isinstance(image_features, Tensor):
+        check_labels("labels", labels, len(image_features))
+    within_view = options.setdefault("within_view", True)
+    batch = Contrast(image_features, text_features, **options)
+    every = gather_rows(labels) if batch.gather else labels
+    columns = torch.cat([every, every]) if within_view else every
+
+    def row_loss(s: Tensor, rows: slice) -> Tensor:
+        of = s, batch.positive[rows], labels[rows, None] == columns
+        return alpha * _attract(*of) + (1 - alpha) * _repel(*of)
+
+    return batch.reduce(batch.each_row(row_loss))
+
+
+class SpreadLoss(ContrastiveLoss, function=spread, check=_check, within_view=True):
+    """`spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True here."""
+
+    alpha: float

@@ -1,0 +1,219 @@
+"""Sums over the rows and the columns of one similarity matrix: computed together, in blocks that need not be kept.
+
+Most losses are functions of a few sums per anchor, such as log sum_j e^{s_ij} over the negatives j. The anchors of one
+direction are the rows of S = A B^T, those of the other its columns. So the matrix is multiplied once forward and its
+gradient, the sum of both directions', twice backward: three products where a direction at a time takes six.
+
+    A (n, d), B (N, d)  --blocks of rows-->  S (c, N)  --terms-->  over columns (T, n), over rows (T, N)
+
+With a `chunk_size` nothing of a block outlives it but its sums, and the backward pass computes it again: four products,
+and memory O(chunk_size * N). torch.utils.checkpoint does the same per call, but leaves the nodes of all blocks' graphs
+behind, small allocations that keep the C library from reusing the holes between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["LogSum", "LogWeightedSoftplus", "SoftplusSum", "Term", "blocks", "matrix_sums", "scores", "softplus"]
+
+_SMALL = -30.0  # below it log(1 + e^s) is e^s, up to a part in 10^13
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x), exact to double precision: the default threshold of torch cuts at 20, an error of 2e-9."""
+    return F.softplus(x, threshold=50.0)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A sum over the negatives of an anchor: log sum_j e^{u(s_j)}; or sum_j u(s_j), where `log` is False."""
+
+    log: ClassVar[bool] = True
+
+    def value(self, s: Tensor) -> Tensor:
+        """u(s), which adds nothing where s is -inf: a column that is no negative."""
+        raise NotImplementedError
+
+    def slope(self, s: Tensor) -> Tensor | float:
+        """u'(s), finite where s is -inf."""
+        raise NotImplementedError
+
+    def total(self, values: Tensor, dim: int) -> Tensor:
+        """The sum of the values over a dimension."""
+        return torch.logsumexp(values, dim) if self.log else values.sum(dim)
+
+    def merged(self, one: Tensor, other: Tensor) -> Tensor:
+        """The sum over two disjoint sets of negatives, from those over each."""
+        return torch.logaddexp(one, other) if self.log else one + other
+
+
+@dataclass(frozen=True)
+class LogSum(Term):
+    """log sum_j e^{scale s_j}."""
+
+    scale: float = 1.0
+
+    def value(self, s: Tensor) -> Tensor:
+        """Scale s."""
+        return s if self.scale == 1 else self.scale * s
+
+    def slope(self, s: Tensor) -> float:
+        """The scale."""
+        return self.scale
+
+
+@dataclass(frozen=True)
+class LogWeightedSoftplus(Term):
+    """log sum_j e^{beta s_j} log(1 + e^{s_j})."""
+
+    beta: float = 0.0
+
+    def value(self, s: Tensor) -> Tensor:
+        """beta s + log log(1 + e^s), of which the second goes to s."""
+        log = torch.where(s < _SMALL, s, softplus(s.clamp(min=_SMALL)).log())
+        return log if self.beta == 0 else log + self.beta * s
+
+    def slope(self, s: Tensor) -> Tensor:
+        """Beta and the slope of the second, which goes to 1."""
+        s = s.clamp(min=_SMALL)
+        return torch.sigmoid(s) / softplus(s) + self.beta
+
+
+@dataclass(frozen=True)
+class SoftplusSum(Term):
+    """sum_j log(1 + e^{s_j})."""
+
+    log: ClassVar[bool] = False
+
+    def value(self, s: Tensor) -> Tensor:
+        """log(1 + e^s)."""
+        return softplus(s)
+
+    def slope(self, s: Tensor) -> Tensor:
+        """Of that."""
+        return torch.sigmoid(s)
+
+
+def scores(a: Tensor, b: Tensor, pair: int) -> Tensor:
+    """S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative of it."""
+    s: Tensor = _Product.apply(a, b)
+    s.diagonal(pair).fill_(-torch.inf)
+    return s
+
+
+class _Product(torch.autograd.Function):
+    """A B^T, whose backward pass autocast does not round either."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.T
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return outer[0] @ b, outer[0].T @ a
+
+
+def matrix_sums(
+    terms: Sequence[Term], a: Tensor, b: Tensor, *, pair: int = 0, chunk_size: int | None = None, both: bool = True
+) -> tuple[Tensor, ...]:
+    """All terms of every row of S = A B^T (T, n) and, with `both`, of every column (T, N).
+
+    Args:
+        terms: T sums, each over the negatives of an anchor.
+        a, b: (n, d) and (N, d), one of them already divided by the temperature.
+        pair: the column that row 0 belongs with; row i belongs with `pair` + i.
+        chunk_size: rows per block; None is one block, which is kept for the backward pass.
+        both: the columns are anchors too; N = n then.
+    """
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(tuple(terms), pair, chunk_size, (1, 0) if both else (1,), a, b)
+    return sums
+
+
+def _block_sums(terms: Sequence[Term], s: Tensor, dims: Sequence[int]) -> list[Tensor]:
+    """All terms of a block, summed over each of the dimensions."""
+    totals = []
+    for term in terms:
+        values = term.value(s)
+        totals.append([term.total(values, dim) for dim in dims])
+    return [torch.stack(of_dim) for of_dim in zip(*totals, strict=True)]
+
+
+def _block_gradient(
+    terms: Sequence[Term], s: Tensor, sums: Sequence[tuple[Tensor, Tensor]], dims: Sequence[int]
+) -> Tensor:
+    """Gradient (c, N) of a block, from the sums of all terms and their gradients for each of the dimensions."""
+    gradient: Tensor | None = None
+    for k, term in enumerate(terms):
+        slope, values = term.slope(s), term.value(s) if term.log else s
+        share: Tensor | None = None
+        for (total, outer), dim in zip(sums, dims, strict=True):
+            along = outer[k].unsqueeze(dim)
+            if term.log:
+                weights = torch.sub(values, total[k].unsqueeze(dim)).exp_()
+                share = weights.mul_(along) if share is None else share.addcmul_(weights, along)
+            else:
+                share = along if share is None else share + along
+        assert share is not None
+        share = share.mul_(slope) if term.log else share * slope
+        gradient = share if gradient is None else gradient.add_(share)
+    assert gradient is not None
+    return gradient
+
+
+class _MatrixSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        terms: tuple[Term, ...],
+        pair: int,
+        chunk_size: int | None,
+        dims: tuple[int, ...],
+        a: Tensor,
+        b: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.settings = terms, pair, chunk_size, dims
+        rows, columns, kept = a.new_empty(len(terms), len(a)), None, None
+        for block in blocks(len(a), chunk_size):
+            kept = scores(a[block], b, pair + block.start)
+            rows[:, block], *rest = _block_sums(terms, kept, dims)
+            for part in rest:
+                both = zip(terms, part if columns is None else columns, part, strict=True)
+                columns = part if columns is None else torch.stack([t.merged(one, two) for t, one, two in both])
+        sums = (rows,) if columns is None else (rows, columns)
+        ctx.save_for_backward(a, b, kept if chunk_size is None else None, *sums)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
+        terms, pair, chunk_size, dims = ctx.settings
+        a, b, kept, *sums = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            if torch.is_grad_enabled():  # differentiated again: left to autograd, on the whole matrix
+                again = _block_sums(terms, scores(a, b, pair), dims)
+                return (None,) * 4 + torch.autograd.grad(again, (a, b), outer, create_graph=True)
+            to_a, to_b = torch.empty_like(a), torch.zeros_like(b)
+            for block in blocks(len(a), chunk_size):
+                s = scores(a[block], b, pair + block.start) if kept is None else kept
+                cuts = [slice(None) if dim == 0 else block for dim in dims]
+                parts = [(total[:, cut], g[:, cut]) for total, g, cut in zip(sums, outer, cuts, strict=True)]
+                gradient = _block_gradient(terms, s, parts, dims)
+                to_a[block] = gradient @ b
+                to_b.addmm_(gradient.T, a[block])
+        return None, None, None, None, to_a, to_b
+
+
+def blocks(n: int, chunk_size: int | None) -> Iterator[slice]:
+    """The rows of each block, one of all where there is no `chunk_size`."""
+    size = chunk_size or n
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))

@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from vldebias.errors import InvalidInputError
@@ -13,6 +15,14 @@ from vldebias.metrics import (
     max_skew,
     paired_difference_interval,
     worst_group_accuracy,
+)
+from vldebias.metrics.bootstrap import (
+    compared_intervals,
+    percentile_interval,
+    recentred_interval,
+    resampled_counts,
+    resampled_weights,
+    wilson_interval,
 )
 
 
@@ -105,6 +115,21 @@ def test_paired_difference_of_a_group_statistic() -> None:
     assert (same.value, same.low, same.high) == (0, 0, 0)
 
 
+def test_compared_intervals_are_those_of_each_and_of_each_difference() -> None:
+    rng = np.random.default_rng(12)
+    labels, groups = rng.integers(0, 2, 80), rng.integers(0, 3, 80)
+    values = {name: np.where(rng.random(80) < p, labels, 1 - labels) for name, p in (("none", 0.6), ("cali", 0.9))}
+    options = {"statistic": worst_group_accuracy, "resamples": 300, "seed": 3}
+    compared = compared_intervals(values, labels, groups, **options)
+    assert compared["none"] == (bootstrap_interval(values["none"], labels, groups, **options), None)
+    change = paired_difference_interval(values["none"], values["cali"], labels, groups, **options)
+    assert compared["cali"] == (bootstrap_interval(values["cali"], labels, groups, **options), change)
+    clusters = rng.integers(0, 9, 80)
+    means = compared_intervals(values, base="cali", clusters=clusters)
+    assert means["none"][1] == paired_difference_interval(values["cali"], values["none"], clusters=clusters)
+    assert compared_intervals({"cali": values["cali"]})["cali"][1] is None
+
+
 def test_clusters_undo_repetition() -> None:
     # Counting every image five times narrows a naive interval by sqrt(5); resampling clusters does not.
     values = np.random.default_rng(5).normal(size=100)
@@ -173,6 +198,58 @@ def test_other_metrics_can_be_bootstrapped() -> None:
     scores, groups = rng.random(60), rng.integers(0, 2, 60)
     found = bootstrap_interval(scores, groups, statistic=lambda s, g: max_skew(s, g, 10, n_groups=2), resamples=200)
     assert 0 <= found.low <= found.high <= np.log(2) + 1e-12
+
+
+def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (weights,) = resampled_weights(40, 4000, seed=3)
+    (counts,) = resampled_counts(np.ones((2, 20), int), 4000, seed=3)
+    for drawn in (weights, counts.reshape(4000, 40)):
+        assert (drawn.sum(1) == 40).all()
+        assert drawn.mean(0) == pytest.approx(1, abs=0.1)
+        assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
+    monkeypatch.setattr("vldebias.metrics.bootstrap._WEIGHTS", 40 * 7)
+    monkeypatch.setattr("vldebias.metrics.bootstrap._BLOCK", 40 * 7)
+    for blocks, whole in (
+        (list(resampled_weights(40, 4000, seed=3)), weights),
+        (list(resampled_counts(np.ones((2, 20), int), 4000, seed=3)), counts),
+    ):
+        assert len(blocks) == 572
+        assert np.array_equal(np.concatenate(blocks), whole)  # memory does not change the numbers
+
+
+def test_counts_of_cells_are_those_of_the_weights_of_their_rows() -> None:
+    cells = np.array([[30, 0], [5, 15]])
+    (counts,) = resampled_counts(cells, 3000, seed=1)
+    (weights,) = resampled_weights(50, 3000, seed=2)
+    grouped = np.stack([weights[:, :30].sum(1), weights[:, 30:35].sum(1), weights[:, 35:].sum(1)], axis=1)
+    assert (counts[:, 0, 1] == 0).all()
+    for fast, slow in zip((counts[:, 0, 0], counts[:, 1, 0], counts[:, 1, 1]), grouped.T, strict=True):
+        assert stats.ks_2samp(fast, slow).pvalue > 1e-3
+
+
+def test_a_recentred_interval_has_its_mean_at_the_value_and_stays_in_its_bounds() -> None:
+    drawn = np.random.default_rng(11).normal(0.4, 0.1, size=5000)
+    low, high = percentile_interval(drawn)
+    assert (low, high) == pytest.approx((0.4 - 0.196, 0.4 + 0.196), abs=0.01)
+    assert recentred_interval(0.2, drawn) == pytest.approx((low - 0.2, high - 0.2), abs=0.01)
+    assert recentred_interval(0.1, drawn, (0.0, 0.2)) == (0.0, 0.2)
+    assert recentred_interval(-0.1, drawn, (0.0, np.inf))[0] == -0.1  # the value itself is never cut off
+
+
+@given(st.integers(1, 400), st.data(), st.sampled_from([0.8, 0.95, 0.99]))
+@settings(max_examples=50, deadline=None)
+def test_wilson_is_scipys(n: int, data: st.DataObject, level: float) -> None:
+    hits = data.draw(st.integers(0, n))
+    expected = stats.binomtest(hits, n).proportion_ci(level, method="wilson")
+    low, high = wilson_interval(hits, n, level)
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert 0 <= low <= hits / n <= high <= 1
+
+
+@pytest.mark.parametrize("bad", [(1, 0, 0.95), (-1, 3, 0.95), (4, 3, 0.95), (1, 3, 1.0)])
+def test_wilson_refuses(bad: tuple[int, int, float]) -> None:
+    with pytest.raises(InvalidInputError, match="0 <= hits <= n"):
+        wilson_interval(*bad)
 
 
 @pytest.mark.parametrize(

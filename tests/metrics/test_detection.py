@@ -109,3 +109,5 @@ def test_errors() -> None:
         auroc([0.1, 0.2, 0.3], [0, 1])
     with pytest.raises(InvalidInputError, match=r"share in \(0, 1\], got 0"):
         precision_among_lowest([0.1, 0.2], [0, 1], 0)
+    with pytest.raises(InvalidInputError, match=r"share in \(0, 1\], got 1.5"):
+        precision_among_lowest([0.1, 0.2], [0, 1], 1.5)

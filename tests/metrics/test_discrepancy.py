@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics import attribute_shares, discrepancy
+from vldebias.metrics import attribute_shares, deviation_ratio, discrepancy, kl_from_uniform
+from vldebias.metrics.discrepancy import (
+    deviation_ratios,
+    discrepancies,
+    kl_divergences,
+    shares_radius,
+    squared_discrepancies,
+)
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -51,6 +58,31 @@ def test_fair_draws_have_the_bias_that_is_documented() -> None:
         assert np.mean(squares) == pytest.approx((1 - 1 / n_groups) / 100, rel=0.1)
 
 
+@laws
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_discrepancies_of_many_are_those_of_each(counts: list[list[int]]) -> None:
+    largest = math.sqrt(1 - 1 / 3)
+    each = [discrepancy(np.repeat(range(3), row), 3) if sum(row) else largest for row in counts]
+    assert discrepancies(np.array(counts)) == pytest.approx(each)
+
+
+def test_the_squared_discrepancy_is_unbiased() -> None:
+    p, rng = np.array([0.6, 0.3, 0.1]), np.random.default_rng(1)
+    for n in (2, 10):
+        drawn = squared_discrepancies(rng.multinomial(n, p, size=200_000))
+        assert drawn.mean() == pytest.approx(((p - 1 / 3) ** 2).sum(), abs=4e-3)
+    assert squared_discrepancies(np.array([[1, 0, 0], [0, 0, 0]])) == pytest.approx(2 / 3)
+
+
+def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
+    p, rng = np.array([0.7, 0.3]), np.random.default_rng(2)
+    counts = rng.multinomial(25, p, size=400)
+    inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
+    assert inside.mean() > 0.92
+    assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2  # 25 alike are not certain
+    assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -66,3 +98,33 @@ def test_errors(arguments: tuple, text: str) -> None:
     labels, n_groups, unknown = arguments
     with pytest.raises(InvalidInputError, match=text):
         discrepancy(labels, n_groups, unknown=unknown)
+
+
+@laws
+@given(st.integers(2, 6).flatmap(lambda g: st.tuples(st.just(g), st.lists(st.integers(0, g - 1), min_size=1))))
+def test_deviation_ratio_and_kl_against_their_definitions(case: tuple[int, list[int]]) -> None:
+    n_groups, labels = case
+    shares = [labels.count(a) / len(labels) for a in range(n_groups)]
+    ratio, kl = deviation_ratio(labels, n_groups), kl_from_uniform(labels, n_groups)
+    assert ratio == pytest.approx(max(abs(s - 1 / n_groups) for s in shares) / (1 - 1 / n_groups))
+    assert kl == pytest.approx(sum(s * math.log(s * n_groups) for s in shares if s), abs=1e-12)
+    assert 0 <= ratio <= 1 + 1e-12
+    assert 0 <= kl <= math.log(n_groups) + 1e-12
+    turned = [(a + 1) % n_groups for a in labels]
+    assert (deviation_ratio(turned, n_groups), kl_from_uniform(turned, n_groups)) == pytest.approx((ratio, kl))
+    assert kl >= discrepancy(labels, n_groups) ** 2 / 2 - 1e-12  # Pinsker, and |.|_2 <= |.|_1
+    counts = np.bincount(labels, minlength=n_groups)[None]
+    assert (deviation_ratios(counts)[0], kl_divergences(counts)[0]) == pytest.approx((ratio, kl))
+
+
+def test_the_ends_of_deviation_ratio_and_kl() -> None:
+    assert (deviation_ratio([0, 1, 2], 3), kl_from_uniform([0, 1, 2], 3)) == pytest.approx((0, 0))
+    assert (deviation_ratio([2, 2], 3), kl_from_uniform([2, 2], 3)) == pytest.approx((1, math.log(3)))
+    nothing = np.zeros((2, 4), dtype=int)
+    assert deviation_ratios(nothing).tolist() == [1, 1]
+    assert kl_divergences(nothing) == pytest.approx([math.log(4)] * 2)
+
+
+def test_kl_of_fair_draws_is_biased_as_its_docstring_says() -> None:
+    counts = np.random.default_rng(0).multinomial(200, [1 / 3] * 3, size=4000)
+    assert kl_divergences(counts).mean() == pytest.approx(2 / 400, rel=0.1)

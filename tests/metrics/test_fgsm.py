@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics.fgsm import EPSILON, fgsm, robust_correct
+from vldebias.metrics.robustness import EPSILON, fgsm, robust_correct
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 SHAPE = (3, 4, 4)
@@ -190,3 +190,9 @@ def test_errors(changed: dict[str, Any], message: str) -> None:
     given = {"classifier": Linear(3, 0), "images": IMAGES, "labels": LABELS, **changed}
     with pytest.raises(InvalidInputError, match=message):
         robust_correct(given.pop("classifier"), given.pop("images"), given.pop("labels"), **given)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
+def test_an_image_of_one_colour_is_one(level: float) -> None:
+    images = torch.full((1, *SHAPE), level, dtype=torch.float64)
+    assert fgsm(Linear(2, 0), images, torch.tensor([0]), epsilon=0.1).shape == images.shape

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics import average_accuracy, gap, group_accuracy, worst_group_accuracy
+from vldebias.metrics import average_accuracy, gap, group_accuracy, worst_group_accuracy, worst_group_auc
 
 tables = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 3)), min_size=1, max_size=60)
 laws = settings(max_examples=60, deadline=None, derandomize=True)
@@ -95,7 +95,7 @@ def test_errors(arguments: tuple, text: str) -> None:
     ("weights", "text"),
     [
         ({0: 1.0}, r"weights: expected one per group \[0, 1\], got \[0\]"),
-        ({0: 1.0, 1: -1.0}, r"weights: expected finite values >= 0"),
+        ({0: 2.0, 1: -1.0}, r"weights: expected finite values >= 0"),
         ({0: 0.0, 1: 0.0}, r"not all 0, got \[0.0, 0.0\]"),
     ],
 )
@@ -107,3 +107,24 @@ def test_weight_errors(weights: dict[int, float], text: str) -> None:
 def test_groups_and_weights_go_together() -> None:
     with pytest.raises(InvalidInputError, match="groups and weights go together"):
         average_accuracy([0, 1], [0, 1], [0, 1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_worst_group_auc_is_that_of_the_group_with_the_fewest_pairs_in_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, positive, groups = rng.integers(0, 5, 60), rng.integers(0, 2, 60), rng.integers(0, 3, 60)
+
+    def area(group: int) -> float:
+        high, low = (scores[(groups == group) & (positive == kind)] for kind in (1, 0))
+        return float(np.mean([(h > o) + 0.5 * (h == o) for h in high for o in low]))
+
+    found = worst_group_auc(scores, positive, groups)
+    assert found == pytest.approx(min(map(area, range(3))))
+    assert worst_group_auc(scores**3 - 7, positive, groups) == found  # any increasing map of the scores
+    areas = [worst_group_auc(scores[groups == g], positive[groups == g], groups[groups == g]) for g in range(3)]
+    assert found == min(areas)
+
+
+def test_worst_group_auc_needs_both_kinds_in_every_group() -> None:
+    with pytest.raises(InvalidInputError, match="expected positive and other rows in every group, 'b' has one kind"):
+        worst_group_auc([1.0, 0.0, 1.0], [1, 0, 1], ["a", "a", "b"])

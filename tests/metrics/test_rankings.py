@@ -4,21 +4,16 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import entropy
+from scipy.stats import entropy, ks_1samp, uniform
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics import rankings as module
-from vldebias.metrics.rankings import (
-    log_ratios,
-    ndkls,
-    random_rankings,
-    rankings,
-    resampled_rankings,
-    resampled_weights,
-)
+from vldebias.metrics.rankings import random_rankings, rankings, resampled_rankings, top_rankings
+from vldebias.metrics.skew import log_ratios, ndkls
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 G = 3
@@ -120,15 +115,29 @@ def test_a_resample_holds_as_many_rows_as_are_asked_for() -> None:
         resampled_rankings(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
 
 
-def test_weights_are_those_of_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    (weights,) = resampled_weights(40, 4000, seed=3)
-    assert (weights.sum(1) == 40).all()
-    assert weights.mean(0) == pytest.approx(1, abs=0.1)
-    assert weights.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
-    monkeypatch.setattr(module, "_BLOCK", 40 * 7)
-    blocks = list(resampled_weights(40, 4000, seed=3))
-    assert len(blocks) == 572
-    assert np.array_equal(np.concatenate(blocks), weights)  # memory does not change the numbers
+@laws
+@given(galleries(), st.sampled_from(["stable", "random"]))
+def test_top_rankings_are_the_beginning_of_the_rankings(gallery, ties: str) -> None:
+    scores, _, k = gallery
+    queries, items = torch.eye(len(scores)), torch.tensor(scores.T, dtype=torch.float32)
+    top = top_rankings(queries, items, k, ties=ties, seed=4)
+    assert np.array_equal(top, rankings(scores, ties=ties, seed=4)[:, :k])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_top_rankings_are_exact_where_float32_cannot_tell(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rows that differ in the eighth digit, rows that are equal, and more of them than there are candidates at first.
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(1, 16, generator=generator, dtype=torch.float64)
+    items = base + 1e-8 * torch.randn(3000, 16, generator=generator, dtype=torch.float64)
+    items[1000:1500] = items[0]
+    items, queries = items.to(dtype), torch.randn(3, 16, generator=generator, dtype=torch.float64).to(dtype)
+    exact = (queries.double() @ items.double().T).numpy().round(12)
+    monkeypatch.setattr(module, "_SCORES", 3 * 700)  # several blocks
+    for ties in ("stable", "random"):
+        assert np.array_equal(top_rankings(queries, items, 50, ties=ties), rankings(exact, ties=ties)[:, :50])
+    naive = (queries.float() @ items.float().T).numpy()
+    assert not np.array_equal(rankings(naive)[:, :50], rankings(exact)[:, :50]) or dtype == torch.float16
 
 
 def test_random_rankings_are_prefixes_of_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +149,16 @@ def test_random_rankings_are_prefixes_of_permutations(monkeypatch: pytest.Monkey
     assert np.array_equal(np.concatenate(list(random_rankings(9, 6, 3000, seed=1))), rows)
 
 
+def test_few_of_many_are_drawn_one_by_one_and_are_random_too() -> None:
+    (rows,) = random_rankings(10_050, 200, 400, seed=1)
+    assert rows.shape == (400, 200)
+    assert all(len(set(row)) == 200 for row in rows.tolist())
+    for place in (0, 199):
+        assert ks_1samp(rows[:, place] / 10_050, uniform.cdf).pvalue > 1e-3
+    shared = [len(np.intersect1d(one, other)) for one, other in zip(rows[::2], rows[1::2], strict=True)]
+    assert np.mean(shared) == pytest.approx(200 * 200 / 10_050, abs=0.6)  # hypergeometric
+
+
 def test_errors() -> None:
     with pytest.raises(InvalidInputError, match=r"scores: expected \(q, n\) without NaN, got shape \(3,\)"):
         rankings(np.zeros(3))
@@ -149,5 +168,12 @@ def test_errors() -> None:
         rankings(np.zeros((1, 3)), ties="best")
     for measure in (log_ratios, ndkls):
         for k in (0, 3):
-            with pytest.raises(InvalidInputError, match=rf"k: expected 1 .. 2, the length of the rankings, got {k}"):
+            with pytest.raises(InvalidInputError, match=rf"k: expected an integer between 1 and the 2 rows .* {k}"):
                 measure(np.zeros((1, 2), dtype=int), k, np.ones(1))
+    eye = torch.eye(3)
+    with pytest.raises(InvalidInputError, match=r"expected \(q, d\) and \(n, d\), got \(3, 3\) and \(2, 2\)"):
+        top_rankings(eye, torch.eye(2), 1)
+    with pytest.raises(InvalidInputError, match=r"k: expected 1 .. 3, the rows that are ranked, got 4"):
+        top_rankings(eye, eye, 4)
+    with pytest.raises(InvalidInputError, match="queries and items: expected finite values"):
+        top_rankings(eye, eye * torch.nan, 1)

@@ -8,8 +8,8 @@ from torch import Tensor
 from torchmetrics.retrieval import RetrievalHitRate
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics import recall as module
-from vldebias.metrics.recall import first_hits
+from vldebias.metrics import rankings as module
+from vldebias.metrics.rankings import first_hits
 
 laws = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -47,7 +47,7 @@ def test_ranks_agree_with_a_sort_ties_included(seed: int, q: int, n: int, codes:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(1, 50, 30, 10)
     whole = first_hits(*problem)
-    monkeypatch.setattr(module, "_BLOCK", 30 * 7)
+    monkeypatch.setattr(module, "_SCORES", 30 * 7)
     assert torch.equal(first_hits(*problem), whole)
 
 

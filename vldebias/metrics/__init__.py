@@ -3,12 +3,23 @@
 from vldebias.metrics.agreement import Agreement, agreement, krippendorff_alpha
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_difference_interval
 from vldebias.metrics.detection import auroc, precision_among_lowest
-from vldebias.metrics.discrepancy import AttributeShares, attribute_shares, discrepancy
-from vldebias.metrics.fgsm import robust_correct
-from vldebias.metrics.groups import GroupAccuracy, average_accuracy, gap, group_accuracy, worst_group_accuracy
-from vldebias.metrics.shift_gap import shift_distances
+from vldebias.metrics.discrepancy import (
+    AttributeShares,
+    attribute_shares,
+    deviation_ratio,
+    discrepancy,
+    kl_from_uniform,
+)
+from vldebias.metrics.groups import (
+    GroupAccuracy,
+    average_accuracy,
+    gap,
+    group_accuracy,
+    worst_group_accuracy,
+    worst_group_auc,
+)
+from vldebias.metrics.robustness import k_variance, robust_correct, shift_distances
 from vldebias.metrics.skew import max_skew, min_skew, ndkl
-from vldebias.metrics.transport import k_variance
 
 __all__ = [
     "Agreement",
@@ -20,10 +31,12 @@ __all__ = [
     "auroc",
     "average_accuracy",
     "bootstrap_interval",
+    "deviation_ratio",
     "discrepancy",
     "gap",
     "group_accuracy",
     "k_variance",
+    "kl_from_uniform",
     "krippendorff_alpha",
     "max_skew",
     "min_skew",
@@ -33,4 +46,5 @@ __all__ = [
     "robust_correct",
     "shift_distances",
     "worst_group_accuracy",
+    "worst_group_auc",
 ]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values
-from vldebias.metrics.bootstrap import Interval
+from vldebias.metrics.bootstrap import Interval, percentile_interval, resampled_counts
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "Agreement", "agreement", "krippendorff_alpha"]
 
 LEVELS = ("nominal", "ordinal", "interval")
-_BLOCK = 1 << 20  # entries per block of resamples: bounds the memory
 
 Floats = NDArray[np.float64]
 
@@ -88,24 +87,27 @@ def agreement(
     if resamples < 1 or not 0 < coverage < 1:
         raise InvalidInputError(f"expected resamples >= 1 and coverage in (0, 1), got {resamples} and {coverage}")
     table = _Table.of(labels, level, missing)
-    value = krippendorff_alpha(labels, level, missing=missing)
+    units = len(table.sizes)
+    value = float(_alphas(table, np.ones((1, units)))[0])
     equal = 1 - _nominal_disagreement(table.counts, table.sizes)
-    drawn, shares = _resample(table, equal, resamples, np.random.default_rng(seed))
+    alphas, shares = [], []
+    for counts in resampled_counts(np.ones(units, np.int64), resamples, seed):
+        weights = counts.astype(np.float64)
+        alphas.append(_alphas(table, weights))
+        shares.append(weights @ equal / units)
+    drawn = np.concatenate(alphas)
     defined = drawn[np.isfinite(drawn)]
     if len(defined) == 0:
-        raise InvalidInputError(
-            f"labels: none of {resamples} resamples of {len(equal)} units has two values; label more"
-        )
+        raise InvalidInputError(f"labels: none of {resamples} resamples of {units} units has two values; label more")
 
-    def interval(point: float, found: Floats) -> Interval:
-        low, high = np.quantile(found, [(1 - coverage) / 2, (1 + coverage) / 2])
-        return Interval(point, float(low), float(high), coverage, len(equal), resamples)
+    def interval(point: float, values: Floats) -> Interval:
+        return Interval(point, *percentile_interval(values, coverage), coverage, units, resamples)
 
     inside = np.full(len(table.pairable), np.nan)
-    inside[table.pairable] = _disagreement(table, np.ones((1, len(equal))))[0]
+    inside[table.pairable] = _disagreement(table, np.ones((1, units)))[0]
     return Agreement(
         alpha=interval(value, defined),
-        percent=interval(float(equal.mean()), shares),
+        percent=interval(float(equal.mean()), np.concatenate(shares)),
         annotators=_between_annotators(table.labels),
         units=inside,
         answers=int(table.sizes.sum()),
@@ -128,16 +130,28 @@ class _Table:
     def of(cls, labels: Values, level: str, missing: float | None) -> _Table:
         from scipy.sparse import csr_array
 
-        given = _answers(labels, missing)
+        array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        if array.ndim != 2 or array.dtype.kind not in "iufb" or array.shape[1] == 0:
+            raise InvalidInputError(
+                f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
+                "encode names as codes and missing answers as NaN"
+            )
+        if len(array) < 2:
+            raise InvalidInputError(f"labels: agreement needs two or more annotators, got {len(array)}")
+        given = array.astype(np.float64)
+        if np.isinf(given).any():
+            raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
+        if missing is not None:
+            given = np.where(given == missing, np.nan, given)
         if level not in LEVELS:
             raise InvalidInputError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
-        told = np.isfinite(given)
-        pairable = told.sum(0) >= 2
+        answered = np.isfinite(given)
+        pairable = answered.sum(0) >= 2
         if not pairable.any():
             raise InvalidInputError(
                 f"labels: none of {given.shape[1]} units was answered by two annotators; agreement needs some overlap"
             )
-        annotator, unit = np.nonzero(told[:, pairable])
+        annotator, unit = np.nonzero(answered[:, pairable])
         values, code = np.unique(given[:, pairable][annotator, unit], return_inverse=True)
         if len(values) == 1:
             raise InvalidInputError(
@@ -147,23 +161,7 @@ class _Table:
         shape = (int(pairable.sum()), len(values))
         counts = csr_array((np.ones(len(code)), (unit, code)), shape=shape)
         counts.sum_duplicates()
-        return cls(given, level, values, counts, told.sum(0)[pairable].astype(np.float64), pairable)
-
-
-def _answers(labels: Values, missing: float | None) -> Floats:
-    """(annotators, units) floats with NaN for no answer."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.ndim != 2 or array.dtype.kind not in "iufb" or array.shape[1] == 0:
-        raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of {array.dtype}; "
-            "encode names as codes and missing answers as NaN"
-        )
-    if len(array) < 2:
-        raise InvalidInputError(f"labels: agreement needs two or more annotators, got {len(array)}")
-    given = array.astype(np.float64)
-    if np.isinf(given).any():
-        raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
-    return given if missing is None else np.where(given == missing, np.nan, given)
+        return cls(given, level, values, counts, answered.sum(0)[pairable].astype(np.float64), pairable)
 
 
 def _alphas(table: _Table, weights: Floats) -> Floats:
@@ -207,19 +205,6 @@ def _places(table: _Table, totals: Floats) -> Floats:
     if table.level == "interval":
         return table.values[None]
     return totals.cumsum(1) - totals / 2
-
-
-def _resample(table: _Table, equal: Floats, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """alpha and percent agreement (resamples,), units drawn with replacement as multinomial weights."""
-    units = len(table.sizes)
-    block = max(1, _BLOCK // max(units, len(table.values)))
-    alphas, shares = [], []
-    for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        weights = rng.multinomial(units, np.full(units, 1 / units), size=size).astype(np.float64)
-        alphas.append(_alphas(table, weights))
-        shares.append(weights @ equal / units)
-    return np.concatenate(alphas), np.concatenate(shares)
 
 
 def _between_annotators(labels: Floats) -> Floats:

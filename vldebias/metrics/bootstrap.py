@@ -1,24 +1,44 @@
-"""Percentile bootstrap: an interval for any statistic of the rows of a test split.
+"""Resampling, the only home of it: intervals for any statistic of the rows of a test split, and the draws they rest on.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13. The statistic is computed
 anew inside every resample, so a worst group is picked again each time. Resample what was drawn independently: images
 of a test split, or prompts with their images (`clusters`); rows that repeat an image make intervals too narrow.
+
+`bootstrap_interval` takes arrays and a statistic. What is linear in the rows, or depends on them through counts alone,
+needs no resampled arrays: `resampled_weights` draws how often each row occurs, `resampled_counts` how often each cell
+of a table, at a cost that does not grow with the rows. `percentile_interval` and `recentred_interval` read an interval
+off the values of the resamples; `wilson_interval` is the closed form for one proportion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, rows, vector
 
-__all__ = ["Interval", "bootstrap_interval", "paired_difference_interval"]
+__all__ = [
+    "Interval",
+    "bootstrap_interval",
+    "compared_intervals",
+    "paired_difference_interval",
+    "percentile_interval",
+    "recentred_interval",
+    "resampled_counts",
+    "resampled_weights",
+    "wilson_interval",
+]
 
-_BLOCK = 1 << 20  # index entries per block of resamples: bounds the memory
+Floats = NDArray[np.float64]
+_BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
+_WEIGHTS = 1 << 23  # entries of a block of weights
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,68 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def percentile_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
+    """The middle `level` of the values (resamples,) that a statistic takes."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def recentred_interval(
+    value: float, values: Floats, bounds: tuple[float, float] = (-np.inf, np.inf), level: float = 0.95
+) -> tuple[float, float]:
+    """`percentile_interval`, moved so that the mean of `values` is `value`, and cut at the `bounds` of the statistic.
+
+    For statistics that a resample pushes one way, such as a maximum over groups: their percentiles can miss the value
+    itself. `value` is never cut off.
+    """
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) + (value - values.mean())
+    return float(min(value, max(low, bounds[0]))), float(max(value, min(high, bounds[1])))
+
+
+def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion: closed form, of a width above 0 also where hits is 0 or n.
+
+    Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+
+    >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
+    [0.0, 0.1611]
+
+    Raises:
+        InvalidInputError: no rows, hits outside 0 .. n, a level outside (0, 1).
+    """
+    if not 0 < level < 1 or not 0 <= hits <= n or n < 1:
+        raise InvalidInputError(f"expected 0 <= hits <= n, n >= 1 and a level in (0, 1), got {hits}, {n}, {level}")
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    share = hits / n
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    low = 0.0 if hits == 0 else (centre - half) / scale
+    return low, 1.0 if hits == n else (centre + half) / scale
+
+
+def resampled_weights(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.int32]]:
+    """How often each of n rows is in each bootstrap resample of n rows: blocks (b, n), whose rows sum to n."""
+    rng = np.random.default_rng(seed)
+    for b in _blocks(_WEIGHTS // n, resamples):
+        block = np.empty((b, n), dtype=np.int32)
+        for one in block:  # by itself: its counts stay in the cache
+            one[:] = np.bincount(rng.integers(n, size=n), minlength=n)
+        yield block
+
+
+def resampled_counts(counts: NDArray[np.integer], resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """The table of counts in each bootstrap resample of the rows that it counts: blocks (b, *counts.shape).
+
+    Rows of one cell are interchangeable, so resamples of n rows are multinomial counts over the cells: the very
+    distribution that drawing n rows has. A table of n ones gives the weights of n rows.
+    """
+    rng, n = np.random.default_rng(seed), int(counts.sum())
+    shares = counts.reshape(-1) / n
+    for b in _blocks(_BLOCK // counts.size, resamples):
+        yield rng.multinomial(n, shares, size=b).reshape(b, *counts.shape)
 
 
 def bootstrap_interval(
@@ -70,20 +152,52 @@ def bootstrap_interval(
     0.625 [0.250, 0.875]
     """
     data = [rows(array, f"arrays[{i}]") for i, array in enumerate(arrays)]
-    _check(data, level, resamples, paired or clusters is not None)
     if statistic is None:
-        statistic, vectorized = _averages, True
-    drawn = np.concatenate(
-        [
-            _evaluate(statistic, [a[i] for a, i in zip(data, index, strict=True)], vectorized)
-            for index in _indices(data, resamples, np.random.default_rng(seed), paired, clusters)
-        ]
-    )
-    value = float(_evaluate(statistic, [a[None] for a in data], vectorized)[0])
-    if not np.isfinite([value, *drawn]).all():
-        raise InvalidInputError(f"statistic: {np.sum(~np.isfinite(drawn))} of {resamples} resamples are not finite")
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high), level, max(map(len, data)), resamples)
+        statistic, vectorized = _means, True
+    value, drawn = _bootstrap(data, statistic, vectorized, level, resamples, seed, paired, clusters)
+    return Interval(float(value[0]), *percentile_interval(drawn[:, 0], level), level, max(map(len, data)), resamples)
+
+
+def compared_intervals(
+    values: Mapping[str, Values],
+    *shared: Values,
+    base: str = "none",
+    statistic: Callable[..., Any] | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    clusters: Values | None = None,
+    vectorized: bool = False,
+) -> dict[str, tuple[Interval, Interval | None]]:
+    """Name -> interval of statistic(values, *shared), and of its paired difference to that of `base` (None for it).
+
+    Much narrower than the difference of two intervals where two methods err on the same images: all names see the same
+    resamples. The intervals are those of `bootstrap_interval` and `paired_difference_interval`; each name is measured
+    once per resample. Without `base` among the names there are no differences. Arguments and Raises: see
+    `bootstrap_interval`.
+    """
+    measure, batched = (_means, True) if statistic is None else (statistic, vectorized)
+    names = list(values)
+    data = [rows(array, name) for name, array in values.items()]
+    data += [rows(array, f"shared[{i}]") for i, array in enumerate(shared)]
+
+    def measure_all(*drawn: np.ndarray) -> np.ndarray:
+        rest = drawn[len(names) :]
+        return np.stack([measure(one, *rest) for one in drawn[: len(names)]], axis=-1)
+
+    value, drawn = _bootstrap(data, measure_all, batched, level, resamples, seed, True, clusters)
+
+    def interval(point: float, of: Floats) -> Interval:
+        return Interval(float(point), *percentile_interval(of, level), level, len(data[0]), resamples)
+
+    compared: dict[str, tuple[Interval, Interval | None]] = {}
+    for i, name in enumerate(names):
+        change = None
+        if base in values and name != base:
+            j = names.index(base)
+            change = interval(value[i] - value[j], drawn[:, i] - drawn[:, j])
+        compared[name] = interval(value[i], drawn[:, i]), change
+    return compared
 
 
 def paired_difference_interval(
@@ -101,45 +215,54 @@ def paired_difference_interval(
     Much narrower than the difference of two intervals where both methods err on the same images. Arguments and
     Raises: see `bootstrap_interval`.
     """
-    measure = statistic or _average
+    measure: Callable[..., Any] = statistic or np.mean
 
     def difference(first: np.ndarray, second: np.ndarray, *rest: np.ndarray) -> float:
         return float(measure(second, *rest)) - float(measure(first, *rest))
 
-    return bootstrap_interval(
-        before,
-        after,
-        *shared,
-        statistic=difference,
-        level=level,
-        resamples=resamples,
-        seed=seed,
-        clusters=clusters,
-    )
+    settings: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed, "clusters": clusters}
+    return bootstrap_interval(before, after, *shared, statistic=difference, **settings)
 
 
-def _check(data: list[np.ndarray], level: float, resamples: int, same_length: bool) -> None:
+def _means(values: np.ndarray) -> np.ndarray:
+    return values.reshape(len(values), -1).mean(1)
+
+
+def _bootstrap(
+    data: list[np.ndarray],
+    statistic: Callable[..., Any],
+    vectorized: bool,
+    level: float,
+    resamples: int,
+    seed: int,
+    paired: bool,
+    clusters: Values | None,
+) -> tuple[Floats, Floats]:
+    """The m values of a statistic, (m,) of the data and (resamples, m) of its resamples."""
     lengths = [len(array) for array in data]
-    if not data or (same_length and len(set(lengths)) > 1):
+    if not data or ((paired or clusters is not None) and len(set(lengths)) > 1):
         raise InvalidInputError(f"arrays: expected one or more arrays of one length, got lengths {lengths}")
     if not 0 < level < 1:
         raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     if resamples < 1:
         raise InvalidInputError(f"resamples: expected at least 1, got {resamples}")
 
+    def gathered(index: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [array[i] for array, i in zip(data, index, strict=True)]
 
-def _average(values: np.ndarray) -> float:
-    return float(values.mean())
+    def measure(index: list[np.ndarray]) -> Floats:
+        """(b, m) of the rows (b, n) of every array; a loop gathers one resample at a time, which stays in the cache."""
+        alone = zip(*index, strict=True)
+        drawn = statistic(*gathered(index)) if vectorized else [statistic(*gathered(one)) for one in alone]
+        return np.asarray(drawn, dtype=np.float64).reshape(len(index[0]), -1)
 
-
-def _averages(values: np.ndarray) -> np.ndarray:
-    return values.reshape(len(values), -1).mean(1)
-
-
-def _evaluate(statistic: Callable[..., Any], resampled: list[np.ndarray], vectorized: bool) -> np.ndarray:
-    """The statistic (b,) of b resamples, arrays (b, n, ...)."""
-    found = statistic(*resampled) if vectorized else [statistic(*row) for row in zip(*resampled, strict=True)]
-    return np.asarray(found, dtype=np.float64).reshape(len(resampled[0]))
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([measure(index) for index in _indices(data, resamples, rng, paired, clusters)])
+    value = measure([np.arange(n)[None] for n in lengths])[0]
+    if not (np.isfinite(value).all() and np.isfinite(drawn).all()):
+        bad = (~np.isfinite(drawn)).any(axis=1).sum()
+        raise InvalidInputError(f"statistic: {bad} of {resamples} resamples are not finite")
+    return value, drawn
 
 
 def _indices(
@@ -147,28 +270,30 @@ def _indices(
 ) -> Iterator[list[np.ndarray]]:
     """Blocks of resamples: for each array the indices (b, n) of the rows that are drawn."""
     if clusters is not None:
-        yield from ([index[None]] * len(data) for index in _clustered(data, resamples, rng, clusters))
+        yield from ([index[None]] * len(data) for index in _clustered(len(data[0]), resamples, rng, clusters))
         return
     lengths = [len(array) for array in data]
-    block = max(1, _BLOCK // max(lengths))
-    for start in range(0, resamples, block):
-        b = min(block, resamples - start)
+    for b in _blocks(_BLOCK // max(lengths), resamples):
         if paired:
             yield [rng.integers(lengths[0], size=(b, lengths[0]))] * len(data)
         else:
             yield [rng.integers(n, size=(b, n)) for n in lengths]
 
 
-def _clustered(
-    data: list[np.ndarray], resamples: int, rng: np.random.Generator, clusters: Values
-) -> Iterator[np.ndarray]:
+def _clustered(n: int, resamples: int, rng: np.random.Generator, clusters: Values) -> Iterator[np.ndarray]:
     """Rows of one resample at a time: clusters with replacement, then rows inside each with replacement."""
     label = vector(clusters, "clusters")
-    if len(label) != len(data[0]):
-        raise InvalidInputError(f"clusters: expected one label per row ({len(data[0])}), got {len(label)}")
+    if len(label) != n:
+        raise InvalidInputError(f"clusters: expected one label per row ({n}), got {len(label)}")
     _, index, sizes = np.unique(label, return_inverse=True, return_counts=True)
     members, starts = np.argsort(index, kind="stable"), np.cumsum(sizes) - sizes
     for _ in range(resamples):
         chosen = rng.integers(len(sizes), size=len(sizes))
         size = np.repeat(sizes[chosen], sizes[chosen])
         yield members[np.repeat(starts[chosen], sizes[chosen]) + (rng.random(len(size)) * size).astype(np.int64)]
+
+
+def _blocks(size: int, count: int) -> Iterator[int]:
+    """Sizes of blocks that add up to `count`, none above `size` or 1."""
+    for start in range(0, count, max(size, 1)):
+        yield min(max(size, 1), count - start)

@@ -45,10 +45,10 @@ def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int 
         return credit / high.shape[1]
 
     settings: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
-    found = bootstrap_interval(
+    interval = bootstrap_interval(
         levels[is_wrong], levels[~is_wrong], statistic=area, paired=False, vectorized=True, **settings
     )
-    return replace(found, n=len(levels))
+    return replace(interval, n=len(levels))
 
 
 def precision_among_lowest(
@@ -71,8 +71,8 @@ def precision_among_lowest(
         below, tied = drawn < last, drawn == last
         places = k - below.sum(axis=1)
         of_tied = places * (tied & bad).sum(axis=1) / tied.sum(axis=1)
-        found: NDArray[np.float64] = ((below & bad).sum(axis=1) + of_tied) / k
-        return found
+        share_wrong: NDArray[np.float64] = ((below & bad).sum(axis=1) + of_tied) / k
+        return share_wrong
 
     return bootstrap_interval(
         levels, is_wrong, statistic=precision, level=level, resamples=resamples, seed=seed, vectorized=True

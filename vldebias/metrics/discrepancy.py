@@ -1,15 +1,33 @@
-"""Discrepancy of generated images: how far the attribute frequencies are from uniform (eq. 7.2 of the thesis)."""
+"""Discrepancy of generated images: how far the attribute frequencies are from uniform (eq. 7.2 of the thesis).
+
+`discrepancy` takes the labels of some images; the functions of counts (..., |A|) take many prompts at once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, vector
 
-__all__ = ["AttributeShares", "attribute_shares", "discrepancy"]
+__all__ = [
+    "AttributeShares",
+    "attribute_shares",
+    "deviation_ratio",
+    "deviation_ratios",
+    "discrepancies",
+    "discrepancy",
+    "kl_divergences",
+    "kl_from_uniform",
+    "shares_radius",
+    "squared_discrepancies",
+]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.integer] | Floats
 
 
 @dataclass(frozen=True)
@@ -23,7 +41,17 @@ class AttributeShares:
     @property
     def discrepancy(self) -> float:
         """sqrt(sum_a (share_a - 1/|A|)^2), eq. 7.2."""
-        return float(np.linalg.norm(np.asarray(self.shares) - 1 / len(self.shares)))
+        return float(np.sqrt(_from_uniform(np.asarray(self.shares))))
+
+    @property
+    def deviation_ratio(self) -> float:
+        """max_a |share_a - 1/|A|| / (1 - 1/|A|), see `deviation_ratio`."""
+        return float(deviation_ratios(np.asarray(self.shares)))
+
+    @property
+    def kl_from_uniform(self) -> float:
+        """sum_a share_a log(share_a |A|), see `kl_from_uniform`."""
+        return float(kl_divergences(np.asarray(self.shares)))
 
 
 def attribute_shares(labels: Values, n_groups: int, *, unknown: int | None = None) -> AttributeShares:
@@ -61,3 +89,90 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
     0.3535533905932738
     """
     return attribute_shares(labels, n_groups, unknown=unknown).discrepancy
+
+
+def discrepancies(counts: Counts) -> Floats:
+    """Eq. 7.2 (...) from counts of the values (..., |A|); sqrt(1 - 1/|A|), its maximum, where nothing was counted."""
+    return np.sqrt(_squares(counts))
+
+
+def squared_discrepancies(counts: Counts) -> Floats:
+    """Unbiased estimates (...) of the squared discrepancy, from counts of the values (..., |A|).
+
+    The plain square of n images is too large by (1 - sum_a p_a^2) / n on average, of which
+    (1 - sum_a share_a^2) / (n - 1) is an unbiased estimate. It may be negative. With fewer than two images there is
+    none, and the maximum 1 - 1/|A| stands for it.
+    """
+    n = counts.sum(axis=-1)
+    shares = counts / np.maximum(n, 1)[..., None]
+    spread = (1 - (shares**2).sum(axis=-1)) / np.maximum(n - 1, 1)
+    return np.where(n > 1, _squares(counts) - spread, 1 - 1 / counts.shape[-1])
+
+
+def shares_radius(counts: NDArray[np.integer], *, resamples: int = 2000, seed: int = 0, level: float = 0.95) -> Floats:
+    """How far the shares of each row of counts (p, |A|) may be from the true ones: (p,) L2 distances at `level`.
+
+    By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
+    inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
+    resamples of the images, to which half an image of each value is added, or images that all show one value would pass
+    for certain. No bound at all, sqrt(1 - 1/|A|), where nothing was counted.
+    """
+    rng = np.random.default_rng(seed)
+    values, n = counts.shape[1], counts.sum(axis=1)
+    centres = (counts + 0.5) / (n + values / 2)[:, None]
+    radius = np.full(len(counts), np.sqrt(1 - 1 / values))
+    for i in np.flatnonzero(n):
+        drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
+        radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), level)
+    return radius
+
+
+def deviation_ratio(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:
+    """max_a |N_a / N - 1/|A|| / (1 - 1/|A|), in [0, 1]: 0 is uniform, 1 is one value alone.
+
+    What is reported over the 36 professions of WinoBias: Gandikota et al., "Unified Concept Editing in Diffusion
+    Models" (2024). Few images bias it upwards. Unknown rows are left out. Arguments and Raises: see `attribute_shares`.
+
+    >>> deviation_ratio([0, 0, 0, 1], 2)
+    0.5
+    """
+    return attribute_shares(labels, n_groups, unknown=unknown).deviation_ratio
+
+
+def kl_from_uniform(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:
+    """KL(shares || uniform) = sum_a f_a log(f_a |A|) in nats, in [0, log |A|]; 0 log 0 is 0.
+
+    What is reported by Zhang et al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023). Few images bias it upwards:
+    n fair draws have about (|A| - 1) / (2 n). Unknown rows are left out. Arguments and Raises: see `attribute_shares`.
+
+    >>> kl_from_uniform([1, 1, 1], 2)
+    0.6931471805599453
+    """
+    return attribute_shares(labels, n_groups, unknown=unknown).kl_from_uniform
+
+
+def deviation_ratios(counts: Counts) -> Floats:
+    """`deviation_ratio` over the last axis of counts or shares (..., |A|); 1 where nothing was counted."""
+    values, n = counts.shape[-1], counts.sum(axis=-1)
+    shares = counts / np.where(n > 0, n, 1)[..., None]
+    ratio: Floats = np.abs(shares - 1 / values).max(axis=-1) / (1 - 1 / values)
+    return np.where(n > 0, ratio, 1.0)
+
+
+def kl_divergences(counts: Counts) -> Floats:
+    """`kl_from_uniform` over the last axis of counts or shares (..., |A|); log |A| where nothing was counted."""
+    values, n = counts.shape[-1], counts.sum(axis=-1)
+    shares = counts / np.where(n > 0, n, 1)[..., None]
+    terms = shares * np.log(np.where(shares > 0, shares * values, 1.0))
+    return np.where(n > 0, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
+
+
+def _from_uniform(shares: Floats) -> Floats:
+    """sum_a (share_a - 1/|A|)^2 over the last axis."""
+    squares: Floats = ((shares - 1 / shares.shape[-1]) ** 2).sum(axis=-1)
+    return squares
+
+
+def _squares(counts: Counts) -> Floats:
+    n = counts.sum(axis=-1)
+    return np.where(n > 0, _from_uniform(counts / np.where(n > 0, n, 1)[..., None]), 1 - 1 / counts.shape[-1])

@@ -15,7 +15,7 @@ import numpy as np
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, vectors
 
-__all__ = ["GroupAccuracy", "average_accuracy", "gap", "group_accuracy", "worst_group_accuracy"]
+__all__ = ["GroupAccuracy", "average_accuracy", "gap", "group_accuracy", "worst_group_accuracy", "worst_group_auc"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +108,31 @@ def average_accuracy(
 def gap(predictions: Values, labels: Values, groups: Values) -> float:
     """Average (micro) minus worst-group accuracy, >= 0. Raises: see `group_accuracy`."""
     return group_accuracy(predictions, labels, groups).gap
+
+
+def worst_group_auc(scores: Values, positive: Values, groups: Values) -> float:
+    """min_g AUC_g: how well a score tells positive rows from the others inside each group; ties count half.
+
+    For groups that are values of the attribute, not of the label: in Waterbirds the two backgrounds. As Seth et al.
+    and others report it, the group with the lowest area counts.
+
+    Args:
+        scores: (n,), finite; high for positive rows. positive: (n,) truth values. groups: (n,) labels.
+
+    Raises:
+        InvalidInputError: see `group_accuracy`; a group that has rows of one kind alone.
+
+    >>> worst_group_auc([0.9, 0.1, 0.4, 0.6], [1, 0, 1, 0], ["a", "a", "b", "b"])
+    0.0
+    """
+    score, true, group = vectors(scores=scores, positive=positive, groups=groups)
+    names, index = codes(group, None)
+    right, areas = true.astype(bool), []
+    for code, name in enumerate(names.tolist()):
+        inside = index == code
+        high, low = score[inside & right].astype(float), np.sort(score[inside & ~right].astype(float))
+        if not len(high) or not len(low):
+            raise InvalidInputError(f"groups: expected positive and other rows in every group, {name!r} has one kind")
+        below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+        areas.append(float(below.mean() / (2 * len(low))))
+    return min(areas)

@@ -1,11 +1,8 @@
-"""Skew of many rankings at once, and of rankings of resampled galleries: linear in what is looked at.
-
-`max_skew`, `min_skew` and `ndkl` of `vldebias.metrics` take one query; the functions here take the first k results of r
-rankings, be they of r queries or of one query on r bootstrap resamples of the gallery. Definitions: Geyik et al.,
-"Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5.
+"""Rankings of a gallery: of its images by queries, of its resamples, and by chance; linear in what is looked at.
 
 A resample of the gallery needs no new sort: it holds row i of the gallery w_i times, so its ranking is the old one with
-each row repeated w_i times (`resampled_rankings`), and only about k rows of it have to be read.
+each row repeated w_i times (`resampled_rankings`), and only about k rows of it have to be read. Nor does a gallery have
+to be sorted whole: `top_rankings` has the first k of millions of rows from blocks of scores.
 """
 
 from __future__ import annotations
@@ -14,15 +11,18 @@ from collections.abc import Iterator
 from math import ceil, sqrt
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["log_ratios", "ndkls", "random_rankings", "rankings", "resampled_rankings", "resampled_weights"]
+__all__ = ["first_hits", "random_rankings", "rankings", "reach", "resampled_rankings", "top_rankings"]
 
 Rows = NDArray[np.intp]
-Floats = NDArray[np.float64]
-_BLOCK = 1 << 23  # entries of a block of resamples: bounds the memory
+_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
+_SCORES = 1 << 24  # scores that are held at once
+_ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
 
 
 def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 0) -> Rows:
@@ -38,101 +38,153 @@ def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 
     """
     if scores.ndim != 2 or np.isnan(scores).any():
         raise InvalidInputError(f"scores: expected (q, n) without NaN, got shape {scores.shape}")
-    if ties not in ("stable", "random"):
-        raise InvalidInputError(f"ties: expected 'stable' or 'random', got {ties!r}")
-    n = scores.shape[1]
-    order = np.arange(n) if ties == "stable" else np.random.default_rng(seed).permutation(n)
+    order = _order(scores.shape[1], ties, seed)
     return order[np.argsort(-scores[:, order], axis=1, kind="stable")]
 
 
-def log_ratios(groups: NDArray[np.integer], k: int, prior: Floats, *, floor: float = 0.0) -> Floats:
-    """log(max(r_{a,k}, floor) / p_a) (r, g) of the first k of r rankings; MaxSkew@k is the maximum of a row.
+def top_rankings(queries: Tensor, items: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
+    """The first k rows (q, k) of `rankings` by inner product in float64, without sorting or keeping all scores.
+
+    Candidates come from float32 products in blocks of rows; they are ordered by float64 products, rounded to twelve
+    decimals. A float32 product errs by less than (d + 2) 2^-24 ||a|| ||b||: where a row that is no candidate could be
+    among the first k by that bound, there are more candidates, so the ranks are exact.
 
     Args:
-        groups: (r, m) group codes in the order of each ranking, m >= k.
-        prior: p (g,), or (r, g) where it differs between rankings; a group that has no prior takes no part (NaN).
-        floor: shares r_{a,k} below it count as `floor`.
+        queries, items: (q, d) and (n, d) embeddings of one space.
+        k: 1 .. n.
+        ties, seed: see `rankings`.
+
+    Raises:
+        InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n, or another tie rule.
     """
-    top = groups[:, :k]
-    if k < 1 or top.shape[1] < k:
-        raise InvalidInputError(f"k: expected 1 .. {groups.shape[1]}, the length of the rankings, got {k}")
-    count, g = len(top), prior.shape[-1]
-    cell = np.arange(count)[:, None] * g + top
-    shares = np.bincount(cell.ravel(), minlength=count * g).reshape(count, g) / k
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(prior > 0, np.log(np.maximum(shares, floor) / prior), np.nan)
+    _check_pair(queries, items)
+    n, d = items.shape
+    if not 1 <= k <= n:
+        raise InvalidInputError(f"k: expected 1 .. {n}, the rows that are ranked, got {k}")
+    order = _order(n, ties, seed)
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    # float32 lengths are off by less than a thousandth; float16 ones would overflow, a block at a time takes no memory
+    longest = torch.stack([torch.linalg.vector_norm(b.float(), dim=1).max() for b in items.split(1 << 14)]).max()
+    lengths = torch.linalg.vector_norm(queries.double(), dim=1)
+    error = 1.001 * (d + 2) * 2.0**-24 * longest.double() * lengths
+    if not torch.isfinite(error).all():
+        raise InvalidInputError("queries and items: expected finite values")
+    top, open_ = np.empty((len(queries), k), dtype=np.intp), torch.arange(len(queries))
+    candidates = min(n, k + 64)
+    while len(open_):
+        least, rows = _candidates(queries[open_], items, candidates)
+        undecided = []
+        for query, threshold, found in zip(open_.tolist(), least.tolist(), rows, strict=True):
+            exact = (items[found].double() @ queries[query].double()).numpy().round(_ROUND)
+            best = np.lexsort((place[found.numpy()], -exact))[:k]
+            top[query] = found.numpy()[best]
+            if candidates < n and exact[best[-1]] <= threshold + float(error[query]) + 10.0**-_ROUND:
+                undecided.append(query)
+        open_, candidates = torch.tensor(undecided, dtype=torch.int64), min(n, 4 * candidates)
+    return top
 
 
-def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
-    """NDKL@k (r,) of r rankings; arguments as in `log_ratios`.
-
-    With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a log p_a. The row at
-    place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c, with c the rows of its group so far. So
-    NDKL is a weighted sum over places: linear in k, whatever the number of groups.
-    """
-    top = groups[:, :k]
-    if k < 1 or top.shape[1] < k:
-        raise InvalidInputError(f"k: expected 1 .. {groups.shape[1]}, the length of the rankings, got {k}")
-    places = np.arange(1, k + 1)
-    discount = 1 / np.log2(places + 1)
-    later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
-    c_log_c = np.append(0.0, places * np.log(places))
-    with np.errstate(divide="ignore"):
-        logs = np.broadcast_to(np.log(prior), (len(top), prior.shape[-1]))
-    terms = np.diff(c_log_c)[_seen(top) - 1] - np.take_along_axis(logs, top.astype(np.intp), axis=1)
-    found = (terms @ later - discount @ np.log(places)) / discount.sum()
-    return np.maximum(found, 0.0)  # below 0 by rounding alone
+def _candidates(queries: Tensor, items: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The m highest float32 products of every query: the lowest of them (q,), and their rows (q, m)."""
+    texts, block = queries.float(), max(1, _SCORES // max(len(queries), 1))
+    values, rows = texts.new_empty(len(texts), 0), torch.empty(len(texts), 0, dtype=torch.int64)
+    for start in range(0, len(items), block):
+        scores = texts @ items[start : start + block].float().T
+        best, index = scores.topk(min(m, scores.shape[1]), dim=1)
+        both = torch.cat([values, best], dim=1)
+        values, kept = both.topk(min(m, both.shape[1]), dim=1)
+        rows = torch.cat([rows, index + start], dim=1).gather(1, kept)
+    return values[:, -1], rows
 
 
-def _seen(groups: NDArray[np.integer]) -> NDArray[np.intp]:
-    """How many of the first i rows, row i included, have the group of row i; (r, k), from 1."""
-    order = np.argsort(groups, axis=1, kind="stable")
-    by_group = np.take_along_axis(groups, order, axis=1)
-    place = np.arange(groups.shape[1])
-    first = np.ones(groups.shape, dtype=bool)
-    first[:, 1:] = by_group[:, 1:] != by_group[:, :-1]
-    start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
-    seen = np.empty(groups.shape, dtype=np.intp)
-    np.put_along_axis(seen, order, place - start + 1, axis=1)
-    return seen
-
-
-def resampled_weights(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.int32]]:
-    """How often each of n rows is in each bootstrap resample of n rows: blocks (b, n), whose rows sum to n."""
-    rng = np.random.default_rng(seed)
-    for b in _blocks(n, resamples):
-        drawn = rng.integers(n, size=(b, n)) + np.arange(b)[:, None] * n
-        yield np.bincount(drawn.ravel(), minlength=b * n).reshape(b, n).astype(np.int32)
+def _order(n: int, ties: str, seed: int) -> Rows:
+    """The order (n,) in which rows of equal scores stand."""
+    if ties not in ("stable", "random"):
+        raise InvalidInputError(f"ties: expected 'stable' or 'random', got {ties!r}")
+    return np.arange(n) if ties == "stable" else np.random.default_rng(seed).permutation(n)
 
 
 def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
-    """The first k rows of `count` random orders of n rows: blocks (b, k)."""
+    """The first k rows of `count` random orders of n rows: blocks (b, k).
+
+    Where k is a small part of n, k rows are drawn one by one, at a cost that does not grow with n; else n are permuted.
+    """
     rng = np.random.default_rng(seed)
-    for b in _blocks(n, count):
-        yield rng.permuted(np.tile(np.arange(n), (b, 1)), axis=1)[:, :k]
-
-
-def _blocks(n: int, count: int) -> Iterator[int]:
-    """Sizes that add up to `count`, such that a block of rows of n entries fits in memory."""
-    size = max(1, _BLOCK // n)
+    few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
+    width = k if few else n
+    size = max(1, _BLOCK // width)
     for start in range(0, count, size):
-        yield min(size, count - start)
+        b = min(size, count - start)
+        if few:
+            yield np.stack([rng.choice(n, k, replace=False) for _ in range(b)])
+        else:
+            yield rng.permuted(np.tile(np.arange(n), (b, 1)), axis=1)[:, :k]
+
+
+def reach(k: int, n: int) -> int:
+    """Rows of a ranking of n that hold k rows of a resample, but for a chance of about 1e-14."""
+    return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
 def resampled_rankings(ranking: Rows, weights: NDArray[np.integer], k: int) -> Rows:
-    """The first k rows (b, k) of one ranking (n,) in each of b resamples of the gallery, weights (b, n).
+    """The first k rows (b, k) of one ranking (m,) in each of b resamples of the gallery, whose rows weigh (b, n).
 
     A row that was drawn twice stands twice: equal scores keep the order of the ranking. Only as many rows are read as
     hold k in every resample.
+
+    Raises:
+        InvalidInputError: a resample holds fewer than k rows of the ranking.
     """
-    n = len(ranking)
-    reach = min(n, k + ceil(8 * sqrt(k)) + 32)  # enough but for a chance of about 1e-14, looked after below
+    m = len(ranking)
+    read = reach(k, m)
     while True:
-        held = np.cumsum(weights[:, ranking[:reach]], axis=1)
-        if reach == n or held[:, -1].min() >= k:
+        held = np.cumsum(weights[:, ranking[:read]], axis=1)
+        if read == m or held[:, -1].min() >= k:
             break
-        reach = min(n, 2 * reach)
+        read = min(m, 2 * read)
     if held[:, -1].min() < k:
         raise InvalidInputError(f"k: expected at most the {held[:, -1].min()} rows that a resample holds, got {k}")
     taken = np.diff(np.minimum(held, k), axis=1, prepend=0)
-    return np.repeat(np.broadcast_to(ranking[:reach], taken.shape).ravel(), taken.ravel()).reshape(len(taken), k)
+    return np.repeat(np.broadcast_to(ranking[:read], taken.shape).ravel(), taken.ravel()).reshape(len(taken), k)
+
+
+def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
+    """Items that rank ahead of the first relevant one, (q,) int64; recall@k is the mean of `first_hits(...) < k`.
+
+    Recall@k is the share of queries with a relevant item among the first k, which image-text papers call recall and
+    information retrieval calls hit rate or success. Memory grows with the number of items, never with queries x items.
+
+    Args:
+        queries, items: (q, d) and (n, d) embeddings of one space, compared by inner product.
+        query_codes, item_codes: (q,) and (n,) integers; an item is relevant where the codes agree. Of items with equal
+            scores the earlier row ranks ahead.
+
+    Raises:
+        InvalidInputError: shapes that do not fit, or a query that no item is relevant to.
+    """
+    _check_pair(queries, items)
+    if query_codes.shape != queries.shape[:1] or item_codes.shape != items.shape[:1]:
+        raise InvalidInputError(
+            f"codes: expected one per query ({len(queries)}) and item ({len(items)}), "
+            f"got {tuple(query_codes.shape)} and {tuple(item_codes.shape)}"
+        )
+    alone = ~torch.isin(query_codes, item_codes)
+    if alone.any():
+        raise InvalidInputError(f"codes: no item is relevant to {int(alone.sum())} of {len(queries)} queries")
+    size, place = max(1, _SCORES // max(1, len(items))), torch.arange(len(items), device=items.device)
+    ahead = []
+    for some, codes in zip(queries.split(size), query_codes.split(size), strict=True):
+        scores, relevant = some @ items.T, codes[:, None] == item_codes
+        best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
+        level = scores == best
+        first = (level & relevant).int().argmax(dim=1, keepdim=True)
+        ahead.append(((scores > best) | (level & (place < first))).sum(dim=1))
+    return torch.cat(ahead)
+
+
+def _check_pair(queries: Tensor, items: Tensor) -> None:
+    if queries.ndim != 2 or items.ndim != 2 or queries.shape[1] != items.shape[1]:
+        raise InvalidInputError(
+            f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
+        )

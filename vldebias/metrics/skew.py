@@ -1,20 +1,24 @@
 """Skew of a ranking: are the first k results spread over the groups as they should be?
 
-Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), with the uniform prior that
-Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Papers differ in prior, ties and empty groups, so
-all three are visible here: the prior is a parameter, ties keep the order of the rows, an empty share is raised to
-`floor`. All values are in nats and hold for one query; the figures of papers are means over queries, and
-`vldebias.metrics.rankings` has many rankings at once.
+Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5, with the
+uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Papers differ in prior, ties and
+empty groups, so all three are visible here: the prior is a parameter, ties keep the order of the rows, an empty share
+is raised to `floor`. All values are in nats. `max_skew`, `min_skew` and `ndkl` take one query, the figures of papers
+are means over queries; `log_ratios` and `ndkls` take the groups of the first results of r rankings, be they of r
+queries or of one query on r resamples of the gallery (`vldebias.metrics.rankings`).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, vector, vectors
 
-__all__ = ["max_skew", "min_skew", "ndkl"]
+__all__ = ["log_ratios", "max_skew", "min_skew", "ndkl", "ndkls"]
+
+Floats = NDArray[np.float64]
 
 
 def max_skew(
@@ -75,41 +79,86 @@ def ndkl(
 
     k: length of the ranking that is looked at; None for all n rows. Other arguments and Raises: see `max_skew`.
     """
-    names, ranked, p = _ranking(scores, groups, prior, n_groups)
-    k = _check_k(len(ranked) if k is None else k, len(ranked))
+    ranked, p = _ranking(scores, groups, prior, n_groups)
+    return float(ndkls(ranked, ranked.shape[1] if k is None else k, p)[0])
+
+
+def log_ratios(groups: NDArray[np.integer], k: int, prior: Floats, *, floor: float = 0.0) -> Floats:
+    """log(max(r_{a,k}, floor) / p_a) (r, g) of the first k of r rankings; MaxSkew@k is the maximum of a row.
+
+    Args:
+        groups: (r, m) group codes in the order of each ranking, m >= k.
+        prior: p (g,), or (r, g) where it differs between rankings; a group that has no prior takes no part (NaN).
+        floor: shares r_{a,k} below it count as `floor`.
+
+    Raises:
+        InvalidInputError: k outside 1 .. m.
+    """
+    top = _first(groups, k)
+    count, g = len(top), prior.shape[-1]
+    cell = np.arange(count)[:, None] * g + top
+    shares = np.bincount(cell.ravel(), minlength=count * g).reshape(count, g) / k
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(prior > 0, np.log(np.maximum(shares, floor) / prior), np.nan)
+
+
+def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
+    """NDKL@k (r,) of r rankings; arguments and Raises as in `log_ratios`.
+
+    With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a log p_a. The row at
+    place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c, with c the rows of its group so far. So
+    NDKL is a weighted sum over places: linear in k, whatever the number of groups.
+    """
+    top = _first(groups, k)
     places = np.arange(1, k + 1)
-    shares = np.cumsum(ranked[:k, None] == np.arange(len(names)), axis=0) / places[:, None]
-    logs = np.log(np.where(shares > 0, shares, 1.0) / p)  # 0 log 0 = 0
     discount = 1 / np.log2(places + 1)
-    return float(discount @ (shares * logs).sum(1) / discount.sum())
+    later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
+    c_log_c = np.append(0.0, places * np.log(places))
+    with np.errstate(divide="ignore"):
+        logs = np.broadcast_to(np.log(prior), (len(top), prior.shape[-1]))
+    terms = np.diff(c_log_c)[_occurrence(top) - 1] - np.take_along_axis(logs, top.astype(np.intp), axis=1)
+    values = (terms @ later - discount @ np.log(places)) / discount.sum()
+    return np.maximum(values, 0.0)  # below 0 by rounding alone
+
+
+def _occurrence(groups: NDArray[np.integer]) -> NDArray[np.intp]:
+    """How many of the first i rows, row i included, have the group of row i; (r, k), from 1."""
+    order = np.argsort(groups, axis=1, kind="stable")
+    by_group = np.take_along_axis(groups, order, axis=1)
+    place = np.arange(groups.shape[1])
+    first = np.ones(groups.shape, dtype=bool)
+    first[:, 1:] = by_group[:, 1:] != by_group[:, :-1]
+    start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
+    occurrence = np.empty(groups.shape, dtype=np.intp)
+    np.put_along_axis(occurrence, order, place - start + 1, axis=1)
+    return occurrence
+
+
+def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+    length = groups.shape[1]
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= length:
+        raise InvalidInputError(f"k: expected an integer between 1 and the {length} rows that are ranked, got {k!r}")
+    return groups[:, :k]
 
 
 def _log_ratios(
     scores: Values, groups: Values, k: int, prior: str | Values, floor: float, n_groups: int | None
-) -> np.ndarray:
-    """log(max(r_{a,k}, floor) / p_a) for each group a."""
+) -> Floats:
+    """log(max(r_{a,k}, floor) / p_a) (g,) of one query."""
     if not 0 <= floor <= 1:
         raise InvalidInputError(f"floor: expected a share in [0, 1], got {floor}")
-    names, ranked, p = _ranking(scores, groups, prior, n_groups)
-    shares = np.bincount(ranked[: _check_k(k, len(ranked))], minlength=len(names)) / k
-    with np.errstate(divide="ignore"):
-        return np.log(np.maximum(shares, floor) / p)
+    ranked, p = _ranking(scores, groups, prior, n_groups)
+    return log_ratios(ranked, k, p, floor=floor)[0]
 
 
 def _ranking(
     scores: Values, groups: Values, prior: str | Values, n_groups: int | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Names of the groups, group codes in the order of the ranking, and the prior."""
+) -> tuple[NDArray[np.intp], Floats]:
+    """Group codes (1, n) in the order of the ranking, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
     order = np.argsort(-score.astype(np.float64), kind="stable")
-    return names, index[order], _prior(prior, names, index)
-
-
-def _check_k(k: int, n: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= n:
-        raise InvalidInputError(f"k: expected an integer between 1 and the {n} rows that are ranked, got {k!r}")
-    return int(k)
+    return index[order][None], _prior(prior, names, index)
 
 
 def _prior(prior: str | Values, names: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -152,7 +152,9 @@ def refuses(pipe, attachment, match):
 
 def test_sd3_is_refused_and_says_what_to_do():
     pipe = tiny.own(tiny.sd3())
-    refuses(pipe, everything(pipe), r"cannot merge 'sequence.clip'.*two projections; save the projections and attach")
+    refuses(
+        pipe, everything(pipe), r"cannot merge 'sequence.clip'.*two kinds of tokens.*; save the projections and attach"
+    )
 
 
 def test_clip_skip_is_refused():

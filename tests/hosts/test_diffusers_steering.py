@@ -7,10 +7,9 @@ import diffusers_tiny as tiny
 import pytest
 import torch
 
-from vldebias.attachment import attachment_of
-from vldebias.errors import InvalidInputError
+from vldebias.api import steer
+from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.diffusers import wrap
-from vldebias.steering import steer
 
 PROMPTS = ["a photo of a doctor", "a photo of a nurse", "a photo of a female doctor"]
 SHARES = {"male": 0.5, "female": 0.5}
@@ -57,8 +56,31 @@ def test_images_through_the_whole_pipeline(make):
     assert torch.equal(latents(pipe, steering.generators(SEEDS), **call), first)
     assert torch.equal(first[2], bare[2])
     assert not torch.equal(first[:2], bare[:2])
-    with pytest.raises(InvalidInputError, match="the seeds told last are used up"):
-        latents(pipe, **call)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_draws_within_a_call(family):
+    make, call = tiny.FAMILIES[family]
+    pipe = make()
+    call = {name: value for name, value in call.items() if name in inspect.signature(pipe.encode_prompt).parameters}
+    bare = tiny.encode(pipe, [PROMPTS[0]] * 4, **call)
+    with steer(pipe, gender()) as steering:
+        steered = tiny.encode(pipe, [PROMPTS[0]] * 4, **call)
+        males = [value == "male" for value in steering.drawn]
+    assert sum(males) == 2
+    for part in wrap(make())._parts:
+        moves = (steered[part.index] - bare[part.index]).flatten(1).double()
+        alike = torch.cdist(moves, moves) < 1e-4 * moves.norm(dim=1)
+        assert torch.equal(alike, torch.tensor([[a == b for a in males] for b in males]))
+
+
+@pytest.mark.parametrize("generator", ["none", "one", "list"])
+def test_any_generator(generator):
+    pipe = tiny.sd()
+    generators = {"none": None, "one": torch.Generator().manual_seed(0), "list": [torch.Generator() for _ in range(4)]}
+    with steer(pipe, gender()) as steering:
+        tiny.draw(pipe, PROMPTS[:2], generator=generators[generator], num_images_per_prompt=2)
+        assert sorted(steering.drawn[:2]) == sorted(steering.drawn[2:]) == ["female", "male"]
 
 
 def test_an_image_has_its_value_in_any_batch():

@@ -3,14 +3,13 @@
 import copy
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import open_clip
+import open_clip_tiny
 import pytest
-import test_open_clip
 import torch
-from test_open_clip import DIM, MODELS, PROMPTS, STATED, TEXT, debias, intermediates, make_clip, same, tokenizer_for
+from open_clip_tiny import DIM, MODELS, PROMPTS, STATED, TEXT, debias, intermediates, make_clip, same, tokenizer_for
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
@@ -75,12 +74,12 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
 
 @torch.no_grad()
 def test_three_states_on_every_path(model: nn.Module, gender: PromptSet, images: Tensor, state_of: Any) -> None:
-    before, base, texts = state_of(model), seen(model, images), test_open_clip.outputs(model, images)
+    before, base, texts = state_of(model), seen(model, images), open_clip_tiny.outputs(model, images)
     attachment = debias(model, gender, side="image")
     assert list(attachment.projections) == ["image"]
     attached = seen(model, images)
     assert all(not torch.allclose(base[key], attached[key], atol=1e-5, rtol=1e-2) for key in base)
-    now = test_open_clip.outputs(model, images)
+    now = open_clip_tiny.outputs(model, images)
     for key in texts:
         assert torch.equal(now[key], texts[key]) is ("logits" not in key), key  # texts are as they were
     with attachment.disabled():
@@ -193,12 +192,12 @@ def test_merged_equals_attached(
 ) -> None:
     before, weights = state_of(model), copy.deepcopy(model.state_dict())
     attachment = debias(model, gender, keep_stated=False, strength=strength, side=side)
-    attached, texts = seen(model, images), test_open_clip.outputs(model, images)
+    attached, texts = seen(model, images), open_clip_tiny.outputs(model, images)
     attachment.merge()
     assert state_of(model) == before
     for key, value in seen(model, images).items():
         torch.testing.assert_close(value, attached[key], atol=1e-5, rtol=1e-4)
-    for key, value in test_open_clip.outputs(model, images).items():
+    for key, value in open_clip_tiny.outputs(model, images).items():
         torch.testing.assert_close(value, texts[key], atol=1e-5, rtol=1e-4)
     changed = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, weights[key])}
     assert "visual" in changed
@@ -290,7 +289,7 @@ def test_a_saved_projection_attaches_on_either_side(gender: PromptSet, images: T
         attachment.projections["image"].save_pretrained(tmp_path)
     loaded = CalibratedProjection.from_pretrained(tmp_path)
     assert loaded.space == "open_clip.joint"
-    assert loaded.image_fingerprint == resolve(model).image_fingerprint() is not None
+    assert loaded.provenance.image_fingerprint == resolve(model).image_fingerprint() is not None
     ids = tokenizer_for(model)(PROMPTS[:1])
     with debias(model, gender, keep_stated=False):
         text = model.encode_text(ids)
@@ -343,7 +342,7 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     wide = CalibratedProjection.fit(torch.randn(3, 2, DIM + 1))
     with pytest.raises(ProjectionMismatchError, match="has dim 25, 'image' has 24"):
         vldebias.debias(model, wide, side="image")
-    unknown = replace(mine, image_fingerprint=None)  # fitted on a text tower alone: its texts are compared
+    unknown = mine.stamped(image_fingerprint=None)  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()
     with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
         vldebias.debias(reading, unknown, side="image")
@@ -351,7 +350,7 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
 
 def test_what_was_fitted_on_images_belongs_to_their_tower(gender: PromptSet) -> None:
     model = make_clip()
-    means = replace(vldebias.fit_projection(model, gender, method="cali"), method="cali+equalise")
+    means = vldebias.fit_projection(model, gender, method="cali").stamped(method="cali+equalise", uses_images=True)
     vldebias.debias(model, means).remove()
     with pytest.raises(ProjectionMismatchError, match="fitted beside another image tower"):
         vldebias.debias(shifted(model, model.visual), means)

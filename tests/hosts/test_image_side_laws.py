@@ -1,4 +1,4 @@
-"""What stands between image and text: P, its transpose, or both, as `vldebias.hosts.sides` says."""
+"""What stands between image and text: P, its transpose, or both, as `vldebias.hosts.side` says."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.sides import SIDES, roles_of
+from vldebias.hosts.side import SIDES, roles_of
 from vldebias.projection import CalibratedProjection
 
 DIM = 12

@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-from test_transformers import MODELS, Case, same
+from open_clip_tiny import same
 from torch import Tensor
 from torch.nn.functional import normalize
+from transformers_tiny import MODELS, Case
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, ProjectionMismatchError, UnsupportedHostError
+from vldebias.hosts.transformers import WITH_IMAGES
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 TEXT_ONLY = [name for name in MODELS if "Text" in name]
-SEEING = [name for name in MODELS if name not in TEXT_ONLY]
+SEEING = [name for name in MODELS if name in WITH_IMAGES]
 LINEAR = [name for name in SEEING if not name.startswith(("Siglip", "Align"))]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import open_clip
+import open_clip_tiny
 import pytest
-import test_open_clip
-import test_transformers
 import torch
 import transformers
+import transformers_tiny
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -22,7 +22,9 @@ from torchvision import transforms
 
 import vldebias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.images import OPEN_CLIP, TRANSFORMERS, describe_preprocessing, image_encoder
+from vldebias.hosts.images import describe_preprocessing, image_encoder
+from vldebias.hosts.open_clip import SUPPORTED as OPEN_CLIP
+from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.miniature import load_clip, load_transformers_clip
 from vldebias.prompts import PromptSet
 
@@ -49,7 +51,7 @@ def pictures(n: int = 3) -> list[Image.Image]:
 def make(name: str) -> nn.Module:
     """A model whose features differ from image to image."""
     torch.manual_seed(1)
-    model = test_transformers.MODELS[name][0]().eval()
+    model = transformers_tiny.MODELS[name][0]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -80,10 +82,10 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
     assert encoder.fingerprint is not None
 
 
-@pytest.mark.parametrize("name", test_open_clip.MODELS)
+@pytest.mark.parametrize("name", open_clip_tiny.MODELS)
 def test_open_clip_features_are_those_of_forward(name: str) -> None:
     torch.manual_seed(1)
-    model, preprocess = test_open_clip.MODELS[name](), plain()
+    model, preprocess = open_clip_tiny.MODELS[name](), plain()
     found = image_encoder(model, preprocess).encode(pictures())
     pixels = torch.stack([preprocess(image) for image in pictures()])
     with torch.no_grad():
@@ -95,7 +97,7 @@ def test_open_clip_features_are_those_of_forward(name: str) -> None:
 
 
 def test_every_open_clip_class_is_tested() -> None:
-    assert {type(build()).__name__ for build in test_open_clip.MODELS.values()} == set(OPEN_CLIP)
+    assert {type(build()).__name__ for build in open_clip_tiny.MODELS.values()} == set(OPEN_CLIP)
 
 
 def test_the_two_libraries_agree_on_the_miniature() -> None:
@@ -135,7 +137,7 @@ def test_it_computes_in_the_precision_of_the_model(dtype: torch.dtype) -> None:
 
 def test_norms_may_be_kept_in_another_precision() -> None:
     """As open_clip's precision="fp16" does: the weights that read the pixels decide."""
-    model = test_open_clip.make_clip().bfloat16()
+    model = open_clip_tiny.make_clip().bfloat16()
     model.visual.class_embedding.data = model.visual.class_embedding.data.float()
     seen = []
     model.visual.conv1.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
@@ -144,10 +146,10 @@ def test_norms_may_be_kept_in_another_precision() -> None:
 
 
 def test_an_attachment_does_not_touch_images(gender: PromptSet) -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     encoder = image_encoder(model, plain())
     expected, digest = encoder.encode(pictures()), image_encoder(model, plain()).digest
-    with vldebias.debias(model, gender, tokenizer=test_open_clip.tokenizer_for(model)):
+    with vldebias.debias(model, gender, tokenizer=open_clip_tiny.tokenizer_for(model)):
         assert torch.equal(encoder.encode(pictures()), expected)
         assert image_encoder(model, plain()).digest == digest
 
@@ -177,7 +179,7 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
 
 
 def test_text_weights_of_open_clip_do_not_count() -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     before = digest(model)
     with torch.no_grad():
         model.text_projection.add_(1)
@@ -187,7 +189,7 @@ def test_text_weights_of_open_clip_do_not_count() -> None:
 
 def test_the_same_weights_in_another_architecture_count() -> None:
     """ViT-B-32 and ViT-B-32-quickgelu share their weights and not their features."""
-    exact, quick = test_open_clip.make_clip(), open_clip.CLIP(24, test_open_clip.VISION, test_open_clip.TEXT, True)
+    exact, quick = open_clip_tiny.make_clip(), open_clip.CLIP(24, open_clip_tiny.VISION, open_clip_tiny.TEXT, True)
     quick.load_state_dict(exact.state_dict(), strict=False)
     one, other = image_encoder(exact, plain()), image_encoder(quick.eval(), plain())
     assert one.fingerprint == other.fingerprint
@@ -197,7 +199,7 @@ def test_the_same_weights_in_another_architecture_count() -> None:
 
 def test_kinds_and_constants_of_modules_count() -> None:
     """None of them is a weight."""
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     block, found = model.visual.transformer.resblocks[0], [digest(model)]
     block.mlp.gelu = nn.ReLU()
     found.append(digest(model))
@@ -284,7 +286,7 @@ class Nameless:
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     with pytest.raises(InvalidInputError, match=r"does not say what it does.*preprocessing='a text for it'"):
         image_encoder(model, preprocess)
     assert image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing == "grey, version 1"
@@ -303,7 +305,7 @@ def test_a_processor_stands_for_its_image_processor() -> None:
 
 
 def test_names() -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     assert image_encoder(model, plain()).name == "CLIP"
     assert image_encoder(model, plain(), name="ViT-B-32/openai").name == "ViT-B-32/openai"
 
@@ -315,7 +317,7 @@ def test_names() -> None:
             nn.Linear(2, 2),
             "torch.nn.modules.linear.Linear: expected an image-text model: of open_clip CLIP, CustomText",
         ),
-        (test_transformers.make_clip_text(), "CLIPTextModelWithProjection: expected an image-text model"),
+        (transformers_tiny.make_clip_text(), "CLIPTextModelWithProjection: expected an image-text model"),
         (nn.DataParallel(nn.Linear(2, 2)), "Of a wrapper .* pass the model inside"),
         (None, "NoneType: expected an image-text model"),
     ],
@@ -329,12 +331,12 @@ def test_subclasses_are_supported() -> None:
     class Mine(open_clip.CLIP):
         pass
 
-    model = Mine(24, test_open_clip.VISION, test_open_clip.TEXT)
+    model = Mine(24, open_clip_tiny.VISION, open_clip_tiny.TEXT)
     assert image_encoder(model, plain()).dim == 24
 
 
 def test_preprocessing_that_gives_something_else_is_refused() -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     with pytest.raises(InvalidInputError, match=r"preprocess: expected open_clip's transform or .*, got <class 'int'>"):
         image_encoder(model, 3)
     with pytest.raises(InvalidInputError, match=r"expected a tensor \(3, h, w\) for an image, got Image"):
@@ -352,7 +354,7 @@ def test_a_tuple_for_an_output_is_refused() -> None:
 
 
 def test_features_of_another_shape_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     monkeypatch.setattr(model, "encode_image", lambda pixels, normalize: pixels)
     with pytest.raises(InvalidInputError, match=r"CLIP: expected features \(3, d\) of 3 images, got \(3, 3, 32, 32\)"):
         image_encoder(model, plain()).encode(pictures())

@@ -8,35 +8,37 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import open_clip
+import open_clip_tiny
 import pytest
 import test_images
-import test_open_clip
-import test_transformers
 import torch
 import transformers
+import transformers_tiny
 from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
-from vldebias.hosts.images import OPEN_CLIP, TRANSFORMERS, image_encoder
+from vldebias.hosts.images import image_encoder
+from vldebias.hosts.open_clip import SUPPORTED as OPEN_CLIP
 from vldebias.hosts.towers import Towers, checkpointing, towers
+from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.miniature import load_clip, load_transformers_clip
 from vldebias.prompts import PromptSet
 
 CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
 PATCHES = "Siglip2Model"
-NAMES = [*test_open_clip.MODELS, *(name for name in TRANSFORMERS if name != PATCHES)]
+NAMES = [*open_clip_tiny.MODELS, *(name for name in TRANSFORMERS if name != PATCHES)]
 WHOLE = ("custom", "custom-linear", "custom-identity", "coca", "SiglipModel")  # what reads all the padding
 
 
 def build(name: str, request: pytest.FixtureRequest) -> Towers:
-    if name in test_open_clip.MODELS:
+    if name in open_clip_tiny.MODELS:
         torch.manual_seed(1)
-        model = test_open_clip.MODELS[name]()
-        return towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
-    tokenizer = request.getfixturevalue(test_transformers.MODELS[name][1])
+        model = open_clip_tiny.MODELS[name]()
+        return towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
+    tokenizer = request.getfixturevalue(transformers_tiny.MODELS[name][1])
     return towers(test_images.make(name), tokenizer, test_images.PROCESSORS[name]())
 
 
@@ -48,8 +50,8 @@ def found(request: pytest.FixtureRequest) -> Towers:
 @pytest.fixture
 def clip() -> Towers:
     torch.manual_seed(1)
-    model = test_open_clip.make_clip()
-    return towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    model = open_clip_tiny.make_clip()
+    return towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
 
 
 def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -61,7 +63,7 @@ def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
 
 
 def test_every_supported_class_is_tested() -> None:
-    built = {type(make()).__name__ for make in test_open_clip.MODELS.values()}
+    built = {type(make()).__name__ for make in open_clip_tiny.MODELS.values()}
     assert built | {name for name in NAMES if name in TRANSFORMERS} | {PATCHES} == {*OPEN_CLIP, *TRANSFORMERS}
 
 
@@ -115,8 +117,8 @@ def test_a_class_with_its_own_encoder_reads_everything() -> None:
         def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
             return super().encode_text(text, normalize) * 2
 
-    model = Mine(24, test_open_clip.VISION, test_open_clip.TEXT)
-    found = towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    model = Mine(24, open_clip_tiny.VISION, open_clip_tiny.TEXT)
+    found = towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
     tokens = found.tokenize(CAPTIONS)
     assert torch.equal(found.text(tokens), slow_text(model, tokens))
 
@@ -124,8 +126,8 @@ def test_a_class_with_its_own_encoder_reads_everything() -> None:
 @pytest.mark.parametrize("more", [{"pool_type": "eos", "eos_id": 49407}, {"pool_type": "last"}, {"proj_type": "none"}])
 def test_other_ways_to_pool(more: dict[str, Any]) -> None:
     torch.manual_seed(1)
-    model = open_clip.CLIP(32, test_open_clip.VISION, {**test_open_clip.TEXT, **more}).double()
-    found = towers(model, test_open_clip.tokenizer_for(model), test_images.plain())
+    model = open_clip.CLIP(32, open_clip_tiny.VISION, {**open_clip_tiny.TEXT, **more}).double()
+    found = towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
     tokens = found.tokenize(CAPTIONS)
     assert torch.allclose(found.text(tokens), slow_text(model, tokens), atol=1e-12)
 
@@ -206,20 +208,20 @@ def test_the_miniature_and_its_twin() -> None:
     ],
 )
 def test_preprocessing_that_augmentation_could_not_follow_is_refused(preprocess: Any) -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
     with pytest.raises(
         InvalidInputError, match=r"plain images became .*expected \(3, h, w\) of one size, each channel"
     ):
-        towers(model, test_open_clip.tokenizer_for(model), preprocess)
+        towers(model, open_clip_tiny.tokenizer_for(model), preprocess)
 
 
 def test_any_function_will_do_that_normalises() -> None:
-    model = test_open_clip.make_clip()
+    model = open_clip_tiny.make_clip()
 
     def mine(image: Image.Image) -> Tensor:
         return transforms.functional.to_tensor(image.resize((32, 32))) * 4 - 1
 
-    found = towers(model, test_open_clip.tokenizer_for(model), lambda image: mine(image))
+    found = towers(model, open_clip_tiny.tokenizer_for(model), lambda image: mine(image))
     assert found.mean == (0.25,) * 3
     assert found.std == (0.25,) * 3
 
@@ -345,15 +347,15 @@ def test_patches_are_refused(request: pytest.FixtureRequest) -> None:
         build(PATCHES, request)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), test_transformers.make_clip_text(), None])
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), transformers_tiny.make_clip_text(), None])
 def test_other_models_are_refused_by_name(model: Any) -> None:
     with pytest.raises(UnsupportedHostError, match=rf"{type(model).__qualname__}: expected an image-text model"):
         towers(model, None, test_images.plain())
 
 
 def test_a_tokenizer_is_asked_for() -> None:
-    model = open_clip.CLIP(24, test_open_clip.VISION, {**test_open_clip.TEXT, "vocab_size": 100})
+    model = open_clip.CLIP(24, open_clip_tiny.VISION, {**open_clip_tiny.TEXT, "vocab_size": 100})
     with pytest.raises(InvalidInputError, match=r"pass tokenizer=open_clip\.get_tokenizer"):
         towers(model, None, test_images.plain())
     with pytest.raises(InvalidInputError, match="pass tokenizer="):
-        towers(test_transformers.make_clip(), None, transformers.CLIPImageProcessor(**test_images.CROP))
+        towers(transformers_tiny.make_clip(), None, transformers.CLIPImageProcessor(**test_images.CROP))

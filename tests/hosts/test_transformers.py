@@ -1,12 +1,8 @@
 """transformers: every supported class on all its paths, the ids that the gate reads, folding, and what is refused."""
 
 import copy
-import gc
-import pickle
 import threading
-import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +11,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers.utils import logging
+from transformers_tiny import DIM, MODELS, PROMPTS, STATED, Case, make_clip, make_clip_text, make_siglip
 
 import vldebias
 from vldebias.errors import (
@@ -23,146 +20,15 @@ from vldebias.errors import (
     ProjectionMismatchError,
     TruncatedPromptWarning,
     UnsupportedHostError,
-    VldebiasError,
 )
+from vldebias.hosts import transformers as families
 from vldebias.hosts.transformers import SUPPORTED, wrap
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
-DIM = 24
-PROMPTS = ["a photo of a doctor", "a photo of the manager", "a photo of a FEMALE doctor", "A WOMAN", "a pilot"]
-STATED = [False, False, True, True, False]
-LAYERS = {"hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 2}
-VISION = {**LAYERS, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
-CLIP_IDS = {"vocab_size": 49408, "bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
-
-
-def clip_text(**more: Any) -> dict[str, Any]:
-    return {**LAYERS, **CLIP_IDS, "max_position_embeddings": 77, "projection_dim": DIM, **more}
-
-
-def make_clip(name: str = "CLIP", **text: Any) -> nn.Module:
-    config = getattr(transformers, f"{name}Config")(
-        text_config=clip_text(**text), vision_config=VISION, projection_dim=DIM
-    )
-    return getattr(transformers, f"{name}Model")(config)
-
-
-def make_clip_text(name: str = "CLIP", **text: Any) -> nn.Module:
-    config = getattr(transformers, f"{name}TextConfig")(**clip_text(**text))
-    return getattr(transformers, f"{name}TextModelWithProjection")(config)
-
-
-def siglip_text() -> dict[str, Any]:
-    return {**LAYERS, "vocab_size": 120, "max_position_embeddings": 64, "projection_size": 32, "pad_token_id": 1}
-
-
-def make_siglip(name: str = "Siglip") -> nn.Module:
-    vision = {**VISION, "num_patches": 4} if name == "Siglip2" else VISION
-    config = getattr(transformers, f"{name}Config")(text_config=siglip_text(), vision_config=vision)
-    return getattr(transformers, f"{name}Model")(config)
-
-
-def make_siglip_text(name: str = "Siglip") -> nn.Module:
-    return getattr(transformers, f"{name}TextModel")(getattr(transformers, f"{name}TextConfig")(**siglip_text()))
-
-
-def make_chinese_clip() -> nn.Module:
-    text = {**LAYERS, "vocab_size": 40, "max_position_embeddings": 52, "initializer_range": 0.3}
-    config = transformers.ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=DIM)
-    return transformers.ChineseCLIPModel(config)
-
-
-def make_altclip() -> nn.Module:
-    text = {**LAYERS, "vocab_size": 130, "max_position_embeddings": 40, "project_dim": 32, "pad_token_id": 1}
-    config = transformers.AltCLIPConfig(text_config=text, vision_config=VISION, projection_dim=DIM)
-    return transformers.AltCLIPModel(config)
-
-
-def make_align() -> nn.Module:
-    vision = {
-        **{"image_size": 32, "kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]},
-        **{"num_block_repeats": [1], "expand_ratios": [1], "hidden_dim": 32, "depthwise_padding": []},
-    }
-    text = {**LAYERS, "vocab_size": 40, "initializer_range": 0.3}
-    config = transformers.AlignConfig(text_config=text, vision_config=vision, projection_dim=32)
-    return transformers.AlignModel(config)
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "CLIPModel": (make_clip, "clip_tokenizer"),
-    "CLIPTextModelWithProjection": (make_clip_text, "clip_tokenizer"),
-    "MetaClip2Model": (lambda: make_clip("MetaClip2"), "clip_tokenizer"),
-    "MetaClip2TextModelWithProjection": (lambda: make_clip_text("MetaClip2"), "clip_tokenizer"),
-    "CLIPSegModel": (lambda: make_clip("CLIPSeg"), "clip_tokenizer"),
-    "SiglipModel": (make_siglip, "siglip_tokenizer"),
-    "SiglipTextModel": (make_siglip_text, "siglip_tokenizer"),
-    "Siglip2Model": (lambda: make_siglip("Siglip2"), "siglip_tokenizer"),
-    "Siglip2TextModel": (lambda: make_siglip_text("Siglip2"), "siglip_tokenizer"),
-    "ChineseCLIPModel": (make_chinese_clip, "bert_tokenizer"),
-    "AltCLIPModel": (make_altclip, "roberta_tokenizer"),
-    "AlignModel": (make_align, "bert_tokenizer"),
-}
-
 
 def test_every_supported_class_is_tested() -> None:
     assert set(MODELS) == set(SUPPORTED)
-
-
-class Case:
-    """A model with its tokenizer and all the ways in which its text embedding can be had."""
-
-    def __init__(self, name: str, request: pytest.FixtureRequest) -> None:
-        make, tokenizer = MODELS[name]
-        self.name = name
-        self.make = make
-        self.model = make().eval()
-        self.tokenizer = request.getfixturevalue(tokenizer)
-        with torch.no_grad():  # the usual initial weights make all prompts nearly the same
-            for parameter in self.model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-            for module in self.model.modules():
-                if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-                    module.weight[module.padding_idx] = 0  # as from_pretrained has it
-
-    def inputs(self, prompts: list[str] = PROMPTS) -> dict[str, Tensor]:
-        padding = {"padding": "max_length", "max_length": 64} if "Siglip" in self.name else {"padding": True}
-        texts = [prompt.lower() if "Siglip" in self.name else prompt for prompt in prompts]
-        batch = self.tokenizer(texts, return_tensors="pt", **padding)
-        return {key: batch[key] for key in ("input_ids", "attention_mask")}
-
-    def pixels(self) -> dict[str, Tensor]:
-        if not self.name.startswith("Siglip2"):
-            return {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32).sin()}
-        patches = torch.linspace(-1, 1, 2 * 4 * 768).reshape(2, 4, 768).sin()
-        ones = torch.ones(2, 4, dtype=torch.long)
-        return {"pixel_values": patches, "pixel_attention_mask": ones, "spatial_shapes": ones[:, :2] * 2}
-
-    def features(self, **more: Any) -> Tensor:
-        """The embedding before it is normalised, by the shortest path."""
-        call = getattr(self.model, "get_text_features", self.model)
-        output = call(**{**self.inputs(), **more})
-        if isinstance(output, Tensor):
-            return output
-        return output.text_embeds if "text_embeds" in output else output.pooler_output
-
-    def outputs(self) -> dict[str, Tensor]:
-        """Every tensor that depends on the text embedding, by the public path that gives it."""
-        found = {"features": self.features()}
-        ids = self.inputs()["input_ids"]
-        if not hasattr(self.model, "get_text_features"):
-            found["positional"] = self.model(ids)[1 if "Siglip" in self.name else 0]
-            found["tuple"] = self.model(**self.inputs(), return_dict=False)[1 if "Siglip" in self.name else 0]
-            return found
-        output = self.model(**self.inputs(), **self.pixels())
-        found |= {"positional": self.model.get_text_features(ids).pooler_output, "forward": output.text_embeds}
-        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
-        if self.name != "AltCLIPModel":  # its forward ignores return_dict in transformers 5
-            found["tuple"] = self.model(**self.inputs(), **self.pixels(), return_dict=False)[2]
-        return found
-
-    def debias(self, prompts: Any, **more: Any) -> vldebias.Attachment:
-        return vldebias.debias(self.model, prompts, tokenizer=self.tokenizer, **more)
 
 
 @pytest.fixture(params=MODELS)
@@ -175,28 +41,6 @@ def clip(request: pytest.FixtureRequest) -> Case:
     return Case("CLIPModel", request)
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.equal(one[key], other[key]) for key in one)
-
-
-@torch.no_grad()
-def test_three_states_on_every_path(case: Case, gender: PromptSet, state_of: Any) -> None:
-    before, base = state_of(case.model), case.outputs()
-    attachment = case.debias(gender)
-    attached = case.outputs()
-    for key in base:
-        assert not torch.allclose(base[key], attached[key], atol=1e-3), key
-    with attachment.disabled():
-        assert same(case.outputs(), base)
-    assert same(case.outputs(), attached)
-    attachment.remove()
-    assert same(case.outputs(), base)
-    assert state_of(case.model) == before
-    attachment.remove()
-    assert state_of(case.model) == before
-
-
 @torch.no_grad()
 def test_every_path_gives_the_projected_embedding(case: Case, gender: PromptSet) -> None:
     base = case.outputs()
@@ -204,53 +48,15 @@ def test_every_path_gives_the_projected_embedding(case: Case, gender: PromptSet)
         attached = case.outputs()
     projection = attachment.projections["joint"]
     assert projection.space == "transformers.joint"
-    for key in ("features", "positional"):
+    for key in {"features", "positional"} & attached.keys():
         torch.testing.assert_close(attached[key], projection(base[key]))
     normalized = nn.functional.normalize(projection(base["features"]), dim=-1)
     if "forward" in attached:
         torch.testing.assert_close(attached["forward"], normalized, atol=1e-5, rtol=1e-4)
-        assert torch.equal(attached["image logits"].T, attached["text logits"])
+        if case.name != "ClapModel":  # which has a scale for each direction
+            assert torch.equal(attached["image logits"].T, attached["text logits"])
     if "tuple" in attached:
         torch.testing.assert_close(attached["tuple"], attached["forward" if "forward" in attached else "features"])
-
-
-@torch.no_grad()
-def test_stated_prompts_are_left_alone(case: Case, gender: PromptSet) -> None:
-    base = case.outputs()
-    with case.debias(gender):
-        attached = case.outputs()
-    for key in ("features", "positional"):
-        assert [torch.equal(*rows) for rows in zip(base[key], attached[key], strict=True)] == STATED, key
-
-
-@torch.no_grad()
-def test_strength(case: Case, gender: PromptSet) -> None:
-    base = case.outputs()
-    attachment = case.debias(gender, keep_stated=False, strength=0)
-    assert same(case.outputs(), base)
-    attachment.strength = 1
-    full = case.features()
-    assert not torch.allclose(full, base["features"], atol=1e-3)
-    attachment.strength = 0.5
-    torch.testing.assert_close(case.features(), (base["features"] + full) / 2, atol=1e-5, rtol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("strength", [1.0, 0.5])
-def test_merged_equals_attached(case: Case, strength: float, gender: PromptSet, state_of: Any, tmp_path: Any) -> None:
-    before = state_of(case.model)
-    attachment = case.debias(gender, keep_stated=False, strength=strength)
-    attached = case.outputs()
-    attachment.merge()
-    assert state_of(case.model) == before
-    merged = case.outputs()
-    for key in attached:
-        torch.testing.assert_close(merged[key], attached[key], atol=1e-5, rtol=1e-4, msg=key)
-    case.model.save_pretrained(tmp_path)
-    case.model = type(case.model).from_pretrained(tmp_path).eval()
-    assert same(case.outputs(), merged)
-    with pytest.raises(VldebiasError, match="part of the weights since merge"):
-        attachment.remove()
 
 
 @torch.no_grad()
@@ -269,7 +75,7 @@ def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
 
 def test_long_prompts_warn(case: Case) -> None:
     host = wrap(case.model, case.tokenizer)
-    limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512}
+    limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "Blip": 52, "Clap": 38, "VisionText": 52}
     reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
     special = host.token_counts(["doctor"])[0] - 1
     logging.set_verbosity_error()
@@ -286,25 +92,6 @@ def test_the_head_is_not_a_module_of_ours(clip: Case, gender: PromptSet) -> None
     with clip.debias(gender):
         assert list(clip.model.state_dict()) == keys
         assert [name for name, _ in clip.model.named_modules()] == names
-
-
-def test_with_restores_after_an_exception(clip: Case, gender: PromptSet, state_of: Any) -> None:
-    before = state_of(clip.model)
-    with pytest.raises(KeyError), clip.debias(gender):
-        {}["an error of the user's"]
-    assert state_of(clip.model) == before
-    assert vldebias.attachment_of(clip.model) is None
-
-
-def test_second_attachment_is_refused(clip: Case, gender: PromptSet, age: PromptSet) -> None:
-    attachment = clip.debias(gender)
-    assert vldebias.attachment_of(clip.model) is attachment
-    attached = clip.features()
-    with pytest.raises(AlreadyAttachedError, match=r"CLIPModel already carries .*tiny-gender.*\.remove\(\).*list"):
-        clip.debias(age)
-    assert torch.equal(clip.features(), attached)
-    attachment.remove()
-    clip.debias(age).remove()
 
 
 @pytest.mark.parametrize("whole_first", [True, False])
@@ -326,7 +113,7 @@ def test_one_tower_has_one_door(
 
 def test_a_pipeline_with_this_encoder_is_refused(clip_tokenizer: Any, gender: PromptSet) -> None:
     """A pipeline shares its text encoders; a model that is owned may not be among them."""
-    from vldebias.attachment import Attachment
+    from vldebias.hosts.attachment import Attachment
 
     text = make_clip_text()
 
@@ -334,6 +121,8 @@ def test_a_pipeline_with_this_encoder_is_refused(clip_tokenizer: Any, gender: Pr
         name = "Pipeline"
         owned: tuple[object, ...] = ()
         shared = (text,)
+
+        def marked(self) -> None: ...
 
         def install(self, apply: Any) -> Callable[[], None]:
             return lambda: None
@@ -345,32 +134,6 @@ def test_a_pipeline_with_this_encoder_is_refused(clip_tokenizer: Any, gender: Pr
         pytest.raises(AlreadyAttachedError, match="Pipeline already carries"),
     ):
         Attachment(Pipeline(), {})
-
-
-@torch.no_grad()
-def test_two_sets_are_solved_jointly(clip: Case, gender: PromptSet, age: PromptSet) -> None:
-    results = []
-    for sets in ([gender, age], [age, gender]):
-        with clip.debias(sets):
-            results.append(clip.features())
-    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
-    with clip.debias(gender):
-        assert not torch.allclose(clip.features(), results[0], atol=1e-3)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype, clip: Case, gender: PromptSet) -> None:
-    clip.model.to(dtype)
-    base = clip.features()
-    with clip.debias(gender, keep_stated=False) as attachment:
-        found = clip.features()
-        assert found.dtype == dtype
-        expected = attachment.projections["joint"](base.double())
-        torch.testing.assert_close(found.double(), expected, atol=torch.finfo(dtype).eps * 4, rtol=1e-2)
-        attachment.merge()
-    assert clip.model.text_projection.weight.dtype == dtype
-    torch.testing.assert_close(clip.features(), found, atol=0.1, rtol=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
@@ -390,15 +153,6 @@ def test_gradients_flow_through_the_projection(checkpointing: bool, clip: Case, 
     assert "text_projection.weight" in found
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, model.get_parameter(name).grad, atol=1e-4, rtol=1e-3)
-
-
-def test_fitting_leaves_modes_and_gradients_alone(clip: Case, gender: PromptSet) -> None:
-    clip.model.train()
-    clip.model.text_model.eval()
-    modes = [module.training for module in clip.model.modules()]
-    clip.debias(gender).remove()
-    assert [module.training for module in clip.model.modules()] == modes
-    assert all(p.grad is None for p in clip.model.parameters())
 
 
 @torch.no_grad()
@@ -455,39 +209,6 @@ def test_threads_do_not_mix_their_prompts(clip: Case, gender: PromptSet) -> None
     assert not torch.allclose(found[0], base[1], atol=1e-3)
 
 
-def test_deepcopy_follows_the_attachment(clip: Case, gender: PromptSet) -> None:
-    base = clip.features()
-    attachment = clip.debias(gender)
-    attached = clip.features()
-    original, clip.model = clip.model, copy.deepcopy(clip.model)
-    assert torch.equal(clip.features(), attached)
-    with pytest.raises(AlreadyAttachedError, match="CLIPModel: this model is a copy of one that carries an attach"):
-        clip.debias(gender)
-    attachment.remove()
-    assert torch.equal(clip.features(), base)
-    with clip.debias(gender):
-        torch.testing.assert_close(clip.features(), attached)
-    assert vldebias.attachment_of(original) is None
-
-
-def test_pickling_is_refused_while_attached(clip: Case, gender: PromptSet) -> None:
-    attachment = clip.debias(gender)
-    with pytest.raises(VldebiasError, match=r"CLIPModel: a model cannot be pickled .*\.remove\(\) or \.merge\(\)"):
-        pickle.dumps(clip.model)
-    attachment.remove()
-    pickle.dumps(clip.model)
-
-
-def test_nothing_keeps_a_model_alive(clip_tokenizer: Any, gender: PromptSet) -> None:
-    model = make_clip()
-    vldebias.debias(model, gender, tokenizer=clip_tokenizer)
-    assert vldebias.attachment_of(model) is not None
-    gone = weakref.ref(model)
-    del model
-    gc.collect()
-    assert gone() is None
-
-
 def test_a_saved_projection_serves_both_classes_of_a_checkpoint(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
     clip.model.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
@@ -514,7 +235,7 @@ def test_foreign_projections_are_refused(clip: Case, gender: PromptSet) -> None:
     vldebias.debias(seeing, mine).remove()  # the vision tower has no say
     vldebias.debias(copy.deepcopy(clip.model).bfloat16(), mine).remove()  # nor has the precision
     with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'open_clip\.joint'"):
-        vldebias.debias(clip.model, replace(mine, space="open_clip.joint"))
+        vldebias.debias(clip.model, mine.stamped(space="open_clip.joint"))
     wide = CalibratedProjection.fit(torch.randn(3, 2, 32))
     with pytest.raises(ProjectionMismatchError, match="has dim 32, 'joint' has 24"):
         vldebias.debias(clip.model, wide)
@@ -558,16 +279,16 @@ def test_padding_with_the_end_token(eos: int, clip_tokenizer: Any) -> None:
 
 
 def test_what_is_refused(clip: Case, gender: PromptSet) -> None:
-    listed = r"Supported transformers models are CLIPModel, CLIPTextModelWithProjection, .*AlignModel"
     with pytest.raises(
-        UnsupportedHostError, match=rf"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel.*{listed}"
-    ):
+        UnsupportedHostError, match=r"CLIPTextModel: .*load CLIPTextModelWithProjection or CLIPModel"
+    ) as refusal:
         vldebias.debias(clip.model.text_model, gender)
-    with pytest.raises(UnsupportedHostError, match=rf"CLIPVisionModel\. {listed}"):
+    assert len(str(refusal.value).splitlines()) == 3
+    with pytest.raises(UnsupportedHostError, match=r"CLIPVisionModel: .*the nearest is CLIP\w*Model\n"):
         vldebias.debias(clip.model.vision_model, gender)
-    with pytest.raises(UnsupportedHostError, match=r"DataParallel: .*the model inside"):
+    with pytest.raises(UnsupportedHostError, match=r"(?s)DataParallel: .*the model inside"):
         vldebias.debias(nn.DataParallel(clip.model), gender)
-    with pytest.raises(UnsupportedHostError, match=r"OptimizedModule: .*the model inside"):
+    with pytest.raises(UnsupportedHostError, match=r"(?s)OptimizedModule: .*the model inside"):
         vldebias.debias(torch.compile(clip.model), gender)
     clip.model.text_model.compile()
     with pytest.raises(UnsupportedHostError, match=r"CLIPModel: the model was compiled in place"):
@@ -581,7 +302,7 @@ def test_adapters(clip: Case, gender: PromptSet) -> None:
 
     plain = copy.deepcopy(clip.model)
     wrapped = peft.get_peft_model(clip.model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    with pytest.raises(UnsupportedHostError, match=r"PeftModel: pass the model inside, model\.get_base_model\(\)"):
+    with pytest.raises(UnsupportedHostError, match=r"PeftModel: .*pass the model inside, model\.get_base_model\(\)"):
         vldebias.debias(wrapped, gender, tokenizer=clip.tokenizer)
     clip.model = wrapped.get_base_model()
     base = clip.features()
@@ -660,3 +381,48 @@ def test_quantized_heads_are_not_folded(clip: Case, gender: PromptSet) -> None:
     with pytest.raises(UnsupportedHostError, match=r"weights of type Parameter, torch\.int8 .*expected plain floating"):
         attachment.merge()
     assert attachment.state == "attached"
+
+
+@torch.no_grad()
+def test_a_class_of_ones_own_as_the_refusal_says(
+    clip: Case, gender: PromptSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As remote code has it: derived from PreTrainedModel, in a module of its own."""
+    monkeypatch.setattr(families, "_REGISTERED", {})
+
+    class AcmeModel(transformers.PreTrainedModel):
+        config_class, _supports_sdpa = transformers.CLIPConfig, True
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__(inner.config)
+            self.text_model, self.to_joint = inner.text_model, inner.text_projection
+
+        def get_text_features(
+            self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            return self.to_joint(self.text_model(input_ids, attention_mask).pooler_output)
+
+    model = AcmeModel(clip.model)
+    with pytest.raises(UnsupportedHostError, match=r"register_family\(Family\(head='text_projection'\), 'AcmeModel'\)"):
+        vldebias.debias(model, gender, tokenizer=clip.tokenizer)
+    families.register_family(families.Family(head="to_joint"), "AcmeModel")
+    assert "AcmeModel" in families.list_models()
+    ids = clip.inputs()["input_ids"]
+    base = model.get_text_features(ids)
+    with vldebias.debias(model, gender, tokenizer=clip.tokenizer, keep_stated=False) as attachment:
+        torch.testing.assert_close(model.get_text_features(ids), attachment.projections["joint"](base))
+    assert torch.equal(model.get_text_features(ids), base)
+    for names in (("CLIPModel",), ("AcmeModel",), ()):
+        with pytest.raises(InvalidInputError, match=r"register_family: got .*expected names of classes that are not"):
+            families.register_family(families.Family(), *names)
+
+
+@torch.no_grad()
+def test_a_matching_head_reads_no_joint_embedding(gender: PromptSet, request: pytest.FixtureRequest) -> None:
+    case = Case("BlipForImageTextRetrieval", request)
+    images = case.pixels()["pixel_values"][:1].expand(len(case.inputs()["input_ids"]), -1, -1, -1)
+    base = case.model(**case.inputs(), pixel_values=images).itm_score
+    with case.debias(gender):
+        assert torch.equal(case.model(**case.inputs(), pixel_values=images).itm_score, base)
+        scores = case.outputs()["scores"]
+    assert not torch.allclose(case.outputs()["scores"], scores)

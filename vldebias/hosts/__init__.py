@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from vldebias.errors import UnsupportedHostError
+from vldebias.hosts import diffusers, open_clip, transformers
+from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.base import Host
-from vldebias.hosts.sides import roles_of
+from vldebias.hosts.custom import CustomHost, custom
+from vldebias.hosts.side import roles_of
+from vldebias.hosts.table import TextTable
 
-__all__ = ["Host", "resolve"]
-
-
-def _open_clip(host: Any, tokenizer: Any, negative: bool) -> Host:
-    from vldebias.hosts.open_clip import wrap
-
-    return wrap(host, tokenizer)
-
-
-def _transformers(host: Any, tokenizer: Any, negative: bool) -> Host:
-    from vldebias.hosts.transformers import wrap
-
-    return wrap(host, tokenizer)
-
-
-def _diffusers(host: Any, tokenizer: Any, negative: bool) -> Host:
-    from vldebias.hosts.diffusers import wrap
-
-    return wrap(host, negative=negative)
-
-
-_FAMILIES: dict[str, Callable[[Any, Any, bool], Host]] = {
-    "open_clip": _open_clip,
-    "transformers": _transformers,
-    "diffusers": _diffusers,
-}
+__all__ = ["Attachment", "CustomHost", "Host", "TextTable", "attachment_of", "custom", "refuse_second", "resolve"]
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
-    """The `Host` for a model or pipeline, found by the library that defines its class or a base of it.
+    """The `Host` for a model or pipeline, by the library that defines its class or a base of it.
+
+    A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`).
 
     Raises:
         UnsupportedHostError: no known library, a class for which the family has no seam, or one that has not `side`.
         InvalidInputError: an unknown side.
     """
     roles_of(side)
-    return _find(host, tokenizer, negative).at(side)
-
-
-def _find(host: Any, tokenizer: Any, negative: bool) -> Host:
     if isinstance(host, Host):
-        return host
+        return host.at(side)
+    if isinstance(host, Mapping):
+        return TextTable(host).at(side)
     for base in type(host).__mro__:
-        family = _FAMILIES.get(base.__module__.partition(".")[0])
-        if family is not None:
-            return family(host, tokenizer, negative)
+        library = base.__module__.partition(".")[0]
+        if library == "open_clip":
+            return open_clip.wrap(host, tokenizer).at(side)
+        if library == "transformers":
+            return transformers.wrap(host, tokenizer).at(side)
+        if library == "diffusers":
+            return diffusers.wrap(host, negative=negative).at(side)
     raise UnsupportedHostError(
-        f"{type(host).__module__}.{type(host).__qualname__}: expected a model of {', '.join(_FAMILIES)}. "
-        "A wrapper (DataParallel, DistributedDataParallel, torch.compile) is attached through the model inside it, "
-        "a TorchScript model is built without jit (jit=False in open_clip); "
-        "for your own model use vldebias.fit_projection on its text tower and call the projection on its embeddings"
+        f"{type(host).__module__}.{type(host).__qualname__}: no model of open_clip, transformers or diffusers.\n"
+        "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "
+        "wrapped.\n"
+        f"Any other: vldebias.hosts.custom(model, {_likely(host)!r}, embed=...) describes it, and debias() takes that; "
+        "docs/how-to/own-model.md has examples."
     )
+
+
+def _likely(model: Any) -> str:
+    """The method that gives embeddings of texts, by its name."""
+    names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
+    return next((name for name in names if callable(getattr(model, name, None))), "encode_text")

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from vldebias.attachment import Apply
-from vldebias.errors import ProjectionMismatchError, UnsupportedHostError
-from vldebias.fingerprint import fingerprint_matches
-from vldebias.hosts.sides import IMAGE
-from vldebias.projection import CalibratedProjection
+from vldebias.edit import Edit, Fingerprint
+from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
+from vldebias.hosts.side import IMAGE
 
-__all__ = ["Host"]
+__all__ = ["Apply", "Host", "Texts"]
+
+
+Texts = Callable[[], Sequence[str]]
+"""Gives the text of each prompt of a batch; called only where an edit or a gate has to read it."""
+
+
+class Apply(Protocol):
+    """What a host calls at its seam."""
+
+    def __call__(self, role: str, embeddings: Tensor, texts: Texts | None) -> Tensor:
+        """`embeddings` (b, ..., d) of `role`, changed; (b) is a multiple of the number of texts."""
 
 
 class Host(ABC):
     """One model or pipeline, seen as tensors with a role.
 
-    name: class of the model, for messages. model_id: where its weights came from, if it says so.
-    roles: the tensors that debias() projects by default. generative: the preset is cali 500, else orth-cali 1000.
-    owned, shared: see vldebias.attachment.Claims.
+    Attributes:
+        name: class of the model, for messages. model_id: where its weights came from, if it says so.
+        roles: the tensors that debias() changes by default. generative: it draws images from them.
+        owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams.
     """
 
     name: str
@@ -32,24 +44,50 @@ class Host(ABC):
     owned: Sequence[object]
     shared: Sequence[object] = ()
 
-    @abstractmethod
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
-        """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never projected."""
+        """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never projected.
+
+        Every prompt goes through the towers once, until `forget`.
+        """
+        new = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) not in self.memory]
+        if new:
+            self.memory.update(self.read(new, role))
+        return torch.stack([self.memory[role, prompt] for prompt in prompts])
+
+    def sequences(self, prompts: Sequence[str], role: str) -> tuple[Tensor, Tensor]:
+        """(n, tokens, d) states of `role` as the host reads them, float64, and (n,) where each prompt ends.
+
+        Here the one state that there is, of length 1.
+        """
+        return self.embed(prompts, role)[:, None], torch.zeros(len(prompts), dtype=torch.int64)
+
+    @abstractmethod
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        """(role, prompt) -> its row (d,), as `embed` gives it; perhaps of more roles, where one pass yields them."""
+
+    @cached_property
+    def memory(self) -> dict[tuple[str, str], Tensor]:
+        """What was embedded so far."""
+        return {}
+
+    def forget(self) -> None:
+        """Embed again from here on, since weights may change."""
+        self.memory.clear()
 
     @abstractmethod
     def space(self, role: str) -> str:
         """Name of the space of `role`, e.g. "open_clip.joint" or "StableDiffusionXLPipeline.sequence"."""
 
     @abstractmethod
-    def fingerprint(self) -> dict[str, Any] | None:
-        """vldebias.fingerprint.weights_fingerprint of the text tower(s)."""
+    def fingerprint(self) -> Fingerprint | None:
+        """Of the text tower(s), see `vldebias.hosts.fingerprint`."""
 
-    def image_fingerprint(self) -> dict[str, Any] | None:
+    def image_fingerprint(self) -> Fingerprint | None:
         """The same of the image tower in the space of the texts; None where there is none."""
         return None
 
     def at(self, side: str) -> Host:
-        """This host with its seams at `side` (see `vldebias.hosts.sides`).
+        """This host with its seams at `side` (see `vldebias.hosts.side`).
 
         Raises:
             UnsupportedHostError: a side that it has not.
@@ -70,38 +108,51 @@ class Host(ABC):
         """Put `apply` at the seam; returns the function that takes it off and leaves no trace."""
 
     @abstractmethod
-    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
-        """Fold the projections into plain weights; raises UnsupportedHostError where weights cannot hold them."""
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+        """Fold the edits into plain weights; raises UnsupportedHostError where weights cannot hold them."""
+
+    def mark(self, note: str) -> None:  # noqa: B027 - not every host has a place for it
+        """Leave in merged weights that they are, where that survives saving and loading (`vldebias.hosts.marks`)."""
+
+    def marked(self) -> str | None:
+        """What was merged into these weights, now or before they were saved; None where nothing says so."""
+        return None
 
     def dim(self, role: str) -> int:
         """Width of the embeddings of `role`."""
         return self.embed(["a photo"], role).shape[-1]
 
-    def check(self, role: str, projection: CalibratedProjection) -> None:
-        """Refuse a projection that was fitted for another space, width or set of weights.
+    def check(self, role: str, edit: Edit) -> None:
+        """Refuse an edit that was fitted for another space, width or set of weights.
 
         All three, because two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
-        The text tower is compared in every case: its texts are what the projection was fitted on. The image tower is
-        compared where images have a part in it: at their own seam, and for what was fitted on their means.
+        The text tower is compared in every case: its texts are what the edit was fitted on. The image tower is
+        compared where images have a part in it: at their own seam, and for what was fitted on them.
         """
-        space = self.space(role)
+        space, origin = self.space(role), edit.provenance
         refit = "fit again on this host with vldebias.debias(host, prompts)"
-        if projection.space is not None and projection.space != space:
+        if edit.space is not None and edit.space != space:
             raise ProjectionMismatchError(
-                f"{self.name}: the projection belongs to space {projection.space!r}, here it is {space!r}; {refit}"
+                f"{self.name}: the projection belongs to space {edit.space!r}, here it is {space!r}; {refit}"
             )
-        if projection.dim != self.dim(role):
+        if edit.dim != self.dim(role):
             raise ProjectionMismatchError(
-                f"{self.name}: the projection has dim {projection.dim}, {role!r} has {self.dim(role)}; {refit}"
+                f"{self.name}: the projection has dim {edit.dim}, {role!r} has {self.dim(role)}; {refit}"
             )
-        if not fingerprint_matches(projection.fingerprint, self.fingerprint()):
+        if origin.fingerprint is not None and not origin.fingerprint.matches(self.fingerprint()):
             raise ProjectionMismatchError(
-                f"{self.name}: the projection was fitted on other weights ({projection.model_id or 'unnamed model'}); "
+                f"{self.name}: the projection was fitted on other weights ({edit.model_id or 'unnamed model'}); "
                 f"the fingerprint of this text tower differs; {refit}"
             )
-        images = role == IMAGE or "equalise" in projection.method
-        if images and not fingerprint_matches(projection.image_fingerprint, self.image_fingerprint()):
+        if origin.fingerprint is not None and not origin.fingerprint.same_adapters(self.fingerprint()):
+            warn(
+                f"{self.name}: the projection was fitted with other adapters (LoRA) on the text tower than it has now, "
+                f"and they change what it reads; {refit}, or load the adapters that it was fitted with"
+            )
+        images = role == IMAGE or origin.uses_images
+        beside = origin.image_fingerprint
+        if images and beside is not None and not beside.matches(self.image_fingerprint()):
             raise ProjectionMismatchError(
                 f"{self.name}: the projection was fitted beside another image tower "
-                f"({projection.model_id or 'unnamed model'}); the fingerprint of this one differs; {refit}"
+                f"({edit.model_id or 'unnamed model'}); the fingerprint of this one differs; {refit}"
             )

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.text import reading
+from vldebias.hosts.seam import reading
 from vldebias.hosts.towers import Towers
 
 __all__ = ["check_checkpoint", "family_of", "write_checkpoint"]
@@ -40,10 +40,20 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     Raises:
         InvalidInputError: see `check_checkpoint`.
     """
-    if family_of(towers.model) == "transformers":
-        _write_transformers(towers, weights, folder)
-    else:
-        _write_open_clip(towers, weights, folder, name)
+    from safetensors.torch import save_file
+
+    model: Any = towers.model
+    if family_of(model) == "transformers":
+        model.save_pretrained(folder, state_dict=dict(weights))
+        for part in _savable_parts(towers):
+            part.save_pretrained(folder)
+        return
+    config = _config(towers, name)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
+    save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
+    if hasattr(towers.tokenizer, "save_pretrained"):
+        towers.tokenizer.save_pretrained(str(folder))
 
 
 def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
@@ -61,34 +71,16 @@ def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str
     _compare_preprocessing(towers, config["preprocess_cfg"])
 
 
-def _write_transformers(towers: Towers, weights: Mapping[str, Tensor], folder: Path) -> None:
-    model: Any = towers.model
-    model.save_pretrained(folder, state_dict=dict(weights))
-    for part in _savable_parts(towers):
-        part.save_pretrained(folder)
-
-
 def _savable_parts(towers: Towers) -> list[Any]:
-    found = {"tokenizer": towers.tokenizer, "preprocess": getattr(towers.preprocess, "image_processor", None)}
-    found["preprocess"] = found["preprocess"] or towers.preprocess
-    for name, part in found.items():
+    processor = getattr(towers.preprocess, "image_processor", None) or towers.preprocess
+    parts = {"tokenizer": towers.tokenizer, "preprocess": processor}
+    for name, part in parts.items():
         if not hasattr(part, "save_pretrained"):
             raise InvalidInputError(
                 f"{name}: {type(part).__name__} cannot be saved with a model of transformers; expected its processor, "
                 "or its tokenizer and image processor (AutoProcessor.from_pretrained)"
             )
-    return list(found.values())
-
-
-def _write_open_clip(towers: Towers, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
-    from safetensors.torch import save_file
-
-    config = _config(towers, name)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
-    save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
-    if hasattr(towers.tokenizer, "save_pretrained"):
-        towers.tokenizer.save_pretrained(str(folder))
+    return list(parts.values())
 
 
 def _config(towers: Towers, name: str) -> Config:
@@ -117,13 +109,13 @@ def _architecture(name: str) -> Config:
     folder = Path(name.removeprefix("local-dir:"))
     if (folder / CONFIG).is_file():
         name = f"local-dir:{folder}"
-    found: Config | None = open_clip.get_model_config(name) or open_clip.get_model_config(name.partition("/")[0])
-    if found is None:
+    config: Config | None = open_clip.get_model_config(name) or open_clip.get_model_config(name.partition("/")[0])
+    if config is None:
         raise InvalidInputError(
             f"name: {name!r} is no open_clip architecture, and a model of open_clip does not say which it is; expected "
             "the name that it was created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
         )
-    return found
+    return config
 
 
 def _plain_size(size: Any) -> Any:
@@ -148,26 +140,28 @@ def _describe_tokenizer(tokenizer: Any, text: Config, name: str) -> None:
 
 def _compare_features(towers: Towers, weights: Mapping[str, Tensor], architecture: Config, name: str) -> None:
     """Builds the model that the config describes and compares what it makes of an image and of a text."""
-    told = f"name: {name!r} describes another architecture than that of the model"
+    mismatch = f"name: {name!r} describes another architecture than that of the model"
     twin = _build(architecture)
     try:
         twin.load_state_dict({key: tensor.detach().cpu() for key, tensor in weights.items()})
     except RuntimeError as error:
         lines = str(error).strip().splitlines()
-        raise InvalidInputError(f"{told}: {lines[min(1, len(lines) - 1)].strip()}") from error
+        raise InvalidInputError(f"{mismatch}: {lines[min(1, len(lines) - 1)].strip()}") from error
     pixels = torch.linspace(-1, 1, 3 * towers.size[0] * towers.size[1]).reshape(1, 3, *towers.size)
     tokens = towers.tokenize(["a photo"])
     with reading(towers.model):
-        found = [
+        features = [
             towers.image(pixels.to(towers.device)),
             towers.text({key: tensor.to(towers.device) for key, tensor in tokens.items()}),
         ]
     with reading(twin):
         expected = [twin.encode_image(pixels, normalize=False), twin.encode_text(tokens["text"], normalize=False)]
-    for side, one, other in zip(("images", "texts"), found, expected, strict=True):
+    for side, one, other in zip(("images", "texts"), features, expected, strict=True):
         difference = float((one.cpu().float() - other).norm() / other.norm())
         if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
-            raise InvalidInputError(f"{told}: with the same weights its features of {side} differ by {difference:.1%}")
+            raise InvalidInputError(
+                f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
+            )
 
 
 def _build(architecture: Config) -> Any:

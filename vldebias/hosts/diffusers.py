@@ -6,34 +6,60 @@ adapters, offload hooks and `save_pretrained` never notice, and pipelines that s
 
 As in the paper's generation experiments, every token of the conditional prompt is projected, the negative branch is
 not, and projections are fitted on the state of the end-of-text token (Chuang et al., 2023, section 7.5 of the thesis).
+Encoders that read a chat have an end of the turn in its place, see `vldebias.hosts.ends`; every token that
+`encode_prompt` returns is projected there too, a system message included, save what shows a conditioning image.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vldebias.attachment import Apply, Texts
-from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, VldebiasWarning
-from vldebias.fingerprint import weights_fingerprint
-from vldebias.hosts.base import Host
-from vldebias.hosts.diffusers_families import CROSS_ATTENTION, Family, Part, family_of, list_pipelines, register_family
-from vldebias.projection import CalibratedProjection
+from vldebias.edit import Edit, Fingerprint
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
+from vldebias.hosts.base import Apply, Host, Texts
+from vldebias.hosts.diffusers_families import (
+    CROSS_ATTENTION,
+    Family,
+    Part,
+    family_of,
+    list_families,
+    list_pipelines,
+    register_family,
+)
+from vldebias.hosts.ends import PROBES, Reading, behind, last_true, recorded
+from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.layout import opened
+from vldebias.hosts.marks import config_mark, mark_config
+from vldebias.hosts.merge import fold_into_readers, readers
+from vldebias.hosts.seam import MethodSeam, Seam, reading
 
-__all__ = ["CROSS_ATTENTION", "DiffusersHost", "Family", "Part", "list_pipelines", "register_family", "wrap"]
+__all__ = [
+    "CROSS_ATTENTION",
+    "DiffusersHost",
+    "Family",
+    "Part",
+    "list_families",
+    "list_pipelines",
+    "register_family",
+    "wrap",
+]
 
 _BATCH = 32
 _SKIP = "@clip_skip="
 # Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the prompt.
-_CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction")
+_LAYERS = "text_encoder_out_layers"
+_CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_template", _LAYERS)
+# Text encoders and what each was called with.
+_Readings = Mapping[str, Sequence[Reading]]
 
 
 def wrap(pipe: Any, *, negative: bool = False) -> DiffusersHost:
@@ -75,78 +101,119 @@ class DiffusersHost(Host):
         names = dict.fromkeys(name for part in self._parts for name in part.encoders)
         encoders = [e for name in names if (e := getattr(pipe, name, None)) is not None]
         self._encoders = [getattr(e, "_orig_mod", e) for e in encoders]  # torch.compile wraps what it compiles
+        self._behind: dict[str, int] = {}
+        # A template's prompts are read one by one: with others beside them some encoders read more padding.
+        self._batch = 1 if any(part.template for part in self._parts) else _BATCH
         self.owned = (pipe,)
         self.shared = tuple(self._encoders)
-        self._memo: dict[tuple[str, str], Tensor] = {}
-        self._fingerprint: dict[str, Any] | None = None
-        self._fingerprinted = False
 
     def space(self, role: str) -> str:
         """ "StableDiffusionXL.pooled": by family, so that text-to-image and inpainting share it."""
         self._find(role)
         return f"{self._family.name}.{role}"
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    @cached_property
+    def _fingerprint(self) -> Fingerprint | None:
+        mark = weights_fingerprint(*self._encoders)
+        if mark is None:
+            warn(
+                f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
+                "projection is not checked against them; attach before enable_sequential_cpu_offload() to have it"
+            )
+        return mark
+
+    def fingerprint(self) -> Fingerprint | None:
         """Fingerprint of the text encoders; None, with a warning, where their weights are offloaded to meta tensors."""
-        if not self._fingerprinted:
-            self._fingerprint = weights_fingerprint(*self._encoders)
-            self._fingerprinted = True
-            if self._fingerprint is None:
-                warnings.warn(
-                    f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
-                    "projection is not checked against them; attach before enable_sequential_cpu_offload() to have it",
-                    VldebiasWarning,
-                    stacklevel=3,
-                )
         return self._fingerprint
 
     # ---- embedding -------------------------------------------------------------------------------------------
 
-    def embed(self, prompts: Sequence[str], role: str) -> Tensor:
-        """L2-normalised (n, d) float64: the state of the end-of-text token, or the pooled vector, of each prompt.
-
-        One pass of the encoders gives all roles, so the others are kept for the calls that follow while fitting.
-        """
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        """The state of the end-of-text token, or the pooled vector, of each prompt; one pass gives all roles."""
         _, skip = self._find(role)
-        todo = [p for p in dict.fromkeys(prompts) if (role, p) not in self._memo]
-        for start in range(0, len(todo), _BATCH):
-            self._remember(todo[start : start + _BATCH], skip)
-        return torch.stack([self._memo[role, p] for p in prompts])
+        rows: dict[tuple[str, str], Tensor] = {}
+        size = self._batch
+        for start in range(0, len(prompts), size):
+            batch = list(prompts[start : start + size])
+            for part, result, readings in self._encoded(batch, skip):
+                states = self._end_states(part, result, batch, readings).to("cpu", torch.float64)
+                units = torch.nn.functional.normalize(states, dim=-1)
+                rows |= {(_role(part, skip), p): unit for p, unit in zip(batch, units, strict=True)}
+        return rows
 
-    def _remember(self, prompts: list[str], skip: int | None) -> None:
-        with torch.no_grad():
-            result = _bare(self._pipe)(**self._arguments(prompts, skip))
-        for part in self._parts:
-            states = self._end_states(part, result, prompts).to("cpu", torch.float64)
-            for prompt, state in zip(prompts, torch.nn.functional.normalize(states, dim=-1), strict=True):
-                self._memo[_role(part, skip), prompt] = state
+    def _encoded(self, prompts: Sequence[str], skip: int | None) -> Iterator[tuple[Part, Any, _Readings]]:
+        """Each part with what `encode_prompt` returns for it, and what the encoders were given for that."""
+        for when in dict.fromkeys(part.when for part in self._parts):
+            arguments = self._arguments(list(prompts), skip) | dict([when] if when else [])
+            with reading(*self._encoders), self._recorded(self._pipe) as readings:
+                result = self._pipe.encode_prompt(**arguments)
+            yield from ((part, result, readings) for part in self._parts if part.when == when)
+
+    @contextmanager
+    def _recorded(self, pipe: Any) -> Iterator[_Readings]:
+        with ExitStack() as stack:
+            names = [_loaded(pipe, part) for part in self._parts if part.template]
+            yield {name: stack.enter_context(recorded(getattr(pipe, name))) for name in dict.fromkeys(names)}
+
+    def sequences(self, prompts: Sequence[str], role: str) -> tuple[Tensor, Tensor]:
+        """See `Host.sequences`; the prompts of a batch that are shorter than others end in zeros."""
+        part, skip = self._find(role)
+        states: list[Tensor] = []
+        size = self._batch
+        for start in range(0, len(prompts), size):
+            encoded = self._encoded(prompts[start : start + size], skip)
+            tensor = next(self._tensor(part, result) for one, result, _ in encoded if one is part)
+            states += (tensor[:, None] if tensor.ndim == 2 else tensor[:, slice(*self._bounds(part))]).double().cpu()
+        tokens = torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
+        ends = torch.nn.functional.cosine_similarity(tokens, self.embed(prompts, role)[:, None], dim=-1).argmax(1)
+        return tokens, ends
 
     def _arguments(self, prompts: list[str], skip: int | None) -> dict[str, Any]:
         """Arguments for the `encode_prompt` of this release: what it has no parameter for is left out."""
-        wanted: dict[str, Any] = {self._family.texts[0]: prompts, "clip_skip": skip}
-        wanted |= {"device": self._pipe._execution_device, "do_classifier_free_guidance": False}
-        wanted |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1}
+        given: dict[str, Any] = {self._family.texts[0]: prompts, "clip_skip": skip}
+        given |= {"device": self._pipe._execution_device, "do_classifier_free_guidance": False}
+        given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1, "batch_size": len(prompts)}
+        given["guidance_scale"] = 1.0
         call = inspect.signature(type(self._pipe).__call__).parameters
-        wanted |= {n: p.default for n, p in call.items() if n in _CALL_DEFAULTS and p.default is not p.empty}
-        parameters = inspect.signature(_bare(self._pipe)).parameters
+        given |= {n: p.default for n, p in call.items() if n in _CALL_DEFAULTS and p.default is not p.empty}
+        parameters = inspect.signature(self._pipe.encode_prompt).parameters
         required = [n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        return dict.fromkeys(required) | {name: value for name, value in wanted.items() if name in parameters}
+        return dict.fromkeys(required) | {name: value for name, value in given.items() if name in parameters}
 
-    def _end_states(self, part: Part, result: Any, prompts: list[str]) -> Tensor:
-        tensor = self._segment(part, self._tensor(part, result))
+    def _end_states(self, part: Part, result: Any, prompts: list[str], readings: _Readings) -> Tensor:
+        tensor = self._tensor(part, result)
         if tensor.ndim == 2:
             return tensor
-        masked = part.mask is not None
-        last = _last_true(result[part.mask]) if masked else self._end_positions(part, prompts, tensor.shape[1])
+        tensor = tensor[:, slice(*self._bounds(part))]
+        mask = None if part.mask is None else result[part.mask]  # some give none where all prompts are as long
+        if part.template:
+            last = self._ends_inside(part, result[part.index], tensor.shape[1], mask, readings)
+        else:
+            last = self._end_positions(part, prompts, tensor.shape[1]) if mask is None else last_true(mask)
         return tensor[torch.arange(len(tensor), device=tensor.device), last.to(tensor.device)]
 
+    def _ends_inside(self, part: Part, value: Any, length: int, mask: Tensor | None, readings: _Readings) -> Tensor:
+        """Place of the token that ends a prompt inside a template, of one prompt."""
+        name = _loaded(self._pipe, part)
+        if name not in self._behind:
+            probed: list[Reading] = []
+            for probe in PROBES:
+                *_, (_, _, given) = self._encoded([probe], None)
+                probed += given[name][-1:]
+            self._behind[name] = behind(probed)
+        if mask is None and isinstance(value, Tensor):
+            mask = readings[name][-1].mask[:, -length:]  # where the output is shorter, the start was cut off
+        ends = torch.tensor([length - 1]) if mask is None else last_true(mask)
+        return ends - self._behind[name]
+
     def _tensor(self, part: Part, result: Any) -> Tensor:
-        found = result[part.index] if isinstance(result, (tuple, list)) and len(result) > part.index else None
-        if isinstance(found, Tensor) and found.ndim in (2, 3):
-            return found
+        value = result[part.index] if isinstance(result, (tuple, list)) and len(result) > part.index else None
+        inside = opened(value, part.stack)
+        if inside is not None:
+            return inside[0]
         raise UnsupportedHostError(
             f"{self.name}: expected a tensor (b, d) or (b, tokens, d) at place {part.index} of what encode_prompt "
-            f"returns, as in family {self._family.name}, got {type(found).__name__}; describe this class with "
+            f"returns, as in family {self._family.name}, got {type(value).__name__}; describe this class with "
             "vldebias.hosts.diffusers.register_family(Family(...))"
         )
 
@@ -161,75 +228,109 @@ class DiffusersHost(Host):
             prompts = self._pipe.maybe_convert_prompt(prompts, tokenizer)
         tokens = tokenizer(prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
         is_end = tokens.input_ids[:, 1:] == tokenizer.eos_token_id
-        return 1 + is_end.int().argmax(1) if is_end.any(1).all() else _last_true(tokens.attention_mask)
+        return 1 + is_end.int().argmax(1) if is_end.any(1).all() else last_true(tokens.attention_mask)
 
     # ---- the seam --------------------------------------------------------------------------------------------
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Wrap `encode_prompt` on this pipeline alone; the returned function puts back what was there."""
-        self._memo.clear()  # weights may change from here on
-        pipe = self._pipe
-        before = vars(pipe).get("encode_prompt")
-        bare = pipe.encode_prompt
-        signature = inspect.signature(bare)
-
-        @functools.wraps(bare)
-        def encode_prompt(*args: Any, **kwargs: Any) -> Any:
-            result = bare(*args, **kwargs)
-            call = signature.bind(*args, **kwargs)
-            call.apply_defaults()
-            second = self._family.twice and _is_second(pipe, call.arguments, sys._getframe(1))
-            return self._project(apply, result, call.arguments, second)
+        Seam.refuse_copy(vars(self._pipe).values())
+        seam = _EncodePrompt(self, apply)
+        seam.put_on()
 
         def uninstall() -> None:
-            if vars(pipe).get("encode_prompt") is not encode_prompt:
+            if vars(self._pipe).get("encode_prompt") is not seam:
                 raise VldebiasError(f"{self.name}: something else replaced encode_prompt; take that off first")
-            del pipe.encode_prompt
-            if before is not None:
-                pipe.encode_prompt = before
+            seam.take_off()
 
-        encode_prompt.vldebias_bare = bare  # type: ignore[attr-defined]
-        pipe.encode_prompt = encode_prompt
         return uninstall
 
-    def _project(self, apply: Apply, result: Any, call: Mapping[str, Any], second: bool) -> Any:
-        """The returned tuple with its parts projected; the same object where nothing changed."""
+    @contextmanager
+    def watching(self, pipe: Any) -> Iterator[_Readings]:
+        """What the encoders of the pipeline, or its copy, are given: to know which tokens show an image."""
+        if not any(part.beside_image for part in self._parts):
+            yield {}
+            return
+        with self._recorded(pipe) as readings:
+            yield readings
+
+    def project(self, apply: Apply, result: Any, call: Mapping[str, Any], second: bool, readings: _Readings) -> Any:
+        """What `encode_prompt` returned for `call`, its parts projected; the same object where nothing changed.
+
+        second: the call is for the negative prompt, see `Family.twice`. readings: see `watching`.
+        """
         out = list(result)
         positive = self._family.texts
         negative = [f"negative_{name}" for name in positive]
         for part in self._parts:
+            if part.when is not None and call.get(part.when[0]) != part.when[1]:
+                continue
             if (self._negative or not second) and call.get(part.given) is None:
                 role = _role(part, call.get("clip_skip"))
-                out[part.index] = self._apply(apply, part, role, out[part.index], lambda: _texts(call, positive))
+                shown = self._shown(part, result, readings)
+                out[part.index] = self._apply(apply, part, role, out[part.index], lambda: _texts(call, positive), shown)
             if self._negative and part.negative is not None and call.get(f"negative_{part.given}") is None:
                 # the negative prompt never takes part in clip_skip
                 twin = out[part.negative]
                 out[part.negative] = self._apply(apply, part, part.role, twin, lambda: _texts(call, negative))
-        return result if all(a is b for a, b in zip(out, result, strict=True)) else type(result)(out)
+        if all(a is b for a, b in zip(out, result, strict=True)):
+            return result
+        self._check_layers(call)
+        return type(result)(out)
 
-    def _apply(self, apply: Apply, part: Part, role: str, tensor: Tensor | None, texts: Texts) -> Tensor | None:
-        if tensor is None:  # no guidance, no negative branch
-            return None
-        segment = self._segment(part, tensor)
+    def _check_layers(self, call: Mapping[str, Any]) -> None:
+        """Refuse states of other layers than were fitted: another space, often of the same width."""
+        fitted = inspect.signature(type(self._pipe).__call__).parameters.get(_LAYERS)
+        asked = call.get(_LAYERS)
+        if fitted is not None and asked is not None and tuple(asked) != tuple(fitted.default):
+            raise InvalidInputError(
+                f"{self.name}: the projection was fitted with {_LAYERS}={tuple(fitted.default)}, the call got "
+                f"{tuple(asked)}; leave it at its default, or encode inside attachment.disabled()"
+            )
+
+    def _apply(self, apply: Apply, part: Part, role: str, value: Any, texts: Texts, shown: Tensor | None = None) -> Any:
+        """A part, projected; shown: (b, tokens), true for those of an image, which are left alone."""
+        if value is None or (isinstance(value, list) and not value):  # no guidance, no negative branch
+            return value
+        inside = opened(value, part.stack)
+        if inside is None:
+            raise UnsupportedHostError(
+                f"{self.name}: expected a tensor or a list of tensors for {part.role!r}, got {type(value).__name__}"
+            )
+        tensor, close = inside
+        start, stop = self._bounds(part)
+        segment = tensor[:, start:stop] if (start, stop) != (0, None) else tensor
         projected = apply(role, segment, texts)
         if projected is segment:
-            return tensor
-        return self._with_segment(part, tensor, projected)
+            return value
+        if shown is not None:
+            projected = torch.where(shown[..., None], segment, projected)
+        if segment is tensor:
+            return close(projected)
+        after = tensor[:, stop:] if stop is not None else tensor[:, :0]
+        return close(torch.cat([tensor[:, :start], projected, after], dim=1))
 
-    def _segment(self, part: Part, tensor: Tensor) -> Tensor:
-        start, stop = self._bounds(part)
-        return tensor if start is stop is None else tensor[:, start:stop]
+    def _shown(self, part: Part, result: Any, readings: _Readings) -> Tensor | None:
+        """(b, tokens), true up to the last token of an image; None where the encoder was given none."""
+        calls = [call for name in part.encoders for call in readings.get(name, ())]
+        if not part.beside_image or not calls:
+            return None
+        given = calls[-1]
+        marks = [getattr(given.config, mark, None) for mark in ("image_token_id", "vision_end_token_id")]
+        ids = torch.tensor([mark for mark in marks if mark is not None], device=given.ids.device)
+        image = torch.isin(given.ids, ids) & (given.mask != 0)
+        places = torch.arange(image.shape[1], device=image.device)
+        text = ((places > last_true(image)[:, None]) & (given.mask != 0)).sum(1)  # tokens after the image, per prompt
+        text = torch.where(image.any(1), text, image.shape[1])
+        tensor, mask = result[part.index], result[part.mask] if part.mask is not None else None
+        text = text.to(tensor.device).repeat_interleave(len(tensor) // len(text))
+        ends = torch.full_like(text, tensor.shape[1]) if mask is None else last_true(mask) + 1
+        return torch.arange(tensor.shape[1], device=tensor.device) < (ends - text)[:, None]
 
-    def _with_segment(self, part: Part, tensor: Tensor, segment: Tensor) -> Tensor:
-        start, stop = self._bounds(part)
-        if start is stop is None:
-            return segment
-        before, after = tensor[:, : start or 0], tensor[:, tensor.shape[1] if stop is None else stop :]
-        return torch.cat([before, segment, after], dim=1)
-
-    def _bounds(self, part: Part) -> tuple[int | None, int | None]:
+    def _bounds(self, part: Part) -> tuple[int, int | None]:
+        """First token of a part and the one after its last, None for the end."""
         start, stop = (None if name is None else int(getattr(self._pipe, name)) for name in (part.start, part.stop))
-        return start, stop
+        return start or 0, stop
 
     def _find(self, role: str) -> tuple[Part, int | None]:
         """The part and the clip_skip of a role such as "sequence" or "sequence@clip_skip=2"."""
@@ -241,11 +342,18 @@ class DiffusersHost(Host):
 
     # ---- merge -----------------------------------------------------------------------------------------------
 
-    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
-        """Fold the projections into the layers that read the embeddings, see `vldebias.hosts.diffusers_merge`."""
-        from vldebias.hosts.diffusers_merge import fold
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+        """Fold the edits into the layers that read the embeddings."""
+        fold_into_readers(self._pipe, self._parts, {role: edit.folded() for role, edit in edits.items()}, strength)
 
-        fold(self._pipe, self._parts, projections, strength)
+    def mark(self, note: str) -> None:
+        """In the configs of the denoiser and of what else reads the embeddings."""
+        for model in readers(self._pipe, self._parts):
+            mark_config(model, note)
+
+    def marked(self) -> str | None:
+        """What one of the models of the pipeline says."""
+        return next((m for model in self._pipe.components.values() if (m := config_mark(model)) is not None), None)
 
 
 def _loaded_parts(pipe: Any, family: Family) -> tuple[Part, ...]:
@@ -263,20 +371,39 @@ def _loaded_parts(pipe: Any, family: Family) -> tuple[Part, ...]:
     return tuple(part for part in family.parts if loaded(part))
 
 
-def _bare(pipe: Any) -> Callable[..., Any]:
-    """`encode_prompt` without an attachment."""
-    return getattr(pipe.encode_prompt, "vldebias_bare", pipe.encode_prompt)
+class _EncodePrompt(MethodSeam):
+    """Stands in for `encode_prompt` of one pipeline; a deep copy of the pipeline gets one for itself."""
+
+    def __init__(self, host: DiffusersHost, apply: Apply) -> None:
+        super().__init__(host.name, apply, host._pipe, "encode_prompt")
+        self._host = host
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.active:
+            return self.original(*args, **kwargs)
+        # Before the call: some put the template into the list of prompts that they were given.
+        call = {n: list(v) if isinstance(v, list) else v for n, v in self.bind(*args, **kwargs).arguments.items()}
+        family = self._host._family
+        second = family.twice and _is_second(self.owner, call, sys._getframe(1), family.parts[0].given)
+        with self._host.watching(self.owner) as readings:
+            result = self.original(*args, **kwargs)
+        return self._host.project(self.apply, result, call, second, readings)
 
 
-def _is_second(pipe: Any, call: Mapping[str, Any], caller: FrameType) -> bool:
+def _is_second(pipe: Any, call: Mapping[str, Any], caller: FrameType, given: str) -> bool:
     """Does `pipe.__call__` ask for its negative prompt, in a call of its own?
 
     The strings cannot tell, both prompts may be equal, and counting calls goes wrong after an exception. What does:
-    `__call__` passes its own `prompt_embeds` the first time; the second time these are already the first result,
-    and it passes `negative_prompt_embeds` in their place.
+    `__call__` passes its own `prompt_embeds` (`given`) the first time; the second time these are already the first
+    result, and it passes `negative_prompt_embeds` in their place, or nothing.
     """
     inside = caller.f_code.co_name == "__call__" and caller.f_locals.get("self") is pipe
-    return inside and caller.f_locals.get("prompt_embeds") is not call.get("prompt_embeds")
+    return inside and caller.f_locals.get(given) is not call.get(given)
+
+
+def _loaded(pipe: Any, part: Part) -> str:
+    """Name of the encoder that makes a part."""
+    return next(name for name in part.encoders if getattr(pipe, name, None) is not None)
 
 
 def _role(part: Part, skip: int | None) -> str:
@@ -290,8 +417,3 @@ def _texts(call: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     columns = [[value] if isinstance(value, str) else list(value) for value in given] or [[""]]
     rows = max(len(column) for column in columns)
     return [" | ".join(column[row % len(column)] for column in columns) for row in range(rows)]
-
-
-def _last_true(mask: Tensor) -> Tensor:
-    """Place of the last nonzero entry in each row of (n, tokens)."""
-    return mask.shape[1] - 1 - (mask != 0).flip(1).int().argmax(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,25 +14,15 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.attachment import attachment_of
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
-from vldebias.fingerprint import weights_fingerprint
-from vldebias.hosts.sides import IMAGE
-from vldebias.hosts.text import reading
+from vldebias.hosts import open_clip, transformers
+from vldebias.hosts.attachment import attachment_of
+from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.joint import JointHost
+from vldebias.hosts.seam import reading
+from vldebias.hosts.side import IMAGE
 
-__all__ = ["OPEN_CLIP", "TRANSFORMERS", "ImageEncoder", "Pixels", "describe_preprocessing", "image_encoder"]
-
-OPEN_CLIP = ("CLIP", "CustomTextCLIP", "CoCa")
-TRANSFORMERS = (
-    "CLIPModel",
-    "MetaClip2Model",
-    "CLIPSegModel",
-    "ChineseCLIPModel",
-    "AltCLIPModel",
-    "AlignModel",
-    "SiglipModel",
-    "Siglip2Model",
-)
+__all__ = ["ImageEncoder", "Pixels", "describe_preprocessing", "image_encoder"]
 
 Pixels = Mapping[str, Tensor]
 """One image as its tower reads it: names of arguments -> tensors (1, ...)."""
@@ -64,8 +53,9 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any] | None:
-        """vldebias.fingerprint.weights_fingerprint of the tower, the same after a cast to half precision."""
-        return weights_fingerprint(*self.tower)
+        """vldebias.hosts.fingerprint.weights_fingerprint of the tower, the same after a cast to half precision."""
+        mark = weights_fingerprint(*self.tower)
+        return None if mark is None else mark.to_dict()
 
     @property
     def digest(self) -> str:
@@ -140,7 +130,7 @@ def image_encoder(
     """The image side of an open_clip or transformers image-text model.
 
     Args:
-        model: one of `OPEN_CLIP` or `TRANSFORMERS`, or a subclass.
+        model: one of `open_clip.SUPPORTED` or `transformers.WITH_IMAGES`, or a subclass.
         preprocess: what came with the model: open_clip's transform, a transformers processor or image processor,
             or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
         name: of the model in messages and protocols; default: its class or checkpoint.
@@ -150,7 +140,7 @@ def image_encoder(
         UnsupportedHostError: a model of another class.
         InvalidInputError: `preprocess` cannot be called, or cannot be told from another one.
     """
-    tower, forward = _seam(model)
+    host = _host(model)
     processor = getattr(preprocess, "image_processor", preprocess)
     if not callable(processor):
         raise InvalidInputError(
@@ -160,10 +150,10 @@ def image_encoder(
     return ImageEncoder(
         name=name or getattr(model, "name_or_path", None) or type(model).__name__,
         model=model,
-        tower=tower,
+        tower=tuple(host.image_tower()),
         preprocessing=preprocessing if preprocessing is not None else describe_preprocessing(processor),
         prepare=partial(prepare, processor),
-        forward=forward,
+        forward=host.image_features,
     )
 
 
@@ -189,36 +179,20 @@ def describe_preprocessing(preprocess: Any) -> str:
     return text
 
 
-def _seam(model: Any) -> tuple[tuple[nn.Module, ...], Callable[[Pixels], Tensor]]:
-    """The modules of the image tower, and how to call it."""
-    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(model).__mro__}
-    if any(("open_clip", name) in names for name in OPEN_CLIP):
-        return (model.visual,), partial(_open_clip, model)
-    if any(("transformers", name) in names for name in TRANSFORMERS):
-        projection = getattr(model, "visual_projection", None)  # SigLIP and ALIGN end in the joint space without one
-        tower = (model.vision_model,) if projection is None else (model.vision_model, projection)
-        return tower, partial(_transformers, model)
-    raise UnsupportedHostError(
-        f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
-        f"{', '.join(OPEN_CLIP)}, of transformers {', '.join(TRANSFORMERS)}. Of a wrapper (DistributedDataParallel, "
-        "torch.compile, peft) pass the model inside; features made elsewhere are read by "
-        "vldebias.data.embedding_files.load_embeddings"
-    )
-
-
-def _open_clip(model: Any, batch: Pixels) -> Tensor:
-    return model.encode_image(batch["pixel_values"], normalize=False)
-
-
-def _transformers(model: Any, batch: Pixels) -> Tensor:
-    """A tensor from transformers 4, an output object from 5."""
-    known = inspect.signature(model.get_image_features).parameters
-    output = model.get_image_features(**{name: tensor for name, tensor in batch.items() if name in known})
-    if isinstance(output, tuple):
-        raise InvalidInputError(
-            f"{type(model).__name__}: expected a named output, got a tuple; set model.config.return_dict = True"
+def _host(model: Any) -> JointHost:
+    """The model with an image tower; compiled code may be read, though nothing can be attached to it."""
+    if open_clip.is_supported(model):
+        return open_clip.OpenClipHost(model)
+    family = transformers.family_of(model)
+    host = None if family is None else transformers.TransformersHost(model, family)
+    if host is None or not host.image_tower():
+        raise UnsupportedHostError(
+            f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
+            f"{', '.join(open_clip.SUPPORTED)}, of transformers {', '.join(transformers.WITH_IMAGES)}. Of a wrapper "
+            "(DistributedDataParallel, torch.compile, peft) pass the model inside; features made elsewhere are read by "
+            "vldebias.data.embeddings.load_embeddings"
         )
-    return output if isinstance(output, Tensor) else output.pooler_output
+    return host
 
 
 def _process(processor: Any, image: Image.Image) -> Pixels:
@@ -244,8 +218,8 @@ def _reader(tower: tuple[nn.Module, ...]) -> tuple[Tensor, torch.dtype]:
 def _settings(module: nn.Module) -> dict[str, Any]:
     """The plain values that a module was built with: sizes, kinds of pooling, constants of activations."""
     plain = (bool, int, float, str, tuple)
-    found = {k: v for k, v in vars(module).items() if isinstance(v, plain) and k[0] != "_" and k != "training"}
-    return dict(sorted((k, str(v)) for k, v in found.items()))
+    settings = {k: str(v) for k, v in vars(module).items() if isinstance(v, plain) and k[0] != "_" and k != "training"}
+    return dict(sorted(settings.items()))
 
 
 def _bytes(tensor: Tensor) -> memoryview:

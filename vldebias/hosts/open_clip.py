@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vldebias.attachment import Apply
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.sides import IMAGE, TEXT
-from vldebias.hosts.text import JointHost, Seam, bare, refuse_frozen_code
+from vldebias.hosts.base import Apply
+from vldebias.hosts.joint import JointHost, refuse_frozen_code
+from vldebias.hosts.marks import is_stamped, stamp
+from vldebias.hosts.merge import foldable, last_layer
+from vldebias.hosts.seam import MethodSeam, Seam, bare
+from vldebias.hosts.side import IMAGE, TEXT
 
-__all__ = ["SUPPORTED", "OpenClipHost", "wrap"]
+__all__ = ["SUPPORTED", "OpenClipHost", "is_supported", "wrap"]
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 _OTHER_TOWERS = ("visual", "text_decoder")
@@ -24,6 +27,11 @@ _ENCODE = {  # CoCa's forward goes through the private ones
     TEXT: ("encode_text", "_encode_text"),
     IMAGE: ("encode_image", "_encode_image"),
 }
+
+
+def is_supported(model: object) -> bool:
+    """Whether its class, or a base of it, is one of `SUPPORTED`."""
+    return any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__)
 
 
 def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
@@ -38,8 +46,7 @@ def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
     """
     if isinstance(model, nn.Module):
         refuse_frozen_code(model)
-    known = {base.__name__ for base in type(model).__mro__ if base.__module__.startswith("open_clip.")}
-    if not known.intersection(SUPPORTED):
+    if not is_supported(model):
         raise UnsupportedHostError(
             f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
             "pass the whole model, as open_clip.create_model returns it"
@@ -136,6 +143,10 @@ class OpenClipHost(JointHost):
         """What `encode_text` gives."""
         return self.model.encode_text(tokens["text"], normalize=False)  # type: ignore[operator]
 
+    def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
+        """What `encode_image` gives for "pixel_values"."""
+        return self.model.encode_image(pixels["pixel_values"], normalize=False)  # type: ignore[operator]
+
     @property
     def device(self) -> torch.device:
         """Of the temperature, which every class has."""
@@ -150,66 +161,57 @@ class OpenClipHost(JointHost):
         words = ids[: ids.index(end)] if end in ids else ids
         return tokenizer.decode([token for token in words if token != start])
 
+    def mark(self, note: str) -> None:
+        """In the lowest bits of the heads: the keys of a state dict are fixed."""
+        for role in self.roles:
+            stamp(foldable(self.name, role, self.image_head if role == IMAGE else self.head)[0][0])
+
+    def marked(self) -> str | None:
+        """Whether one of the heads is stamped; what was merged is not known any more."""
+        ends = (last_layer(head) for head in (self.head, self.image_head))
+        weights = (end if isinstance(end, Tensor) else getattr(end, "weight", None) for end in ends)
+        stamped = any(isinstance(weight, Tensor) and is_stamped(weight) for weight in weights)
+        return "a projection" if stamped else None
+
     def install(self, apply: Apply) -> Callable[[], None]:
         """Stand in for the methods that give embeddings, as attributes of the instance."""
+        model: Any = self.model
         kinds: dict[str, type[_Method]] = {name: _Encode for role in self.roles for name in _ENCODE[role]}
         kinds["forward_intermediates"] = _ForwardIntermediates
-        seams = {name: kind(self, name, apply) for name, kind in kinds.items() if hasattr(type(self.model), name)}
-        self._refuse_copy()
-        for name in seams:
-            self._refuse_occupied(name)
-        for name, seam in seams.items():
-            setattr(self.model, name, seam)
-        return partial(_uninstall, self.model, seams)
+        Seam.refuse_copy(vars(model).values())  # whichever side the seam is on that came with the copy
+        seams = [kind(self, apply, name) for name, kind in kinds.items() if hasattr(type(model), name)]
+        for seam in seams:
+            if seam.before is not None:
+                raise UnsupportedHostError(
+                    f"{self.name}: `{seam.method}` of this instance was replaced by {seam.before!r}; expected the "
+                    f"method of the class. Take it off first (del model.{seam.method})"
+                )
+        for seam in seams:
+            seam.put_on()
 
-    def _refuse_copy(self) -> None:
-        """Whichever side the seam is on that came with the copy."""
-        for present in vars(self.model).values():
-            if isinstance(present, Seam):
-                present.refuse_copy()
+        def uninstall() -> None:
+            for seam in seams:
+                seam.take_off()
 
-    def _refuse_occupied(self, name: str) -> None:
-        present = vars(self.model).get(name)
-        if present is not None and not isinstance(present, Seam):
-            raise UnsupportedHostError(
-                f"{self.name}: `{name}` of this instance was replaced by {present!r}; expected the method of the "
-                f"class. Take it off first (del model.{name})"
-            )
+        return uninstall
 
 
-def _uninstall(model: nn.Module, seams: dict[str, _Method]) -> None:
-    for name, seam in seams.items():
-        seam.state.active = False
-        if vars(model).get(name) is seam:
-            delattr(model, name)
+class _Method(MethodSeam):
+    """Where one method calls another, the outermost projects and the inner ones let pass."""
 
+    def __init__(self, host: OpenClipHost, apply: Apply, name: str) -> None:
+        super().__init__(host.name, apply, host.model, name)
+        self.roles, self._texts = host.roles, host.texts
 
-class _Method(Seam):
-    """Stands in for a method of one model; a deep copy of the model gets one for itself.
-
-    Where one method calls another, the outermost projects and the inner ones let pass.
-    """
-
-    def __init__(self, host: OpenClipHost, name: str, apply: Apply) -> None:
-        super().__init__(host.name, apply, host.texts)
-        self.model = host.model
-        self._roles = host.roles
-        self._function = getattr(type(host.model), name)
-        self._signature = inspect.signature(self._function)
-
-    def _bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        call = self._signature.bind(self.model, *args, **kwargs)
-        call.apply_defaults()
-        return call
-
-    def _original(self, call: inspect.BoundArguments) -> Any:
+    def call(self, arguments: inspect.BoundArguments) -> Any:
+        """What the model itself gives."""
         with bare():
-            return self._function(*call.args, **call.kwargs)
+            return self.original(*arguments.args, **arguments.kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Method:
-        copy = object.__new__(type(self))
-        vars(copy).update(vars(self), model=memo.get(id(self.model), self.model))
-        return copy
+    def change(self, role: str, features: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Features (b, d), projected; an image states nothing, see `vldebias.hosts.side`."""
+        ids = None if role == IMAGE else arguments["text"]
+        return self.project(role, features, None if ids is None else partial(self._texts, ids))
 
 
 class _Encode(_Method):
@@ -219,14 +221,13 @@ class _Encode(_Method):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = self._bind(*args, **kwargs)
+        call = self.bind(*args, **kwargs)
         normalize = call.arguments.get("normalize", False)
         if normalize:
             call.arguments["normalize"] = False
-        output = self._original(call)
+        output = self.call(call)
         features, *rest = output if isinstance(output, tuple) else (output,)
-        role = TEXT if "text" in call.arguments else IMAGE
-        features = self.project(role, features, call.arguments.get("text"))
+        features = self.change(TEXT if "text" in call.arguments else IMAGE, features, call.arguments)
         features = F.normalize(features, dim=-1) if normalize else features
         return (features, *rest) if isinstance(output, tuple) else features
 
@@ -235,9 +236,9 @@ class _ForwardIntermediates(_Method):
     """`forward_intermediates(...)` has paths of its own through both towers, and logits made from them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        call = self._bind(*args, **kwargs)
-        output = self._original(call)
-        changed = [self._change(role, output, call.arguments) for role in self._roles]
+        call = self.bind(*args, **kwargs)
+        output = self.call(call)
+        changed = [self._change(role, output, call.arguments) for role in self.roles]
         if any(changed) and "text_logits" in output:
             output["image_logits"] = self._logits(output["image_features"], output["text_features"])
             output["text_logits"] = output["image_logits"].T
@@ -249,7 +250,7 @@ class _ForwardIntermediates(_Method):
         features = output.get(key)
         if features is None:
             return False
-        projected = self.project(role, features, None if role == IMAGE else arguments["text"])
+        projected = self.change(role, features, arguments)
         if projected is features:
             return False
         if arguments["normalize"] and not arguments["intermediates_only"]:
@@ -260,6 +261,6 @@ class _ForwardIntermediates(_Method):
         return True
 
     def _logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
-        model: Any = self.model
+        model: Any = self.owner
         logits = model.logit_scale.exp() * image_features @ text_features.T
         return logits if model.logit_bias is None else logits + model.logit_bias

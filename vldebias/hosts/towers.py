@@ -1,11 +1,14 @@
-"""An image-text model as functions to train it with: pixels and tokens in, features that carry gradients out."""
+"""An image-text model as functions to train it with: pixels and tokens in, features that carry gradients out.
+
+Captions are short and context lengths long: of the 77 tokens that CLIP reads, a caption fills a fifth. Where nothing
+that pads a text can reach its embedding, the columns that pad every text of a batch are left out.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,12 +16,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.attachment import attachment_of
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts import resolve
+from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.images import ImageEncoder, image_encoder
-from vldebias.hosts.padding import text_features
-from vldebias.hosts.text import JointHost, bare
+from vldebias.hosts.joint import JointHost
+from vldebias.hosts.seam import bare
+from vldebias.hosts.transformers import TransformersHost
 
 __all__ = ["SCALARS", "Part", "Towers", "checkpointing", "towers"]
 
@@ -26,56 +30,109 @@ SCALARS = ("logit_scale", "logit_bias", "temperature")
 """What a model has of a loss of its own: log(1/t) and SigLIP's bias; ALIGN has t itself."""
 
 Part = nn.Module | nn.Parameter
+Tokens = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
 class Towers:
     """Two towers into one space.
 
-    The functions call `model` by the names of its methods and parts, so they see what is done to it afterwards:
+    The methods call `model` by the names of its methods and parts, so they see what is done to it afterwards:
     frozen or adapted weights, another device, the weights that FSDP gathers for the module that holds the model. A
     projection never reaches them.
 
     Attributes:
         model: the whole model.
-        image: pixels (b, 3, h, w) -> features (b, d), before normalising.
-        text: what `tokenize` gives, on the model's device -> features (b, d), before normalising. Of a batch of short
-            captions only as many tokens are read as the longest has, where that changes nothing.
-        tokenize: captions -> arguments of the text tower, (b, context length) each, on the CPU.
-        prepare: image -> pixels (3, h, w), as the model is evaluated.
         size: (h, w) of the pixels.
         mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1].
         temperature: of the softmax over cosines, as loaded.
         image_parts, text_parts: each tower with its head.
         heads: what ends in the joint space and has weights: of the image tower, of the text tower.
-        set_temperature: writes a temperature into the model.
         bias: SigLIP's logit_bias as loaded; None of a model without.
-        set_bias: writes a bias into the model.
         tokenizer, preprocess: as the model came with them, to be saved with it.
     """
 
-    model: nn.Module
-    image: Callable[[Tensor], Tensor]
-    text: Callable[[Mapping[str, Tensor]], Tensor]
-    tokenize: Callable[[Sequence[str]], dict[str, Tensor]]
-    prepare: Callable[[Image.Image], Tensor]
-    size: tuple[int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    temperature: float
-    image_parts: tuple[Part, ...]
-    text_parts: tuple[Part, ...]
-    heads: tuple[Part, ...]
-    set_temperature: Callable[[float], None]
-    bias: float | None
-    set_bias: Callable[[float], None]
-    tokenizer: Any = None
-    preprocess: Any = None
+    def __init__(self, host: JointHost, encoder: ImageEncoder, preprocess: Any) -> None:
+        self._host, self._encoder = host, encoder
+        self.model: Any = host.model
+        self.tokenizer, self.preprocess = host.tokenizer, preprocess
+        self.size, self.mean, self.std = _normalisation(self.prepare)
+        self.image_parts: tuple[Part, ...] = tuple(host.image_tower())
+        self.text_parts: tuple[Part, ...] = tuple(host.tower())
+        self.heads = tuple(head for head in (host.image_head, host.head) if _has_weights(head))
+        value = float(getattr(self.model, self._scalar).detach())
+        self.temperature = value if self._scalar == "temperature" else math.exp(-value)
+        bias = getattr(self.model, "logit_bias", None)
+        self.bias = None if bias is None else float(bias.detach())
+        layers = (m for part in encoder.tower for m in part.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+        self._first: Any = next(layers)  # reads the pixels, which come in its precision
+        self._features = _without_padding(host)
+        self._cuts_said = False
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.model.parameters()).device
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def prepare(self, image: Image.Image) -> Tensor:
+        """Image -> pixels (3, h, w), as the model is evaluated."""
+        return self._encoder.prepare(image)["pixel_values"][0]
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """Pixels (b, 3, h, w) -> features (b, d), before normalising."""
+        with bare():
+            return self._encoder.forward({"pixel_values": pixels.to(self._first.weight.dtype)})
+
+    def text(self, tokens: Tokens) -> Tensor:
+        """What `tokenize` gives, on the model's device -> features (b, d), before normalising.
+
+        Of a batch of short captions only as many tokens are read as the longest has, where that changes nothing.
+        """
+        with bare():
+            return self._features(tokens)
+
+    def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Captions -> arguments of the text tower, (b, context length) each, on the CPU.
+
+        Warns:
+            TruncatedPromptWarning: the first time that a caption is longer, and so cut.
+        """
+        tokens = self._host.tokens(list(captions), full=True)
+        if not self._cuts_said:
+            self._warn_of_cuts(captions, next(iter(tokens.values())))
+        return tokens
+
+    def _warn_of_cuts(self, captions: Sequence[str], ids: Tensor) -> None:
+        """A padded row ends in padding twice, a cut one in a word and the end token: only those are counted."""
+        full = (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()
+        limit = self._host.context_length
+        cut = sum(count > limit for count in self._host.token_counts([captions[i] for i in full])) if full else 0
+        if cut:
+            self._cuts_said = True
+            cuts = f"{cut} of {len(captions)} captions are longer and were cut"
+            warn(f"{self._host.name} reads {limit} tokens; {cuts}. This is said once", TruncatedPromptWarning)
+
+    @property
+    def _scalar(self) -> str:
+        return "logit_scale" if hasattr(self.model, "logit_scale") else "temperature"
+
+    def set_temperature(self, temperature: float) -> None:
+        """Write a temperature into the model.
+
+        Raises:
+            InvalidInputError: no positive number.
+        """
+        if not (0 < temperature < math.inf):
+            raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
+        with torch.no_grad():
+            getattr(self.model, self._scalar).fill_(
+                temperature if self._scalar == "temperature" else -math.log(temperature)
+            )
+
+    def set_bias(self, bias: float) -> None:
+        """Write a bias into the model."""
+        with torch.no_grad():
+            self.model.logit_bias.fill_(bias)
 
 
 def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
@@ -93,31 +150,21 @@ def towers(model: Any, tokenizer: Any, preprocess: Any) -> Towers:
         InvalidInputError: no tokenizer, or preprocessing that is no normalised resizing.
     """
     encoder = image_encoder(model, preprocess, preprocessing="not described")
-    _refuse_patches(model)
+    if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
+        raise UnsupportedHostError(
+            f"{type(model).__name__}: reads images as lists of patches of any number, which cannot be augmented as "
+            "pixels (3, h, w). Train a checkpoint of one resolution, such as google/siglip2-base-patch16-224, "
+            "which loads as SiglipModel"
+        )
     host = resolve(model, tokenizer=tokenizer)
     assert isinstance(host, JointHost)  # `image_encoder` takes nothing else
-    _refuse_attached(host)
-    prepare = partial(_prepare, encoder)
-    size, mean, std = _normalisation(prepare)
-    return Towers(
-        model=model,
-        image=partial(_image_features, encoder, _reader(encoder)),
-        text=partial(_text_features, text_features(host)),
-        tokenize=_Tokenize(host),
-        prepare=prepare,
-        size=size,
-        mean=mean,
-        std=std,
-        temperature=_temperature(model),
-        image_parts=tuple(host.image_tower()),
-        text_parts=tuple(host.tower()),
-        heads=tuple(part for part in (host.image_head, host.head) if _has_weights(part)),  # type: ignore[misc]
-        set_temperature=partial(_set_temperature, model),
-        bias=None if getattr(model, "logit_bias", None) is None else float(model.logit_bias.detach()),
-        set_bias=partial(_set_bias, model),
-        tokenizer=host.tokenizer,
-        preprocess=preprocess,
-    )
+    attachment = attachment_of(model)
+    if attachment is not None:
+        raise AlreadyAttachedError(
+            f"{host.name}: carries {attachment!r}, which training would not see. Call .remove() on it, train, and fit "
+            "it again: a projection belongs to the weights that it was fitted for"
+        )
+    return Towers(host, encoder, preprocess)
 
 
 def checkpointing(towers: Towers) -> None:
@@ -139,72 +186,6 @@ def checkpointing(towers: Towers) -> None:
     for part in model.modules():
         if hasattr(part, "disable_input_require_grads"):  # only reentrant checkpointing needs what transformers put on
             part.disable_input_require_grads()
-
-
-def _refuse_patches(model: Any) -> None:
-    if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
-        raise UnsupportedHostError(
-            f"{type(model).__name__}: reads images as lists of patches of any number, which cannot be augmented as "
-            "pixels (3, h, w). Train a checkpoint of one resolution, such as google/siglip2-base-patch16-224, "
-            "which loads as SiglipModel"
-        )
-
-
-def _refuse_attached(host: JointHost) -> None:
-    attachment = attachment_of(host.model)
-    if attachment is not None:
-        raise AlreadyAttachedError(
-            f"{host.name}: carries {attachment!r}, which training would not see. Call .remove() on it, train, and fit "
-            "it again: a projection belongs to the weights that it was fitted for"
-        )
-
-
-def _reader(encoder: ImageEncoder) -> nn.Module:
-    """The layer that reads the pixels: they come in its precision."""
-    layers = (m for part in encoder.tower for m in part.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-    return next(layers)
-
-
-def _image_features(encoder: ImageEncoder, reader: Any, pixels: Tensor) -> Tensor:
-    with bare():
-        return encoder.forward({"pixel_values": pixels.to(reader.weight.dtype)})
-
-
-def _text_features(features: Callable[[Mapping[str, Tensor]], Tensor], texts: Mapping[str, Tensor]) -> Tensor:
-    with bare():
-        return features(texts)
-
-
-def _prepare(encoder: ImageEncoder, image: Image.Image) -> Tensor:
-    return encoder.prepare(image)["pixel_values"][0]
-
-
-class _Tokenize:
-    """Captions -> tokens, padded and cut to the context length; says so once when something was cut."""
-
-    def __init__(self, host: JointHost) -> None:
-        self._host = host
-        self._told = False
-
-    def __call__(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        tokens = self._host.tokens(list(captions), full=True)
-        if not self._told:
-            self._warn_of_cuts(captions, next(iter(tokens.values())))
-        return tokens
-
-    def _warn_of_cuts(self, captions: Sequence[str], ids: Tensor) -> None:
-        """A padded row ends in padding twice, a cut one in a word and the end token: only those are counted."""
-        full = (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()
-        limit = self._host.context_length
-        cut = sum(count > limit for count in self._host.token_counts([captions[i] for i in full])) if full else 0
-        if cut:
-            self._told = True
-            warnings.warn(
-                f"{self._host.name} reads {limit} tokens; {cut} of {len(captions)} captions are longer and were cut. "
-                "This is said once",
-                TruncatedPromptWarning,
-                stacklevel=3,
-            )
 
 
 def _normalisation(
@@ -229,29 +210,66 @@ def _normalisation(
     return (shape[1], shape[2]), tuple(round(m, 6) for m in mean.tolist()), tuple(round(s, 6) for s in std.tolist())
 
 
-def _temperature(model: Any) -> float:
-    name = _scalar(model)
-    value = float(getattr(model, name).detach())
-    return value if name == "temperature" else math.exp(-value)
-
-
-def _set_temperature(model: Any, temperature: float) -> None:
-    """Raises InvalidInputError: no positive number."""
-    if not (0 < temperature < math.inf):
-        raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
-    name = _scalar(model)
-    with torch.no_grad():
-        getattr(model, name).fill_(temperature if name == "temperature" else -math.log(temperature))
-
-
-def _set_bias(model: Any, bias: float) -> None:
-    with torch.no_grad():
-        model.logit_bias.fill_(bias)
-
-
-def _scalar(model: Any) -> str:
-    return "logit_scale" if hasattr(model, "logit_scale") else "temperature"
-
-
 def _has_weights(part: object) -> bool:
     return isinstance(part, nn.Parameter) or (isinstance(part, nn.Module) and any(True for _ in part.parameters()))
+
+
+def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:
+    """Tokens, (b, length) each -> features (b, d) as `host.features` gives them, differentiable.
+
+    Shortened are open_clip's own causal text tower pooled at the end token, its Hugging Face text towers, and towers
+    of transformers that mask their padding. The others, such as SigLIP's, which attends to padding, read all of it.
+    """
+    model: Any = host.model
+    if isinstance(host, TransformersHost):
+        return host.features if host.reads_padding else partial(_masked, host)
+    if _is_causal(model):
+        return partial(_causal, model)
+    pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
+    return host.features if pad is None else partial(_padded_with, host, int(pad))
+
+
+def _is_causal(model: Any) -> bool:
+    """open_clip's CLIP with its own `encode_text`: no token sees a later one, and the end token is the embedding."""
+    import open_clip
+
+    return (
+        isinstance(model, open_clip.CLIP)
+        and type(model).encode_text is open_clip.CLIP.encode_text
+        and model.attn_mask is not None
+        and getattr(model, "text_pool_type", None) in ("argmax", "eos")
+        and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
+    )
+
+
+def _causal(model: Any, tokens: Tokens) -> Tensor:
+    """What `encode_text` computes, up to the last end token of the batch: it has no argument for a shorter text."""
+    ids = tokens["text"]
+    ends = ids.argmax(dim=-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(dim=-1)
+    length = int(ends.max()) + 1
+    dtype = model.transformer.get_cast_dtype()
+    x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    pooled = x[torch.arange(len(ids), device=ids.device), ends]
+    head = model.text_projection
+    if head is None:
+        return pooled
+    return head(pooled) if isinstance(head, nn.Module) else pooled @ head
+
+
+def _masked(host: JointHost, tokens: Tokens) -> Tensor:
+    """By the attention mask: its columns that are zero in every row."""
+    mask = tokens.get("attention_mask")
+    return host.features(tokens if mask is None else _shortened(tokens, mask != 0))
+
+
+def _padded_with(host: JointHost, pad: int, tokens: Tokens) -> Tensor:
+    """By the ids: such a tower makes its mask from them."""
+    return host.features(_shortened(tokens, tokens["text"] != pad))
+
+
+def _shortened(tokens: Tokens, kept: Tensor) -> dict[str, Tensor]:
+    """Without the columns after the last one of `kept` (b, length) that is true in any row."""
+    columns = kept.any(dim=0).nonzero()
+    length = int(columns.max()) + 1 if len(columns) else kept.shape[1]
+    return {name: tensor[:, :length] for name, tensor in tokens.items()}

@@ -6,28 +6,45 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.attachment import Apply
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.sides import IMAGE, TEXT
-from vldebias.hosts.text import JointHost, Seam, refuse_frozen_code
+from vldebias.hosts.base import Apply
+from vldebias.hosts.joint import JointHost, refuse_frozen_code
+from vldebias.hosts.marks import config_mark, mark_config
+from vldebias.hosts.seam import Seam
+from vldebias.hosts.side import IMAGE, TEXT
 
-__all__ = ["SUPPORTED", "TransformersHost", "wrap"]
+__all__ = [
+    "SUPPORTED",
+    "WITH_IMAGES",
+    "Family",
+    "TransformersHost",
+    "family_of",
+    "list_models",
+    "register_family",
+    "wrap",
+]
 
 
 @dataclass(frozen=True)
-class _Family:
+class Family:
     """How a family of models makes embeddings.
 
-    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower.
+    head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower; dots go inward.
     image_head: name of the module that makes that of an image, on the model or on its vision tower.
     padding, lower: what the model was trained with; SigLIP pools the last position, padding included.
     offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
+    text: name of the module that is called with the token ids; the model itself where it has none.
+    config: name of its config on that of the model.
+    parts: names of the modules of the text tower with its head. Default: `text` and the head.
+    images: images reach the joint space as pixels (b, 3, h, w), one embedding each.
+    embed: (model, tokens) -> (n, d) before normalising, of models without `get_text_features`.
     """
 
     head: str = "text_projection"
@@ -35,10 +52,37 @@ class _Family:
     padding: bool | str = True
     lower: bool = False
     offset: bool = False
+    text: str = "text_model"
+    config: str = "text_config"
+    parts: tuple[str, ...] = ()
+    images: bool = True
+    embed: Callable[[Any, Mapping[str, Tensor]], Tensor] | None = None
 
 
-_CLIP = _Family()
-_SIGLIP = _Family(head="head", image_head="head", padding="max_length", lower=True)
+def _embed_blip(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
+    """As `forward` does without its matching head: text alone, the first state."""
+    return model.text_proj(model.text_encoder(**tokens).last_hidden_state[:, 0])
+
+
+def _embed_blip2(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
+    """As `forward` does without its matching head: the query transformer reads the text alone."""
+    words = model.embeddings(input_ids=tokens["input_ids"])
+    states = model.qformer(query_embeds=words, query_length=0, attention_mask=tokens["attention_mask"])
+    return model.text_projection(states.last_hidden_state[:, 0])
+
+
+_CLIP = Family()
+_SIGLIP = Family(head="head", image_head="head", padding="max_length", lower=True)
+_TEXTS = Family(images=False)
+_BLIP = Family(head="text_proj", text="text_encoder", images=False, embed=_embed_blip)
+_BLIP2 = Family(
+    text="embeddings",
+    config="qformer_config",
+    parts=("embeddings", "qformer", "text_projection"),
+    images=False,
+    embed=_embed_blip2,
+)
+_CLAP = Family(head="text_projection.linear2", parts=("text_model", "text_projection"), offset=True, images=False)
 
 _FAMILIES = {
     "CLIPModel": _CLIP,
@@ -47,22 +91,71 @@ _FAMILIES = {
     "MetaClip2TextModelWithProjection": _CLIP,
     "CLIPSegModel": _CLIP,
     "ChineseCLIPModel": _CLIP,
-    "AlignModel": _Family(image_head="pooler"),
-    "AltCLIPModel": _Family(offset=True),
+    "AlignModel": Family(image_head="pooler"),
+    "AltCLIPModel": Family(offset=True),
     "SiglipModel": _SIGLIP,
     "SiglipTextModel": _SIGLIP,
     "Siglip2Model": _SIGLIP,
     "Siglip2TextModel": _SIGLIP,
+    "Aimv2Model": _TEXTS,
+    "VisionTextDualEncoderModel": _TEXTS,
+    "XCLIPModel": _TEXTS,
+    "ClapModel": _CLAP,
+    "ClapTextModelWithProjection": _CLAP,
+    "BlipForImageTextRetrieval": _BLIP,
+    "Blip2ForImageTextRetrieval": _BLIP2,
+    "Blip2TextModelWithProjection": _BLIP2,
 }
 
 SUPPORTED = tuple(_FAMILIES)
+WITH_IMAGES = tuple(name for name in SUPPORTED if "Text" not in name and _FAMILIES[name].images)
+
+_REGISTERED: dict[str, Family] = {}
+
+
+def register_family(family: Family, *models: str) -> None:
+    """Make classes known that derive from `transformers.PreTrainedModel`, of remote code too, by their names::
+
+        register_family(Family(head="text_proj"), "AcmeCLIPModel")
+        vldebias.debias(model, "gender", tokenizer=tokenizer)
+
+    They have `get_text_features`, which with `forward` goes through the head, or `Family.embed`. A subclass of a listed
+    class needs no entry.
+
+    Raises:
+        InvalidInputError: no name, or one that is taken.
+    """
+    taken = set(models) & {*_FAMILIES, *_REGISTERED}
+    if taken or not models:
+        came = f"{sorted(taken)}, known already" if taken else "no name"
+        raise InvalidInputError(f"register_family: got {came}; expected names of classes that are not listed")
+    _REGISTERED.update(dict.fromkeys(models, family))
+
+
+def list_models() -> list[str]:
+    """Names of all classes that are known, sorted."""
+    return sorted({*_FAMILIES, *_REGISTERED})
+
 
 _INSTEAD = {
     "CLIPTextModel": "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the same "
     "checkpoint, and for a diffusers pipeline pass the pipeline",
     "MetaClip2TextModel": "it ends before the joint space: load MetaClip2TextModelWithProjection instead",
     "PeftModel": "pass the model inside, model.get_base_model()",
+    "BlipModel": "load BlipForImageTextRetrieval from the same checkpoint",
+    "Blip2Model": "load Blip2ForImageTextRetrieval from the same checkpoint",
 }
+
+
+def _names(model: object) -> list[str]:
+    """Of its class and the bases of it, as far as they are models."""
+    return [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
+
+
+def family_of(model: object) -> Family | None:
+    """That of its nearest listed base; None where none is listed."""
+    own = [_REGISTERED[b.__name__] for b in type(model).__mro__ if b.__name__ in _REGISTERED]
+    return next(iter((*own, *(_FAMILIES[name] for name in _names(model) if name in _FAMILIES))), None)
 
 
 def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
@@ -75,13 +168,18 @@ def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
     Raises:
         UnsupportedHostError: another class, or compiled code.
     """
-    libraries = ("transformers", "peft")
-    names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in libraries]
-    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
+    family = family_of(model)
     if family is None:
-        instead = next((f": {_INSTEAD[name]}" for name in names if name in _INSTEAD), "")
+        name = type(model).__name__
+        near = "".join(f"the nearest is {known}" for known in get_close_matches(name, list_models(), n=1))
+        instead = next((_INSTEAD[base] for base in _names(model) if base in _INSTEAD), near)
         raise UnsupportedHostError(
-            f"{type(model).__name__}{instead}. Supported transformers models are {', '.join(SUPPORTED)}"
+            f"{name}: expected a transformers model whose text tower ends in a head that is known"
+            f"{f'; {instead}' if instead else ''}\n"
+            "All that are known: vldebias.hosts.transformers.list_models(). One more: "
+            f"register_family(Family(head='text_projection'), {name!r}) beside it\n"
+            "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
+            "docs/how-to/own-model.md"
         )
     refuse_frozen_code(model)
     return TransformersHost(model, family, tokenizer)
@@ -90,7 +188,8 @@ def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
 class TransformersHost(JointHost):
     """CLIP, SigLIP and their kin.
 
-    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree.
+    `get_text_features` or `get_image_features` and `forward` (embeddings, logits, loss) agree. Scores of a matching
+    head (BLIP, BLIP-2) read text and image together, pass no joint embedding and stay as they are.
 
     The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
     `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
@@ -99,23 +198,23 @@ class TransformersHost(JointHost):
 
     library = "transformers"
 
-    def __init__(self, model: Any, family: _Family, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, family: Family, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.model_id = getattr(model, "name_or_path", None) or None
         self._family = family
-        self._text: nn.Module = getattr(model, "text_model", model)
+        self._text: nn.Module = getattr(model, family.text, model)
         self.choose("text")
 
     @property
     def head(self) -> nn.Module:
         """The Linear that makes the joint embedding."""
-        return getattr(self._text if self._family.head == "head" else self.model, self._family.head)
+        return (self._text if self._family.head == "head" else self.model).get_submodule(self._family.head)
 
     @property
     def image_head(self) -> nn.Module | None:
         """What makes the joint embedding of an image: a Linear, the pooling head of SigLIP, the pooling of ALIGN."""
         vision = getattr(self.model, "vision_model", None)
-        if vision is None:
+        if vision is None or not self._family.images:
             return None
         name = self._family.image_head
         return getattr(self.model, name, None) or getattr(vision, name, None)
@@ -138,6 +237,8 @@ class TransformersHost(JointHost):
 
     def tower(self) -> list[nn.Module]:
         """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
+        if self._family.parts:
+            return [self.model.get_submodule(name) for name in self._family.parts]
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
     def find_tokenizer(self, given: Any) -> Any:
@@ -174,7 +275,7 @@ class TransformersHost(JointHost):
     @property
     def _text_config(self) -> Any:
         config: Any = self.model.config
-        return getattr(config, "text_config", config)
+        return getattr(config, self._family.config, config)
 
     @property
     def context_length(self) -> int:
@@ -205,7 +306,15 @@ class TransformersHost(JointHost):
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `get_text_features`, or the text model itself, gives."""
+        if self._family.embed is not None:
+            return self._family.embed(self.model, tokens)
         return self._features(self._call(**tokens))
+
+    def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
+        """What `get_image_features` gives for those of `pixels` that it knows."""
+        call = self.model.get_image_features
+        known = inspect.signature(call).parameters  # type: ignore[arg-type]
+        return self._features(call(**{n: t for n, t in pixels.items() if n in known}))  # type: ignore[operator]
 
     @property
     def _call(self) -> Callable[..., Any]:
@@ -228,7 +337,7 @@ class TransformersHost(JointHost):
             return output
         if isinstance(output, tuple):
             raise InvalidInputError(
-                f"{self.name}: expected a named output to fit on, got a tuple; set model.config.return_dict = True"
+                f"{self.name}: expected a named output, got a tuple; set model.config.return_dict = True"
             )
         return output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
 
@@ -236,48 +345,53 @@ class TransformersHost(JointHost):
         """Padding may have the id of the end token: both are special and left out."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
+    def mark(self, note: str) -> None:
+        """In the config."""
+        mark_config(self.model, note)
+
+    def marked(self) -> str | None:
+        """What the config says."""
+        return config_mark(self.model)
+
     def install(self, apply: Apply) -> Callable[[], None]:
         """One hook where an embedding comes out, and for texts one where the token ids come in."""
-        heads = {role: self._head(role) for role in self.roles}
         for head in (self.head, self.image_head):  # whichever side the seam is on that came with a copy
             if head is not None:
-                _refuse_copy(head)
-        seams = [(_HOOKS[role](self.name, apply, self.texts), head) for role, head in heads.items()]
-        handles = [head.register_forward_hook(seam.read_features) for seam, head in seams]
-        handles += [
-            self._text.register_forward_pre_hook(seam.read_ids, with_kwargs=True)
-            for seam, _ in seams
-            if isinstance(seam, _TextHooks)
-        ]
-        return partial(_uninstall, [seam for seam, _ in seams], handles)
+                Seam.refuse_copy(getattr(hook, "__self__", None) for hook in head._forward_hooks.values())
+        seams: list[Seam] = []
+        handles: list[Any] = []
+        if TEXT in self.roles:
+            text = _TextHooks(self.name, apply, self.texts)
+            seams.append(text)
+            handles.append(self._head(TEXT).register_forward_hook(text.read_features))
+            handles.append(self._text.register_forward_pre_hook(text.read_ids, with_kwargs=True))
+        if IMAGE in self.roles:
+            image = _ImageHook(self.name, apply)
+            seams.append(image)
+            handles.append(self._head(IMAGE).register_forward_hook(image.read_features))
 
+        def uninstall() -> None:
+            for seam in seams:
+                seam.state.active = False
+            for handle in handles:
+                handle.remove()
 
-def _refuse_copy(head: nn.Module) -> None:
-    for hook in head._forward_hooks.values():
-        present = getattr(hook, "__self__", None)
-        if isinstance(present, Seam):
-            present.refuse_copy()
-
-
-def _uninstall(seams: Sequence[Seam], handles: Sequence[Any]) -> None:
-    for seam in seams:
-        seam.state.active = False
-    for handle in handles:
-        handle.remove()
+        return uninstall
 
 
 class _TextHooks(Seam):
     """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
 
     def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
-        super().__init__(name, apply, texts)
-        self._thread = threading.local()
+        super().__init__(name, apply)
+        self._texts, self._thread = texts, threading.local()
 
     def read_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        return self.project(TEXT, output, vars(self._thread).pop("ids", None))
+        ids = vars(self._thread).pop("ids", None)
+        return self.project(TEXT, output, None if ids is None else partial(self._texts, ids))
 
 
 class _ImageHook(Seam):
@@ -285,6 +399,3 @@ class _ImageHook(Seam):
 
     def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         return self.project(IMAGE, output.flatten(1)).reshape(output.shape)
-
-
-_HOOKS: dict[str, type[_TextHooks] | type[_ImageHook]] = {TEXT: _TextHooks, IMAGE: _ImageHook}

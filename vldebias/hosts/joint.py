@@ -2,105 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from textwrap import shorten
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vldebias.attachment import Apply
-from vldebias.errors import (
-    AlreadyAttachedError,
-    InvalidInputError,
-    TruncatedPromptWarning,
-    UnsupportedHostError,
-    VldebiasError,
-)
-from vldebias.fingerprint import weights_fingerprint
+from vldebias.edit import Edit, Fingerprint
+from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.base import Host
-from vldebias.hosts.folding import fold, foldable, head_width
-from vldebias.hosts.sides import IMAGE, TEXT, roles_of
-from vldebias.projection import CalibratedProjection
+from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.merge import fold, foldable, last_layer
+from vldebias.hosts.seam import reading
+from vldebias.hosts.side import IMAGE, TEXT, roles_of
 
-__all__ = ["JointHost", "Seam", "bare", "reading", "refuse_frozen_code"]
+__all__ = ["JointHost", "refuse_frozen_code"]
 
 _BATCH = 64
-_BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-
-
-@contextmanager
-def bare() -> Iterator[None]:
-    """Inside, in this thread, every seam lets embeddings pass."""
-    token = _BARE.set(True)
-    try:
-        yield
-    finally:
-        _BARE.reset(token)
-
-
-@contextmanager
-def reading(model: nn.Module) -> Iterator[None]:
-    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never projected."""
-    modes = [(module, module.training) for module in model.modules()]
-    devices = {p.device.type for p in model.parameters() if torch.amp.is_autocast_available(p.device.type)}
-    try:
-        model.eval()
-        with torch.no_grad(), bare(), ExitStack() as stack:
-            for kind in devices:
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            yield
-    finally:
-        for module, training in modes:  # one by one: parts of a model may have been frozen in eval mode
-            module.training = training
-
-
-class Seam:
-    """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
-
-    A deep copy of the model keeps it and so follows the attachment of the original: projected while that is
-    attached, bare afterwards. A pickle would lose that tie and is refused.
-    """
-
-    def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
-        self.name = name
-        self.state = SimpleNamespace(active=True)  # one for all copies
-        self._apply = apply
-        self._texts = texts
-
-    def project(self, role: str, embeddings: Tensor, ids: Tensor | None = None) -> Tensor:
-        """`embeddings` (b, d) of images, or of the prompts with token `ids` (b, length).
-
-        Without ids nothing is stated: images never state an attribute, see `vldebias.hosts.sides`.
-        """
-        if not self.state.active or _BARE.get():
-            return embeddings
-        return self._apply(role, embeddings, None if ids is None else partial(self._texts, ids))
-
-    def refuse_copy(self) -> None:
-        """For a model that came with this seam although it carries no attachment of its own."""
-        if self.state.active:
-            raise AlreadyAttachedError(
-                f"{self.name}: this model is a copy of one that carries an attachment, and is projected with it. "
-                "Call .remove() on that attachment first, or copy the model before attaching"
-            )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Seam:
-        return self
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise VldebiasError(
-            f"{self.name}: a model cannot be pickled while a projection is attached. Call .remove() or .merge() "
-            "first; state_dict() and save_pretrained() work at any time"
-        )
 
 
 class JointHost(Host):
@@ -165,6 +88,10 @@ class JointHost(Host):
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """(n, d) embeddings of what `tokens` gave, on the model's device, before normalising."""
 
+    @abstractmethod
+    def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
+        """(n, d) embeddings of images as their tower reads them, on the model's device, before normalising."""
+
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising."""
         return self.features({name: tensor.to(self.device) for name, tensor in self.tokens(prompts).items()})
@@ -189,9 +116,9 @@ class JointHost(Host):
             return self
         if side != "text" and not self.image_tower():
             return super().at(side)
-        found = copy(self)
-        found.choose(side)
-        return found
+        other = copy(self)
+        other.choose(side)
+        return other
 
     def choose(self, side: str) -> None:
         """Set roles and claims for `side`."""
@@ -208,50 +135,54 @@ class JointHost(Host):
 
     def dim(self, role: str) -> int:
         """Width d of the joint space, from the head where it has one."""
-        width = head_width(self.head)
-        return super().dim(role) if width is None else width
+        last = last_layer(self.head)
+        width = last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
+        return width if isinstance(width, int) else super().dim(role)
 
     @cached_property
-    def _fingerprint(self) -> dict[str, Any] | None:
-        return weights_fingerprint(*self.tower())
+    def _fingerprints(self) -> tuple[Fingerprint | None, Fingerprint | None]:
+        return weights_fingerprint(*self.tower()), weights_fingerprint(*self.image_tower())
 
-    def fingerprint(self) -> dict[str, Any] | None:
+    def fingerprint(self) -> Fingerprint | None:
         """Of the text tower with its head, computed once."""
-        return self._fingerprint
+        return self._fingerprints[0]
 
-    @cached_property
-    def _image_fingerprint(self) -> dict[str, Any] | None:
-        return weights_fingerprint(*self.image_tower())
-
-    def image_fingerprint(self) -> dict[str, Any] | None:
+    def image_fingerprint(self) -> Fingerprint | None:
         """Of the image tower with its head, computed once."""
-        return self._image_fingerprint
+        return self._fingerprints[1]
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected.
+        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected; of both sides alike.
+
+        Raises:
+            InvalidInputError: no prompt.
+        """
+        if not prompts:
+            raise InvalidInputError(f"{self.name}: expected at least one prompt to embed, got none")
+        return super().embed(list(prompts), TEXT)
+
+    def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
+        """Rows of `prompts`, in batches.
 
         Warns:
             TruncatedPromptWarning: a prompt has more tokens than the text tower reads.
         """
-        prompts = list(prompts)
-        if not prompts:
-            raise InvalidInputError(f"{self.name}: expected at least one prompt to embed, got none")
         self._warn_of_cuts(prompts)
         batches = [prompts[i : i + _BATCH] for i in range(0, len(prompts), _BATCH)]
         with reading(self.model):
             rows = [self.encode(batch).cpu().double() for batch in batches]
-        return F.normalize(torch.cat(rows), dim=-1)
+        return {(role, p): row for p, row in zip(prompts, F.normalize(torch.cat(rows), dim=-1), strict=True)}
 
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of token ids (b, length)."""
         return [self._read_ids(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
-    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
-        found = {role: foldable(self.name, *heads[role]) for role in self.roles}
-        for role, axes in found.items():
-            fold(axes, projections[role], strength)
+        weights = {role: foldable(self.name, *heads[role]) for role in self.roles}
+        for role, axes in weights.items():
+            fold(axes, edits[role].folded(), strength)
 
     def _warn_of_cuts(self, prompts: Sequence[str]) -> None:
         limit = self.context_length
@@ -263,11 +194,8 @@ class JointHost(Host):
         ]
         if long:
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
-            warnings.warn(
-                f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it",
-                TruncatedPromptWarning,
-                stacklevel=3,
-            )
+            message = f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it"
+            warn(message, TruncatedPromptWarning)
 
 
 def refuse_frozen_code(model: nn.Module) -> None:

@@ -1,6 +1,7 @@
-"""Fold projections into the weights that read a pipeline's prompt embeddings, so that a checkpoint needs no vldebias.
+"""Fold projections into weights, so that a checkpoint gives what it gave attached and needs no vldebias.
 
-A linear layer that reads P x instead of x has the weight W P; with P = I - s L R^T that is W - s (W L) R^T.
+A layer that makes an embedding, x W or W x + b, makes P of it with the weights W P^T, or P W and P b. A linear layer
+that reads P x in the place of x has the weight W P; with P = I - s L R^T that is W - s (W L) R^T.
 """
 
 from __future__ import annotations
@@ -12,13 +13,70 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts.diffusers_families import CROSS_ATTENTION, Part
+from vldebias.hosts.family import CROSS_ATTENTION, Part
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["fold"]
+__all__ = ["fold", "fold_into_readers", "foldable", "last_layer", "readers"]
+
+Axes = list[tuple[Tensor, int]]
+"""Weights, and the axis of each that is the axis of the embedding."""
 
 
-def fold(pipe: Any, parts: Sequence[Part], projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+# ---- the head that makes an embedding -----------------------------------------------------------------------
+
+
+def last_layer(head: object) -> object:
+    """What ends in the embedding: the last part of a Sequential, or `head` itself."""
+    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
+
+
+def foldable(name: str, tower: str, head: object) -> Axes:
+    """The weights of `head` that a projection is folded into; nothing is changed here.
+
+    Args:
+        name: of the model, for messages.
+        tower: "text" or "image", for messages.
+        head: a parameter (width, d), a module, or None.
+
+    Raises:
+        UnsupportedHostError: nothing linear at the end, or weights that are quantized, adapted or not loaded.
+    """
+    last = last_layer(head)
+    axes: Axes
+    if isinstance(last, nn.Parameter):
+        axes = [(last, 1)]
+    elif isinstance(last, nn.Linear):
+        axes = [(last.weight, 0)] + ([(last.bias, 0)] if last.bias is not None else [])
+    else:
+        kind = f"{type(last).__module__}.{type(last).__qualname__}"
+        raise UnsupportedHostError(
+            f"{name}: the {tower} tower ends in {kind}; expected a torch.nn.Linear or a projection matrix to fold "
+            "into. Keep the attachment, or save its projection and attach that after loading"
+        )
+    for weight, _ in axes:
+        if not isinstance(weight, nn.Parameter) or weight.is_meta or not weight.is_floating_point():
+            raise UnsupportedHostError(
+                f"{name}: the head of the {tower} tower has weights of type {type(weight).__name__}, {weight.dtype} on "
+                f"{weight.device}; expected plain floating-point parameters in memory. Load the model unquantized and "
+                "not offloaded"
+            )
+    return axes
+
+
+def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
+    """P* into the weights that `foldable` gave, in place and in their dtype."""
+    with torch.no_grad():
+        for weight, axis in axes:
+            rows = weight.cpu().double().movedim(axis, -1)
+            weight.copy_(projection(rows, strength).movedim(-1, axis))
+
+
+# ---- the layers of a pipeline that read an embedding ----------------------------------------------------------
+
+
+def fold_into_readers(
+    pipe: Any, parts: Sequence[Part], projections: Mapping[str, CalibratedProjection], strength: float
+) -> None:
     """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline.
 
     The weights cannot tell the two branches of guidance apart: the negative prompt, the empty one included, is
@@ -43,14 +101,15 @@ def fold(pipe: Any, parts: Sequence[Part], projections: Mapping[str, CalibratedP
     with torch.no_grad():
         for _, projection, layers in folds:
             for _, layer in layers:
-                _fold_into(layer.weight, projection, strength)
+                columns = layer.weight[:, : projection.dim]  # those that read the embedding
+                wide = columns.to("cpu", torch.float64)
+                columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
 
 
-def _fold_into(weight: Tensor, projection: CalibratedProjection, strength: float) -> None:
-    """W P for the columns that read the embedding, in float64, rounded once."""
-    columns = weight[:, : projection.dim]
-    wide = columns.to("cpu", torch.float64)
-    columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
+def readers(pipe: Any, parts: Sequence[Part]) -> list[nn.Module]:
+    """The models of a pipeline that `fold_into_readers` changes."""
+    names = {where.partition(".")[0] for part in parts for where, _ in _layers(pipe, part)}
+    return [pipe.components[name] for name in sorted(names)]
 
 
 def _layers(pipe: Any, part: Part) -> list[tuple[str, Any]]:
@@ -58,18 +117,18 @@ def _layers(pipe: Any, part: Part) -> list[tuple[str, Any]]:
     refusal = f"{type(pipe).__name__}: cannot merge {part.role!r}"
     if part.read_by is None:
         raise UnsupportedHostError(
-            f"{refusal}: the layer that reads it reads other tokens as well, and one weight cannot hold two "
-            "projections; save the projections and attach them after loading instead"
+            f"{refusal}: no linear layer of this pipeline reads it, and it alone, as it is (a norm comes first, or one "
+            "layer reads two kinds of tokens); save the projections and attach them after loading instead"
         )
-    models = {name: model for name, model in pipe.components.items() if isinstance(model, nn.Module)}
-    models = {name: model for name, model in models.items() if name not in part.encoders}
-    found = [layer for name, model in models.items() for layer in _readers(name, model, part.read_by)]
-    if not found:
+    modules = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
+    models = {name: model for name, model in modules.items() if name not in part.encoders}
+    layers = [layer for name, model in models.items() for layer in _readers(name, model, part.read_by)]
+    if not layers:
         raise UnsupportedHostError(
             f"{refusal}: expected a layer {part.read_by!r} that reads it in {', '.join(models)}, found none; "
             "keep the attachment instead of merging"
         )
-    return found
+    return layers
 
 
 def _readers(component: str, model: nn.Module, read_by: str) -> Iterator[tuple[str, Any]]:

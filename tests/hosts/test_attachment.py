@@ -1,79 +1,27 @@
 """Attachments on a made-up host: three states, refusals, and no trace in the end."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from tower_parts import PROJECTION, PROMPTS, Bag, Tower, TowerHost, Words, attach
 
-from vldebias.attachment import Apply, Attachment, attachment_of
+from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, ProjectionMismatchError, VldebiasError
-from vldebias.hosts.base import Host
+from vldebias.hosts import attachment as registry
+from vldebias.hosts.attachment import Attachment, attachment_of
+from vldebias.hosts.base import Apply
 from vldebias.projection import CalibratedProjection
-
-
-class Tower:
-    """Embeds a prompt as letter counts; the seam is an attribute of the instance, as in real hosts."""
-
-    def encode(self, prompts: Sequence[str]) -> Tensor:
-        return torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
-
-
-class Bag:
-    """Something that hosts can share."""
-
-
-class TowerHost(Host):
-    roles = ("joint",)
-
-    def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
-        self.tower, self.owned, self.shared, self.name = tower, [tower], shared, name
-        self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
-
-    def embed(self, prompts: Sequence[str], role: str) -> Tensor:
-        return torch.nn.functional.normalize(Tower.encode(self.tower, prompts).double(), dim=-1)
-
-    def space(self, role: str) -> str:
-        return f"tower.{role}"
-
-    def fingerprint(self) -> dict[str, Any] | None:
-        return {"structure": "letters", "norms": [1.0], "waves": [0.5]}
-
-    def install(self, apply: Apply) -> Callable[[], None]:
-        tower = self.tower
-
-        def encode(prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
-            plain = Tower.encode(tower, prompts).repeat_interleave(images_per_prompt, 0)
-            return apply("joint", plain, lambda: prompts)
-
-        tower.encode = encode
-        return lambda: tower.__dict__.pop("encode")
-
-    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
-        self.merged.append((dict(projections), strength))
-
-
-class Words:
-    """A gate that finds one word."""
-
-    def match(self, text: str) -> bool:
-        return "woman" in text.split()
-
-
-PROMPTS = ["a bad face", "a dead woman", "cafe"]
-PROJECTION = CalibratedProjection.fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
 
 
 @pytest.fixture
 def tower() -> Tower:
     return Tower()
-
-
-def attach(tower: Tower, **options: Any) -> Attachment:
-    return Attachment(TowerHost(tower), {"joint": PROJECTION}, **options)
 
 
 # --- three states
@@ -98,6 +46,34 @@ def test_three_states(tower: Tower) -> None:
     assert attachment.state == "removed"
     assert torch.equal(tower.encode(PROMPTS), plain)
     assert vars(tower) == {}
+
+
+def test_disabled_is_for_this_thread_alone(tower: Tower) -> None:
+    """A counter on the object would let the calls of all other threads pass unprojected."""
+    plain = tower.encode(PROMPTS)
+    attachment = attach(tower)
+    attached = tower.encode(PROMPTS)
+    inside, read = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with attachment.disabled():
+            inside.set()
+            assert torch.equal(tower.encode(PROMPTS), plain)
+            read.wait(10)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    assert inside.wait(10)
+    assert attachment.state == "attached"
+    assert torch.equal(tower.encode(PROMPTS), attached)
+    with attachment.disabled(), ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(tower.encode, PROMPTS).result(), attached)
+    read.set()
+    thread.join()
+
+
+def test_a_host_draws_nothing_unless_it_says_so(tower: Tower) -> None:
+    assert TowerHost(tower).generative is False
 
 
 def test_removing_twice_is_harmless(tower: Tower) -> None:
@@ -310,10 +286,13 @@ def test_a_host_that_is_dropped_is_freed() -> None:
 
 
 def test_a_dropped_host_frees_what_it_shared() -> None:
-    encoder, tower = Bag(), Tower()
-    Attachment(TowerHost(tower, [encoder]), {"joint": PROJECTION})
-    del tower
-    gc.collect()
+    encoder = Bag()
+    for _ in range(3):
+        tower = Tower()
+        Attachment(TowerHost(tower, [encoder]), {"joint": PROJECTION})
+        del tower
+        gc.collect()
+    assert len(registry._SHARED[encoder]) == 0
     owner = TowerHost(Tower())
     owner.owned = [encoder]
     Attachment(owner, {"joint": PROJECTION})
@@ -380,9 +359,9 @@ def test_repr_says_what_is_attached(tower: Tower) -> None:
     assert "stated kept" in repr(attach(tower, gate=Words()))
 
 
-def made(space: str | None = None, fingerprint: dict | None = None, dim: int = 6) -> CalibratedProjection:
+def made(space: str | None = None, fingerprint: Fingerprint | None = None, dim: int = 6) -> CalibratedProjection:
     plain = CalibratedProjection.fit(torch.eye(dim)[None, :2])
-    return CalibratedProjection(plain.left, plain.right, plain.lam, plain.method, space, "ViT-B-32/openai", fingerprint)
+    return plain.stamped(space=space, model_id="ViT-B-32/openai", fingerprint=fingerprint)
 
 
 def test_a_host_takes_what_was_fitted_on_it(tower: Tower) -> None:
@@ -396,8 +375,8 @@ def test_a_host_takes_what_was_fitted_on_it(tower: Tower) -> None:
     [
         (made("tower.pooled"), r"Tower: the projection belongs to space 'tower.pooled', here .*'tower.joint'"),
         (made(dim=7), r"Tower: the projection has dim 7, 'joint' has 6"),
-        (made(fingerprint={"structure": "x", "norms": [1.0], "waves": [0.5]}), r"other weights \(ViT-B-32/openai\)"),
-        (made(fingerprint={"structure": "letters", "norms": [2.0], "waves": [0.5]}), r"fingerprint .* differs"),
+        (made(fingerprint=Fingerprint("x", (1.0,), (0.5,))), r"other weights \(ViT-B-32/openai\)"),
+        (made(fingerprint=Fingerprint("letters", (2.0,), (0.5,))), r"fingerprint .* differs"),
     ],
 )
 def test_a_host_refuses_another_model_and_says_how_to_refit(

@@ -1,0 +1,137 @@
+"""Every host that vldebias knows, behind one face: what the contract of `test_host_contract.py` asks them for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import diffusers_tiny
+import open_clip_tiny
+import pytest
+import torch
+import transformers_tiny
+from torch import Tensor, nn
+
+import vldebias
+from vldebias.hosts import Host, resolve
+
+PROMPTS = transformers_tiny.PROMPTS
+STATED = transformers_tiny.STATED
+
+
+class Subject:
+    """A model or pipeline with texts whose embeddings can be read on several paths.
+
+    host: the model or pipeline. tokenizer: given to debias. merges: its weights can hold a projection.
+    """
+
+    host: Any
+    tokenizer: Any = None
+    merges = True
+
+    def outputs(self) -> dict[str, Tensor]:
+        """Every tensor that depends on a text, by the path that gives it."""
+        raise NotImplementedError
+
+    def rows(self) -> dict[str, Tensor]:
+        """Embeddings (b, ..., d) of PROMPTS by role, before normalising."""
+        raise NotImplementedError
+
+    def modules(self) -> list[nn.Module]:
+        """What makes the embeddings."""
+        return [self.host]
+
+    def parts(self) -> dict[str, Any]:
+        """Name -> object that an attachment could leave a trace on."""
+        return dict(self.host.named_modules())
+
+    def debias(self, prompts: Any, **more: Any) -> vldebias.Attachment:
+        return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **more)
+
+    def resolve(self) -> Host:
+        return resolve(self.host, tokenizer=self.tokenizer)
+
+    def state(self) -> Any:
+        """Everything that could be left behind: dictionaries by their items, all else by identity."""
+
+        def contents(value: object) -> object:
+            return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
+
+        return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in self.parts().items()}
+
+
+class OpenClip(Subject):
+    def __init__(self, name: str) -> None:
+        self.host = open_clip_tiny.MODELS[name]()
+        self.tokenizer = open_clip_tiny.tokenizer_for(self.host)
+        self.merges = name in open_clip_tiny.FOLDABLE
+
+    def outputs(self) -> dict[str, Tensor]:
+        images = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
+        return open_clip_tiny.outputs(self.host, images, PROMPTS)
+
+    def rows(self) -> dict[str, Tensor]:
+        return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
+
+
+class Transformers(Subject):
+    def __init__(self, name: str, request: pytest.FixtureRequest) -> None:
+        self.case = transformers_tiny.Case(name, request)
+        self.tokenizer = self.case.tokenizer
+
+    @property
+    def host(self) -> Any:
+        return self.case.model
+
+    @host.setter
+    def host(self, model: Any) -> None:
+        self.case.model = model
+
+    def outputs(self) -> dict[str, Tensor]:
+        return self.case.outputs()
+
+    def rows(self) -> dict[str, Tensor]:
+        return {"joint": self.case.features()}
+
+
+class Diffusers(Subject):
+    def __init__(self, name: str) -> None:
+        make, call = diffusers_tiny.FAMILIES[name]
+        self.host = diffusers_tiny.own(make())
+        known = inspect.signature(self.host.encode_prompt).parameters
+        self.call = {key: value for key, value in call.items() if key in known}
+        self.merges = name != "StableDiffusion3"
+
+    def _encoded(self) -> Any:
+        known = inspect.signature(self.host.encode_prompt).parameters
+        given = {"prompt_2": None, "prompt_3": None, "device": "cpu", "num_images_per_prompt": 1}
+        given |= {"do_classifier_free_guidance": False, "clean_caption": False}
+        return self.host.encode_prompt(PROMPTS, **{k: v for k, v in given.items() if k in known} | self.call)
+
+    def outputs(self) -> dict[str, Tensor]:
+        tensors = self._encoded()
+        return {str(part.index): tensors[part.index] for part in self.resolve()._parts}
+
+    def rows(self) -> dict[str, Tensor]:
+        tensors, host, rows = self._encoded(), self.resolve(), {}
+        for part in host._parts:
+            whole = tensors[part.index]
+            rows[part.role] = whole if whole.ndim == 2 else whole[:, slice(*host._bounds(part))]
+        return rows
+
+    def modules(self) -> list[nn.Module]:
+        return list(self.resolve()._encoders)
+
+    def parts(self) -> dict[str, Any]:
+        return {"pipeline": self.host}
+
+
+SUBJECTS: dict[str, Callable[[pytest.FixtureRequest], Subject]] = {
+    **{f"open_clip:{name}": lambda request, name=name: OpenClip(name) for name in open_clip_tiny.MODELS},
+    **{
+        f"transformers:{name}": lambda request, name=name: Transformers(name, request)
+        for name in transformers_tiny.MODELS
+    },
+    **{f"diffusers:{name}": lambda request, name=name: Diffusers(name) for name in diffusers_tiny.FAMILIES},
+}

@@ -1,0 +1,208 @@
+"""`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be read is refused."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vldebias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
+from vldebias.hosts import custom
+from vldebias.prompts import PromptSet
+
+PROMPTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz "
+
+
+def counts(prompts: Sequence[str]) -> Tensor:
+    return torch.tensor([[p.count(c) for c in LETTERS] for p in prompts], dtype=torch.float32)
+
+
+class Output(NamedTuple):
+    embeds: Tensor
+    length: int
+
+
+class Clip(nn.Module):
+    """Like OpenAI's: ids in, embeddings out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(len(LETTERS), 8)
+
+    def encode_text(self, ids: Tensor) -> Tensor:
+        return self.head(ids)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.encode_text(ids)
+
+
+class Sentences:
+    """Like sentence-transformers: texts in, an array out; one text alone gives one row alone."""
+
+    def __init__(self) -> None:
+        self.tower = Clip()
+
+    def encode(self, sentences: str | list[str], convert_to_tensor: bool = False) -> Any:
+        with torch.no_grad():
+            rows = self.tower.head(counts([sentences] if isinstance(sentences, str) else sentences))
+        rows = rows[0] if isinstance(sentences, str) else rows
+        return rows if convert_to_tensor else rows.numpy()
+
+
+class Pipeline:
+    """Like a pipeline of one's own: a sequence, in a tuple."""
+
+    def __init__(self) -> None:
+        self.tower = Clip()
+
+    def encode_prompt(self, prompt: list[str], images: int = 1) -> Output:
+        rows = self.tower.head(counts(prompt)).repeat_interleave(images, 0)
+        return Output(torch.stack([rows, rows + 1, rows - 1], 1), 3)
+
+
+def clip_host(clip: Clip, **options: Any) -> Any:
+    return custom(clip, "encode_text", embed=lambda p: clip.encode_text(counts(p)), head=clip.head, **options)
+
+
+def decoded(ids: Tensor) -> list[str]:
+    return [next(p for p in PROMPTS if torch.equal(counts([p])[0], row)) for row in ids]
+
+
+@torch.no_grad()
+def test_a_tower_of_ids_in_three_states(gender: PromptSet) -> None:
+    clip = Clip()
+    ids = counts(PROMPTS)
+    bare = clip.encode_text(ids)
+    attachment = vldebias.debias(clip_host(clip, texts=decoded), gender)
+    edit = attachment.projections["joint"]
+    expected = edit(bare)
+    expected[1] = bare[1]  # states it
+    torch.testing.assert_close(clip.encode_text(ids), expected)
+    torch.testing.assert_close(clip(ids), expected)
+    with attachment.disabled():
+        assert torch.equal(clip.encode_text(ids), bare)
+    with pytest.raises(AlreadyAttachedError):
+        vldebias.debias(clip_host(clip), gender)
+    attachment.remove()
+    assert torch.equal(clip.encode_text(ids), bare)
+    assert "encode_text" not in vars(clip)
+
+
+@torch.no_grad()
+def test_a_copy_follows_and_what_was_saved_attaches_again(gender: PromptSet, tmp_path: Any) -> None:
+    clip = Clip()
+    ids = counts(PROMPTS)
+    projection = vldebias.fit_projection(clip_host(clip), gender)
+    projection.save_pretrained(tmp_path)
+    attachment = vldebias.debias(clip_host(clip), vldebias.load_edit(tmp_path), keep_stated=False)
+    twin = copy.deepcopy(clip)
+    twin.head.weight.mul_(2)
+    torch.testing.assert_close(twin.encode_text(ids), projection(Clip.encode_text(twin, ids)))
+    attachment.remove()
+    assert torch.equal(twin.encode_text(ids), Clip.encode_text(twin, ids))
+    other = Clip()
+    other.head.weight.mul_(2)
+    with pytest.raises(vldebias.errors.ProjectionMismatchError, match="fitted on other weights"):
+        vldebias.debias(clip_host(other), projection)
+
+
+@torch.no_grad()
+def test_merging_needs_the_head(gender: PromptSet) -> None:
+    clip = Clip()
+    ids = counts(PROMPTS)
+    attachment = vldebias.debias(clip_host(clip), gender, keep_stated=False)
+    projected = clip.encode_text(ids)
+    attachment.merge()
+    torch.testing.assert_close(clip.encode_text(ids), projected, atol=1e-5, rtol=1e-4)
+    headless = custom(Clip(), "encode_text", embed=lambda p: Clip().encode_text(counts(p)))
+    with pytest.raises(UnsupportedHostError, match=r"pass head= to vldebias\.hosts\.custom"):
+        vldebias.debias(headless, gender).merge()
+
+
+@pytest.mark.parametrize("asked", [PROMPTS, PROMPTS[0], PROMPTS[1]])
+@pytest.mark.parametrize("convert", [False, True])
+def test_sentences(gender: PromptSet, asked: Any, convert: bool) -> None:
+    model = Sentences()
+    bare = model.encode(asked, convert_to_tensor=convert)
+    with vldebias.debias(custom(model, "encode", weights=model.tower), gender) as attachment:
+        got = model.encode(asked, convert_to_tensor=convert)
+    edit = attachment.projections["joint"]
+    rows = torch.as_tensor(bare).reshape(-1, 8)
+    names = [asked] if isinstance(asked, str) else asked
+    expected = torch.stack([row if "male" in name else edit(row) for name, row in zip(names, rows, strict=True)])
+    assert type(got) is type(bare)
+    np.testing.assert_allclose(got, expected.reshape(np.shape(bare)), rtol=1e-5)
+    assert np.array_equal(model.encode(asked, convert_to_tensor=convert), bare)
+
+
+@torch.no_grad()
+def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
+    pipe = Pipeline()
+
+    def ends(prompts: list[str]) -> Tensor:
+        return Pipeline.encode_prompt(pipe, prompts).embeds[:, -1]
+
+    bare = pipe.encode_prompt(PROMPTS, images=2)
+    host = custom(pipe, "encode_prompt", embed=ends, output=0, weights=pipe.tower, generative=True)
+    with vldebias.debias(host, gender, method="cali") as attachment:
+        got = pipe.encode_prompt(PROMPTS, images=2)
+    assert isinstance(got, Output)
+    assert got.length == 3
+    expected = attachment.projections["sequence"](bare.embeds)
+    expected[2:4] = bare.embeds[2:4]
+    torch.testing.assert_close(got.embeds, expected)
+
+
+def test_the_one_line_takes_every_form(gender: PromptSet) -> None:
+    clip = Clip()
+    report = vldebias.inspect(clip_host(clip), gender)["joint"]
+    assert report.held_out_distance is not None or report.pair_distance is not None
+    result = vldebias.evaluate(
+        clip_host(clip),
+        torch.randn(40, 8),
+        prompts=gender,
+        labels=["male", "female"] * 20,
+        queries=PROMPTS[::2],
+        methods=["cali"],
+        k=10,
+    )
+    assert {row.method for row in result.rows} >= {"none", "cali"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: custom(Clip(), "encode"), "Clip has no method 'encode'"),
+        (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "pass embed= that gives one row"),
+        (lambda: vldebias.debias(Clip(), "gender"), r"custom\(model, 'encode_text', embed="),
+    ],
+)
+def test_refusals_say_what_to_do(make: Any, words: str) -> None:
+    with pytest.raises((InvalidInputError, UnsupportedHostError), match=words) as raised:
+        make()
+    assert len(str(raised.value).splitlines()) <= 3
+
+
+def test_prompts_that_cannot_be_read_are_not_guessed(gender: PromptSet) -> None:
+    clip = Clip()
+    with (
+        vldebias.debias(clip_host(clip), gender),
+        pytest.raises(InvalidInputError, match=r"ids: Tensor, and no prompts to read; pass texts="),
+    ):
+        clip.encode_text(counts(PROMPTS))
+
+
+def test_embeddings_in_something_else_are_refused(gender: PromptSet) -> None:
+    pipe = Pipeline()
+    host = custom(pipe, "encode_prompt", embed=lambda p: pipe.tower.head(counts(p)))
+    with (
+        vldebias.debias(host, gender, keep_stated=False),
+        pytest.raises(InvalidInputError, match="expected a tensor or an array, got Output; pass output="),
+    ):
+        pipe.encode_prompt(PROMPTS)

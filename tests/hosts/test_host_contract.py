@@ -1,0 +1,244 @@
+"""What holds for every host: three states on every path, the gate, copies, gradients, merging, and no trace."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from subjects import PROMPTS, STATED, SUBJECTS, Subject
+from torch import Tensor
+
+import vldebias
+from vldebias.errors import AlreadyAttachedError, ProjectionMismatchError, UnsupportedHostError, VldebiasError
+from vldebias.methods import load_edit
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
+
+
+@pytest.fixture(params=SUBJECTS)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return SUBJECTS[request.param](request)
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[key], other[key]) for key in one)
+
+
+@torch.no_grad()
+def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: PromptSet) -> None:
+    base, before = subject.outputs(), subject.state()
+    attachment = subject.debias(gender)
+    attached = subject.outputs()
+    for key in base:
+        assert not torch.allclose(base[key], attached[key], atol=1e-3), key
+    with attachment.disabled():
+        assert same(subject.outputs(), base)
+    attachment.strength = 0
+    assert same(subject.outputs(), base)
+    attachment.strength = 1
+    assert same(subject.outputs(), attached)
+    assert subject.state().keys() == before.keys(), "no module was put in or replaced"
+    attachment.remove()
+    assert same(subject.outputs(), base)
+    assert subject.state() == before
+    attachment.remove()
+    assert subject.state() == before
+
+
+@torch.no_grad()
+def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender: PromptSet) -> None:
+    base = subject.rows()
+    with subject.debias(gender) as attachment:
+        kept = subject.rows()
+    with subject.debias(gender, keep_stated=False):
+        rows = subject.rows()
+    plain = [i for i, stated in enumerate(STATED) if not stated]
+    for role, projection in attachment.projections.items():
+        assert projection.space == subject.resolve().space(role)
+        torch.testing.assert_close(rows[role], projection(base[role]))
+        assert [torch.equal(*pair) for pair in zip(kept[role], base[role], strict=True)] == STATED
+        torch.testing.assert_close(kept[role][plain], rows[role][plain])
+
+
+@torch.no_grad()
+def test_strength_is_between(subject: Subject, gender: PromptSet) -> None:
+    base = subject.rows()
+    with subject.debias(gender, keep_stated=False) as attachment:
+        full = subject.rows()
+        attachment.strength = 0.5
+        for role, half in subject.rows().items():
+            torch.testing.assert_close(half, (base[role] + full[role]) / 2, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_two_sets_are_solved_jointly_in_any_order(subject: Subject, gender: PromptSet, age: PromptSet) -> None:
+    results = []
+    for sets in ([gender, age], [age, gender]):
+        with subject.debias(sets) as attachment:
+            results.append(subject.rows())
+    for role, edit in attachment.projections.items():
+        assert edit.provenance.prompts == "tiny-age+tiny-gender"
+        torch.testing.assert_close(results[0][role], results[1][role], atol=1e-4, rtol=1e-3)
+    with subject.debias(gender):
+        assert not same(subject.rows(), results[0])
+
+
+@torch.no_grad()
+def test_merged_gives_what_it_gave_attached_or_says_why_not(subject: Subject, gender: PromptSet) -> None:
+    before = subject.state()
+    weights = [p.clone() for module in subject.modules() for p in module.parameters()]
+    attachment = subject.debias(gender, keep_stated=False, strength=0.5)
+    attached = subject.outputs()
+    if not subject.merges:
+        with pytest.raises(UnsupportedHostError, match=r"ends in|cannot merge"):
+            attachment.merge()
+        assert attachment.state == "attached"
+        now = [p for module in subject.modules() for p in module.parameters()]
+        assert all(torch.equal(a, b) for a, b in zip(now, weights, strict=True))
+        return
+    attachment.merge()
+    assert attachment.state == "merged"
+    assert subject.state() == before
+    if not subject.resolve().generative:  # in a pipeline the denoiser changes: test_diffusers_merge
+        for key, merged in subject.outputs().items():
+            torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
+    with pytest.raises(VldebiasError, match="part of the weights since merge"):
+        attachment.remove()
+    with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
+        subject.debias(gender)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_half(subject: Subject, dtype: torch.dtype, gender: PromptSet) -> None:
+    for module in subject.modules():
+        module.to(dtype)
+    base = subject.rows()
+    with subject.debias(gender, keep_stated=False) as attachment:
+        rows = subject.rows()
+    for role, projection in attachment.projections.items():
+        assert rows[role].dtype == base[role].dtype
+        wide = projection(base[role].double())
+        atol = 4 * torch.finfo(base[role].dtype).eps * max(1.0, float(wide.abs().max()))
+        torch.testing.assert_close(rows[role].double(), wide, atol=atol, rtol=1e-2)
+
+
+def test_gradients_flow_through_the_projection(subject: Subject, gender: PromptSet) -> None:
+    attachment = subject.debias(gender, keep_stated=False)
+    parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
+
+    def gradients(rows: dict[str, Tensor]) -> list[Tensor | None]:
+        loss = sum((part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in rows.values())
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+
+    attached = gradients(subject.rows())
+    with attachment.disabled():
+        bare = subject.rows()
+    by_hand = gradients({role: attachment.projections[role](rows) for role, rows in bare.items()})
+    assert any(gradient is not None and gradient.any() for gradient in attached)
+    for one, other in zip(attached, by_hand, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(subject: Subject, gender: PromptSet) -> None:
+    bare = {role: subject.resolve().embed(PROMPTS, role) for role in subject.resolve().roles}
+    for module in subject.modules():
+        module.train()
+        next(module.children()).eval()
+    modes = [part.training for module in subject.modules() for part in module.modules()]
+    with torch.autocast("cpu", dtype=torch.bfloat16), subject.debias(gender):
+        for role, rows in bare.items():
+            assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
+            torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(PROMPTS), dtype=torch.float64))
+            assert torch.equal(subject.resolve().embed(PROMPTS, role), rows)
+    assert [part.training for module in subject.modules() for part in module.modules()] == modes
+    assert all(p.grad is None for module in subject.modules() for p in module.parameters())
+
+
+@torch.no_grad()
+def test_a_deep_copy_follows_the_attachment_with_weights_of_its_own(subject: Subject, gender: PromptSet) -> None:
+    original, base = subject.host, subject.rows()
+    attachment = subject.debias(gender)
+    attached = subject.rows()
+    subject.host = twin = copy.deepcopy(original)
+    assert same(subject.rows(), attached)
+    with pytest.raises(AlreadyAttachedError, match=r"this model is a copy of one that carries an attachment.*\.remove"):
+        subject.debias(gender)
+    with attachment.disabled():
+        assert same(subject.rows(), base)
+    attachment.remove()
+    assert same(subject.rows(), base)
+    with subject.debias(gender):
+        torch.testing.assert_close(subject.rows(), attached)
+    for module in subject.modules():
+        for parameter in module.parameters():
+            parameter.mul_(1.5)
+    assert not same(subject.rows(), base)
+    assert vldebias.attachment_of(twin) is None
+    subject.host = original
+    assert same(subject.rows(), base)
+
+
+def test_a_pickle_is_refused_while_attached(subject: Subject, gender: PromptSet) -> None:
+    attachment = subject.debias(gender)
+    if subject.resolve().generative:  # transformers cannot pickle an encoder that was called, attached or not
+        whole = subject.host.encode_prompt
+    else:
+        whole = subject.host
+    with pytest.raises(VldebiasError, match=r"a model cannot be pickled .*\.remove\(\) or \.merge\(\)"):
+        pickle.dumps(whole)
+    attachment.remove()
+
+
+def test_one_attachment_at_a_time_and_off_after_an_error(subject: Subject, gender: PromptSet, age: PromptSet) -> None:
+    before = subject.state()
+    attachment = subject.debias(gender)
+    assert vldebias.attachment_of(subject.host) is attachment
+    with pytest.raises(AlreadyAttachedError, match=r"already carries .*tiny-gender.*\.remove\(\).*list of prompt"):
+        subject.debias(age)
+    with pytest.raises(ZeroDivisionError), attachment:
+        _ = 1 / 0
+    assert attachment.state == "removed"
+    assert vldebias.attachment_of(subject.host) is None
+    assert subject.state() == before
+    subject.debias(age).remove()
+
+
+def test_nothing_keeps_a_host_alive(subject: Subject, gender: PromptSet) -> None:
+    subject.debias(gender)
+    assert vldebias.attachment_of(subject.host) is not None
+    gone = weakref.ref(subject.host)
+    subject.host = None
+    gc.collect()
+    assert gone() is None
+
+
+@torch.no_grad()
+def test_saved_edits_attach_and_foreign_ones_are_refused(subject: Subject, gender: PromptSet, tmp_path: Any) -> None:
+    with subject.debias(gender) as attachment:
+        attached = subject.rows()
+    edits = {r: load_edit(edit.save_pretrained(tmp_path / r)) for r, edit in attachment.projections.items()}
+    with subject.debias(edits):
+        assert same(subject.rows(), attached)
+    role, edit = next(iter(edits.items()))
+    host = subject.resolve()
+    with pytest.raises(ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"):
+        host.check(role, edit.stamped(space="moon"))
+    with pytest.raises(ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"):
+        host.check(role, CalibratedProjection.fit(torch.randn(3, 2, edit.dim + 1)))
+    for module in subject.modules():
+        module.bfloat16()
+    subject.resolve().check(role, edit)  # the same weights in another precision
+    for module in subject.modules():
+        for parameter in module.float().parameters():
+            parameter.mul_(1.1)
+    with pytest.raises(ProjectionMismatchError, match=r"fitted on other weights .*fit again on this host"):
+        subject.resolve().check(role, edit)

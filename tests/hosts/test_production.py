@@ -1,0 +1,115 @@
+"""As models are served: compiled, quantised, spread over devices. On the CPU, in the small; three states each."""
+
+from typing import Any
+
+import diffusers_tiny
+import open_clip_tiny
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers_tiny import Case
+
+import vldebias
+from vldebias.errors import UnsupportedHostError
+from vldebias.prompts import PromptSet
+
+PROMPTS = ["a photo of a doctor", "a photo of a male nurse"]
+
+
+class Int8Linear(nn.Module):
+    """Weights as int8 and a scale for each output, as weight-only quantisation keeps them."""
+
+    def __init__(self, of: nn.Linear) -> None:
+        super().__init__()
+        scale = of.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("weight", (of.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.bias = of.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scale, self.bias)
+
+
+def quantise(model: nn.Module) -> None:
+    for name, child in list(model.named_children()):
+        if isinstance(child, nn.Linear):
+            setattr(model, name, Int8Linear(child))
+        else:
+            quantise(child)
+
+
+@pytest.fixture
+def clip(request: pytest.FixtureRequest) -> Case:
+    return Case("CLIPModel", request)
+
+
+def three_states(case: Case, gender: PromptSet, base: Tensor) -> None:
+    """Attached, disabled and removed."""
+    with case.debias(gender, keep_stated=False) as attachment:
+        torch.testing.assert_close(case.features(), attachment.projections["joint"](base))
+        with attachment.disabled():
+            assert torch.equal(case.features(), base)
+    assert torch.equal(case.features(), base)
+
+
+@torch.no_grad()
+def test_a_quantised_text_tower(clip: Case, gender: PromptSet) -> None:
+    quantise(clip.model.text_model)
+    three_states(clip, gender, clip.features())
+
+
+@torch.no_grad()
+def test_a_quantised_head_is_projected_and_not_folded(clip: Case, gender: PromptSet) -> None:
+    quantise(clip.model)
+    base = clip.features()
+    three_states(clip, gender, base)
+    attachment = clip.debias(gender)
+    with pytest.raises(UnsupportedHostError, match=r"ends in .*Int8Linear; expected a torch\.nn\.Linear"):
+        attachment.merge()
+    assert attachment.state == "attached"
+
+
+@pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
+@torch.no_grad()
+def test_a_model_over_two_devices_and_the_disk(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
+    """What `device_map` does, with the CPU and the disk in the place of two GPUs."""
+    from accelerate import dispatch_model
+
+    base = clip.features()
+    device_map = {"text_model": "disk", "vision_model": "cpu", "text_projection": "cpu", "visual_projection": "cpu"}
+    device_map |= {"logit_scale": "cpu"}
+    clip.model = dispatch_model(clip.model, device_map, main_device="cpu", offload_dir=str(tmp_path))
+    assert next(clip.model.text_model.parameters()).is_meta
+    torch.testing.assert_close(clip.features(), base)
+    three_states(clip, gender, clip.features())
+
+
+@torch.no_grad()
+def test_a_model_that_is_compiled_after_attaching(gender: PromptSet) -> None:
+    model = open_clip_tiny.MODELS["clip"]().eval()
+    tokens = open_clip_tiny.tokenizer_for(model)(PROMPTS)
+    base = model.encode_text(tokens)
+    attachment = open_clip_tiny.debias(model, gender, keep_stated=False)
+    expected = model.encode_text(tokens)
+    assert not torch.allclose(base, expected)
+    compiled = torch.compile(model.encode_text, backend="eager", fullgraph=False)
+    torch.testing.assert_close(compiled(tokens), expected)
+    torch.compiler.reset()
+    attachment.remove()
+    assert torch.equal(model.encode_text(tokens), base)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_pipeline_whose_encoder_is_compiled(gender: PromptSet) -> None:
+    pipe, plain = diffusers_tiny.own(diffusers_tiny.sd()), diffusers_tiny.sd()
+    base = diffusers_tiny.encode(pipe)[0]
+    pipe.text_encoder = torch.compile(pipe.text_encoder, backend="eager")
+    attachment = vldebias.debias(pipe, diffusers_tiny.gender())
+    with vldebias.debias(plain, diffusers_tiny.gender()):
+        torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], diffusers_tiny.encode(plain)[0])
+    with attachment.disabled():
+        torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], base)
+    attachment.remove()
+    torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], base)
+    torch.compiler.reset()

@@ -1,0 +1,69 @@
+"""A made-up host, for what an attachment does on any."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Fingerprint
+from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.base import Apply, Host
+from vldebias.projection import CalibratedProjection
+
+
+class Tower:
+    """Embeds a prompt as letter counts; the seam is an attribute of the instance, as in real hosts."""
+
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        return torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
+
+
+class Bag:
+    """Something that hosts can share."""
+
+
+class TowerHost(Host):
+    roles = ("joint",)
+
+    def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
+        self.tower, self.owned, self.shared, self.name = tower, [tower], shared, name
+        self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        rows = torch.nn.functional.normalize(Tower.encode(self.tower, prompts).double(), dim=-1)
+        return {(role, prompt): row for prompt, row in zip(prompts, rows, strict=True)}
+
+    def space(self, role: str) -> str:
+        return f"tower.{role}"
+
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint("letters", (1.0,), (0.5,))
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        tower = self.tower
+
+        def encode(prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
+            plain = Tower.encode(tower, prompts).repeat_interleave(images_per_prompt, 0)
+            return apply("joint", plain, lambda: prompts)
+
+        tower.encode = encode
+        return lambda: tower.__dict__.pop("encode")
+
+    def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
+        self.merged.append((dict(projections), strength))
+
+
+class Words:
+    """A gate that finds one word."""
+
+    def match(self, text: str) -> bool:
+        return "woman" in text.split()
+
+
+PROMPTS = ["a bad face", "a dead woman", "cafe"]
+PROJECTION = CalibratedProjection.fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
+
+
+def attach(tower: Tower, **options: Any) -> Attachment:
+    return Attachment(TowerHost(tower), {"joint": PROJECTION}, **options)

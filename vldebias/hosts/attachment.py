@@ -1,0 +1,371 @@
+"""Put edits on a host, take them off without a trace, pause them, choose among them call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Choice, Edit, Rows
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
+from vldebias.hosts.base import Host, Texts
+from vldebias.hosts.draws import Call, Calls
+from vldebias.hosts.placed import Gate, Placed
+from vldebias.hosts.side import IMAGE
+from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength, use_of
+
+__all__ = ["Attachment", "Gate", "attachment_of", "refuse_second"]
+
+
+# Object -> attachments that occupy it alone, and attachments that share it. Weak on both sides: an attachment knows its
+# host, so a strong reference from here would keep the host forever. What keeps an attachment alive is the host itself,
+# whose hook calls it.
+_OWNED: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
+
+_MERGED: WeakSet[object] = WeakSet()
+
+
+def attachment_of(host: object) -> Attachment | None:
+    """The attachment that a model or pipeline carries now, or None."""
+    return next(iter(_OWNED.get(host, ())), None)
+
+
+class Attachment:
+    """Edits on a host. `remove()` restores it without a trace; `with` does so at the end of the block.
+
+    Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without), removed.
+    `strength` in [0, 1] can be set at any time; 0 is bit-identical to no attachment.
+    `projections` maps the role of each changed tensor ("joint", "sequence", "pooled", ...) to its edit.
+
+    One attachment serves many: `add` gives it further edits by name, and `using` says for the calls of one thread or
+    task which of them acts, and how strongly, for a whole call or prompt by prompt.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        projections: Mapping[str, Edit],
+        *,
+        strength: float = 1.0,
+        gate: Gate | None = None,
+        fit_role: Callable[[str], Edit] | None = None,
+        label: str = "",
+    ) -> None:
+        refuse_second(host)
+        self._methods = {DEFAULT: Placed(dict(projections), gate, fit_role, label)}
+        self.strength = strength
+        self._host = host
+        self._key = object()
+        self._calls = Calls()
+        self._state = "attached"
+        host.forget()  # weights may change from here on
+        self._uninstall = host.install(self.apply)
+        for registry, objects in ((_OWNED, host.owned), (_SHARED, host.shared)):
+            for occupied in objects:
+                registry.setdefault(occupied, WeakSet()).add(self)
+
+    @property
+    def projections(self) -> dict[str, Edit]:
+        """Role -> edit, of what was attached first."""
+        return self._methods[DEFAULT].edits
+
+    @property
+    def strength(self) -> float:
+        """Share of the edit that is applied, in [0, 1], where `using` does not say otherwise."""
+        return self._strength
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        self._strength = checked_strength(value)
+
+    # ---- several methods, call by call -----------------------------------------------------------------------
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names that `using` takes: "default", those of `add`, and "none"."""
+        return (*self._methods, NONE)
+
+    def add(self, name: str, edits: Edit | Mapping[str, Edit], *, keep_stated: bool = True) -> None:
+        """Attach further edits under a name; they act where `using(method=name)` asks for them.
+
+        Args:
+            name: not taken yet.
+            edits: as `debias` takes fitted ones: `vldebias.fit_projections(host, "race")`, or what `load_edit` gives.
+            keep_stated: leave prompts alone that name an attribute word of theirs.
+
+        Raises:
+            InvalidInputError: the name is taken or none. ProjectionMismatchError: they belong to another host.
+            VldebiasError: the attachment is removed or merged.
+        """
+        if self._state != "attached":
+            raise VldebiasError(f"{self._host.name}: cannot add to an attachment that is {self._state}")
+        if not isinstance(name, str) or not name or name in self.methods:
+            raise InvalidInputError(f"add: got the name {name!r}; expected one beside {', '.join(self.methods)}")
+        self._methods[name] = Placed.on(self._host, edits, keep_stated)
+
+    @contextmanager
+    def using(
+        self,
+        *,
+        strength: float | Sequence[float] | None = None,
+        method: str | Sequence[str] | None = None,
+    ) -> Iterator[Attachment]:
+        """Inside the block, in this thread or task of asyncio alone, by another method or strength::
+
+            attachment.add("race", vldebias.fit_projections(pipe, "race"))
+            with attachment.using(method="race", strength=0.5):
+                pipe("A photo of a nurse.")
+            with attachment.using(method=["default", "race", "none"]):
+                pipe(["A photo of a nurse.", "A photo of a chef.", "A photo of a dog."])
+
+        Args:
+            strength: in [0, 1]; one, or one per prompt of every call inside. Default: as it is outside.
+            method: of `methods`; one, or one per prompt of every call inside. Default: as it is outside.
+
+        Raises:
+            InvalidInputError: an unknown method, a strength outside [0, 1]; in a call, another number of prompts.
+        """
+        known = tuple(self._methods)
+        if method is not None:
+            one = isinstance(method, str)
+            method = checked_method(method, known) if one else tuple(checked_method(m, known) for m in method)
+        if strength is not None:
+            given: Any = strength.tolist() if isinstance(strength, Tensor) else strength
+            many = isinstance(given, Sequence) and not isinstance(given, str)
+            strength = tuple(map(checked_strength, given)) if many else checked_strength(given)
+        with use_of(self._key).changed(strength=strength, method=method).hold(self._key):
+            yield self
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Role -> what "auto" chose for it and why; empty where nothing was to be chosen."""
+        return {role: e.provenance.choice for role, e in self.projections.items() if e.provenance.choice is not None}
+
+    @property
+    def choice(self) -> Choice | None:
+        """What "auto" chose for the host's first role and why; None where nothing was to be chosen."""
+        return next(iter(self.choices.values()), None)
+
+    @property
+    def state(self) -> str:
+        """ "attached", "disabled", "removed" or "merged"."""
+        return "disabled" if self._state == "attached" and use_of(self._key).paused else self._state
+
+    def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
+        """`embeddings` (b, ..., d) changed as `role`, except for the rows whose text states its attribute.
+
+        Public for embeddings made elsewhere (a prompt-weighting library, a pipeline that is not listed).
+
+        Raises:
+            InvalidInputError: no edit for the role, texts that do not fit the rows, seeds of another number of images,
+                or an edit that samples and was not given the texts of these rows.
+        """
+        use = use_of(self._key)
+        if self._state != "attached" or use.paused:
+            return embeddings
+        groups = use.groups(self._strength, len(embeddings), texts)
+        if not groups:
+            return embeddings
+        acting = [(self._methods[name], strength, at) for name, strength, at in groups]
+        read = role != IMAGE and any(one.gate is not None or one.reader is not None for one, _, _ in acting)
+        rows = self._known(role, self._by_row(texts(), embeddings), acting) if read and texts is not None else None
+        changed = embeddings
+        for one, strength, at in acting:
+            if at is None:
+                return one(self._host, role, embeddings, strength, rows)
+            index = torch.tensor(at, device=embeddings.device)
+            some = None if rows is None else rows.at(at)
+            changed = changed.index_copy(
+                0, index, one(self._host, role, embeddings.index_select(0, index), strength, some)
+            )
+        return changed
+
+    def stated(self, texts: Sequence[str]) -> list[bool]:
+        """For each prompt: does it state its attribute, so that it is left alone?"""
+        return self._methods[DEFAULT].stated(texts)
+
+    def _by_row(self, prompts: Sequence[str], embeddings: Tensor) -> list[str]:
+        """The prompt of each row: images of one prompt stand together."""
+        if not prompts or len(embeddings) % len(prompts):
+            raise InvalidInputError(
+                f"{self._host.name}: {len(embeddings)} embeddings for {len(prompts)} prompts; expected a multiple"
+            )
+        return [prompt for prompt in prompts for _ in range(len(embeddings) // len(prompts))]
+
+    def _read(self, role: str, prompts: Sequence[str]) -> Tensor:
+        """Rows of other prompts, read anew: what is attached stays while weights may change."""
+        read = self._host.read(list(dict.fromkeys(prompts)), role)
+        return torch.stack([read[role, prompt] for prompt in prompts])
+
+    # ---- edits that sample -----------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """What edits that sample draw is decided by this seed, call by call; setting it begins anew."""
+        return self._calls.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._calls.seed = seed
+
+    @property
+    def drawn(self) -> list[str | None]:
+        """The value that each image of the last call was given, such as "female"; None where its prompt states one.
+
+        Of this thread or task where it has called, else of any.
+        """
+        return list(self._calls.last.drawn)
+
+    @property
+    def seeds(self) -> tuple[int, ...] | None:
+        """Seeds of the images of the next call in this thread or task, one per image; a call uses them up.
+
+        An edit that samples then gives an image its value by seed and prompt, whatever else the call holds. Without
+        them the values are drawn evenly over the images of the call, by `seed`.
+        """
+        return self._calls.now.seeds
+
+    @seeds.setter
+    def seeds(self, seeds: Sequence[int]) -> None:
+        self._calls.tell(seeds)
+
+    def generators(self, seeds: Sequence[int], device: str | torch.device = "cpu") -> list[torch.Generator]:
+        """Generators with these seeds, one per image, for the call's `generator=`; it sets `seeds` as well."""
+        self.seeds = seeds
+        return [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def values(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[str | None]:
+        """The attribute value that each image is given, such as "female"; None where the prompt states its own.
+
+        prompts, seeds: one of each per image.
+
+        Raises:
+            InvalidInputError: what is attached does not sample.
+        """
+        edit = self._methods[DEFAULT].sampler
+        if edit is None:
+            raise InvalidInputError(f"{self._host.name}: nothing that samples is attached; attach vldebias.steer(...)")
+        drawn = edit.draw(Rows(tuple(prompts), tuple(seeds)))
+        return [None if kept else value for kept, value in zip(self.stated(prompts), drawn, strict=True)]
+
+    def _known(
+        self, role: str, prompts: Sequence[str], acting: Sequence[tuple[Placed, float, list[int] | None]]
+    ) -> Rows:
+        """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
+        rows = Rows(tuple(prompts), embed=partial(self._read, role))
+        drawing = [
+            (one, edit, range(len(prompts)) if at is None else at) for one, _, at in acting if (edit := one.sampler)
+        ]
+        if not drawing:
+            return rows
+        kept = [True] * len(prompts)
+        for one, _, places in drawing:
+            for i, stated in zip(places, one.stated(rows.at(places).texts), strict=True):
+                kept[i] = stated
+
+        def given(call: Call) -> Rows:
+            return replace(rows, seeds=call.seeds, numbers=call.numbers)
+
+        def values(call: Call) -> list[str]:
+            drawn = [""] * len(prompts)
+            for _, edit, places in drawing:
+                for i, value in zip(places, edit.draw(given(call).at(places)), strict=True):
+                    drawn[i] = value
+            return drawn
+
+        try:
+            return given(self._calls.take(role, rows.texts, kept, values))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self._host.name}: {error}") from None
+
+    # ---- states ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def disabled(self) -> Iterator[Attachment]:
+        """Pause inside the block, in this thread alone; outputs are those of the bare host."""
+        with use_of(self._key).changed(paused=True).hold(self._key):
+            yield self
+
+    def remove(self) -> None:
+        """Take everything off. Removing twice is harmless; after `merge()` there is nothing left to remove."""
+        if self._state == "merged":
+            raise VldebiasError(
+                f"{self._host.name}: the projection is part of the weights since merge(); reload the checkpoint"
+            )
+        if self._state == "attached":
+            self._release("removed")
+
+    def merge(self) -> None:
+        """Fold the projections into the host's weights at the present strength and take the hooks off.
+
+        A checkpoint saved afterwards works without this package. What weights cannot hold is lost: `keep_stated`
+        (stated prompts are projected too), the negative prompt's exemption, `strength`, and removal.
+        """
+        if self._state != "attached":
+            raise VldebiasError(f"{self._host.name}: cannot merge an attachment that is {self._state}")
+        self._host.merge({role: edit.folded() for role, edit in self.projections.items()}, self._strength)
+        methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
+        self._host.mark(f"{self._methods[DEFAULT].label or 'a projection'} ({methods}) at strength {self._strength:g}")
+        self._release("merged")
+        for owned in self._host.owned:
+            _MERGED.add(owned)
+
+    def _release(self, state: str) -> None:
+        self._uninstall()
+        self._state = state
+        for registry, objects in ((_OWNED, self._host.owned), (_SHARED, self._host.shared)):
+            for occupied in objects:
+                registry[occupied].discard(self)
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state == "attached":
+            self.remove()
+
+    def __repr__(self) -> str:
+        roles = ", ".join(f"{role}: {self._described(role)}" for role in self.projections)
+        first = self._methods[DEFAULT]
+        gate = "stated kept" if first.gate is not None else "stated not kept"
+        parts = [self._host.name, first.label or "projection", roles, f"strength={self._strength}", gate, self.state]
+        if len(self._methods) > 1:
+            parts.insert(-1, f"methods {' '.join(self._methods)}")
+        return f"Attachment({', '.join(parts)})"
+
+    def _described(self, role: str) -> str:
+        edit = self.projections[role]
+        chosen = "auto: " if edit.provenance.choice is not None and not edit.method.startswith("auto") else ""
+        rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
+        return f"{chosen}{edit.method} lam={edit.lam}{rank}"
+
+
+def refuse_second(host: Host) -> None:
+    """Raise AlreadyAttachedError where a projection acts on the host already: two would be another method.
+
+    `debias` asks before it fits, which takes long on a large pipeline; `Attachment` asks for itself.
+    """
+    note = host.marked()
+    if note is not None or any(owned in _MERGED for owned in host.owned):
+        raise AlreadyAttachedError(
+            f"{host.name}: its weights hold a projection since merge(){f': {note}' if note else ''}. Projecting twice "
+            "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
+            "solve several attributes jointly"
+        )
+    standing = [a for o in (*host.owned, *host.shared) for a in _OWNED.get(o, ())]
+    standing += [a for o in host.owned for a in _SHARED.get(o, ())]
+    if standing:
+        raise AlreadyAttachedError(
+            f"{host.name} already carries {standing[0]!r}. Projecting twice is another method (P P is not P): call "
+            ".remove() on it first, or pass a list of prompt sets to debias() to solve several attributes jointly"
+        )

@@ -1,0 +1,79 @@
+"""What `encode_prompt` of a kind of diffusers pipeline takes and returns, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CROSS_ATTENTION", "Family", "Part"]
+
+CROSS_ATTENTION = "cross-attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One tensor that `encode_prompt` returns, (b, tokens, d) or (b, d), or a segment of its tokens.
+
+    Some pipelines return it as a list, one (tokens, d) per prompt, or as a list of such lists.
+
+    Attributes:
+        role: its name: "sequence", "pooled", ...
+        index: its place in the returned tuple.
+        negative: place of its twin for the negative prompt, None where the tuple has none.
+        mask: place of the attention mask of its tokens, None where the tuple has none.
+        template: the encoder reads the prompt inside a text of the pipeline (a chat, an instruction) or with padding
+            on the left. Where it ends is then told by the ids that the encoder is given: see `vldebias.hosts.ends`.
+        stack: axis of several hidden layers in a tensor (.., b, tokens, .., d), 0 also of a list of them; they are read
+            and projected as one vector of width layers * d.
+        when: argument of the call and its value that make it, where one method serves several encoders by turns.
+        beside_image: an image may stand before the prompt; the tokens up to it are left alone.
+        encoders: components of the pipeline that make it; at least one has to be loaded.
+        tokenizers: components that tokenize its prompts; the first that is loaded finds the end-of-text token.
+        given: argument with which a caller brings the tensor along instead of a prompt; "negative_" + given
+            likewise for the twin. Such tensors are the caller's and are left alone.
+        start, stop: attributes of the pipeline with the first token of the segment and the one after its last.
+        layered: `clip_skip` takes it from an earlier layer, which is another space with a projection of its own.
+        optional: left out where its encoders are not loaded, instead of refusing the pipeline.
+        read_by: where `merge()` finds the weights that read it: CROSS_ATTENTION (keys and values of all
+            cross-attentions) or the last names of a linear layer; None where weights cannot hold the projection, as
+            where a norm stands before the layer or the layer reads other tokens too.
+        leading: it is only the leading part of what that layer reads.
+    """
+
+    role: str
+    index: int
+    negative: int | None = None
+    mask: int | None = None
+    template: bool = False
+    stack: int | None = None
+    when: tuple[str, Any] | None = None
+    beside_image: bool = False
+    encoders: tuple[str, ...] = ("text_encoder",)
+    tokenizers: tuple[str, ...] = ("tokenizer",)
+    given: str = "prompt_embeds"
+    start: str | None = None
+    stop: str | None = None
+    layered: bool = False
+    optional: bool = False
+    read_by: str | None = None
+    leading: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Pipelines whose `encode_prompt` takes and returns the same.
+
+    Attributes:
+        name: prefix of the names of its spaces; projections fit every pipeline of the family with the same encoders.
+        pipelines: class names; a subclass belongs to the family of its nearest listed base.
+        parts: the tensors to project.
+        texts: arguments of `encode_prompt` with the prompts; "negative_" + name for the negative ones.
+        twice: `__call__` calls `encode_prompt` a second time for the negative prompt, with `negative_prompt` in the
+            place of `prompt` and "negative_" + `given` in the place of `given` of the first part.
+    """
+
+    name: str
+    pipelines: tuple[str, ...]
+    parts: tuple[Part, ...]
+    texts: tuple[str, ...] = ("prompt",)
+    twice: bool = False

@@ -1,0 +1,82 @@
+"""Text embeddings in the place of a model, for who has no model at hand: an auditor, or a model behind an API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Never
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.base import Apply, Host
+
+__all__ = ["TextTable"]
+
+
+class TextTable(Host):
+    """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.
+
+    Args:
+        rows: prompt -> embedding (d,), tensor, ndarray or list.
+        model_id: which model they come from.
+
+    Raises:
+        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and of a length above 0.
+    """
+
+    name = "table of text embeddings"
+    roles = ("joint",)
+    owned = ()
+
+    def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
+        if not rows:
+            raise InvalidInputError("text embeddings: expected at least one prompt, got none")
+        wide = {prompt: torch.as_tensor(row).detach().cpu().double() for prompt, row in rows.items()}
+        shapes = {tuple(row.shape) for row in wide.values()}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+            raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes)}")
+        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
+        if bad:
+            raise InvalidInputError(f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}")
+        self._rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
+        self.model_id = model_id
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        """The stored rows of `prompts`, normalised.
+
+        Raises:
+            InvalidInputError: prompts that are not in the table.
+        """
+        missing = [prompt for prompt in prompts if prompt not in self._rows]
+        if missing:
+            raise InvalidInputError(
+                f"text embeddings: {len(missing)} of {len(prompts)} prompts are not in the file, such as "
+                f"{missing[:3]}; store their embeddings too (`vldebias eval texts SUITE` lists what a suite needs), or "
+                "evaluate with the model"
+            )
+        return {(role, prompt): self._rows[prompt] for prompt in prompts}
+
+    def dim(self, role: str) -> int:
+        """Width of the rows."""
+        return len(next(iter(self._rows.values())))
+
+    def space(self, role: str) -> str:
+        """The name of this space."""
+        return "table.joint"
+
+    def fingerprint(self) -> None:
+        """None: the weights are not at hand."""
+
+    def install(self, apply: Apply) -> Callable[[], None]:
+        """Refused: there is nothing to attach to."""
+        return self._refuse()
+
+    def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
+        """Refused: there are no weights."""
+        self._refuse()
+
+    def _refuse(self) -> Never:
+        raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")

@@ -8,17 +8,17 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.projection import CalibratedProjection
 
 __all__ = ["Diagnostics", "class_cosine", "diagnose", "pair_distance", "signal_kept", "spurious_cosine"]
 
 
-def _project(z: Tensor, projection: CalibratedProjection | None) -> Tensor:
+def _project(z: Tensor, projection: Edit | None) -> Tensor:
     return z if projection is None else projection(z)
 
 
-def pair_distance(pairs: Tensor, projection: CalibratedProjection | None = None) -> float:
+def pair_distance(pairs: Tensor, projection: Edit | None = None) -> float:
     """Mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
     if pairs.ndim != 3 or pairs.shape[1] != 2 or not len(pairs):
         raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n > 0, got {tuple(pairs.shape)}")
@@ -26,12 +26,12 @@ def pair_distance(pairs: Tensor, projection: CalibratedProjection | None = None)
     return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
 
 
-def spurious_cosine(classes: Tensor, spurious: Tensor, projection: CalibratedProjection | None = None) -> Tensor:
+def spurious_cosine(classes: Tensor, spurious: Tensor, projection: Edit | None = None) -> Tensor:
     """Cosine (k, m) of each class embedding (k, d), projected, with each spurious embedding (m, d); Table 7.1."""
     return normalize(_project(classes, projection), dim=-1) @ normalize(spurious, dim=-1).T
 
 
-def signal_kept(classes: Tensor, projection: CalibratedProjection) -> float | None:
+def signal_kept(classes: Tensor, projection: Edit) -> float | None:
     """Share of the distance between class embeddings (k, d) that is left: mean |P(z_i - z_j)| / mean |z_i - z_j|.
 
     None for fewer than two distinct classes, which have no distance to keep.
@@ -49,7 +49,7 @@ def _differences(rows: Tensor) -> Tensor:
     return rows[first] - rows[second]
 
 
-def class_cosine(classes: Tensor, projection: CalibratedProjection) -> float:
+def class_cosine(classes: Tensor, projection: Edit) -> float:
     """Mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
     return float((normalize(classes, dim=-1) * normalize(projection(classes), dim=-1)).sum(-1).mean())
 
@@ -75,7 +75,7 @@ class Diagnostics:
 
 
 def diagnose(
-    projection: CalibratedProjection,
+    projection: Edit,
     *,
     pairs: Tensor,
     held_out: Tensor | None = None,
@@ -95,6 +95,6 @@ def diagnose(
     )
 
 
-def _spread(classes: Tensor, spurious: Tensor, projection: CalibratedProjection | None) -> float:
+def _spread(classes: Tensor, spurious: Tensor, projection: Edit | None) -> float:
     cosines = spurious_cosine(classes, spurious, projection)
     return float((cosines.amax(1) - cosines.amin(1)).mean())

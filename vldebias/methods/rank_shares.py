@@ -6,34 +6,40 @@ s top / pi of the group lie above, so the groups' means have to be
 
     m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
 
-The differences m_a - m_b are the targets of the closed form (`vldebias.targets`). sigma_a depends on the moved query,
-so both are solved in turn. If each group is to have its own share of all images, and all spread alike, the targets are
-0: that is plain equalising (`vldebias.equalise`).
+The differences m_a - m_b are the targets of the closed form (`vldebias.methods.target`). sigma_a depends on the moved
+query, so both are solved in turn. If each group is to have its own share of all images, and all spread alike, the
+targets are 0: that is plain equalising (`vldebias.methods.equalise`).
 
 Nothing here reads a label: groups are the zero-shot values of unlabelled reference images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from torch.special import ndtr, ndtri
 
-from vldebias.equalise import Reference
+from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
+from vldebias.methods.closed_form import pair_scatter
+from vldebias.methods.equalise import Reference
+from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
+from vldebias.methods.shares import AllShares, Shares
+from vldebias.methods.target import TargetProjection
 from vldebias.projection import PairScatter
-from vldebias.targets import TargetProjection
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["GroupMoments", "TargetShares"]
+__all__ = ["GroupMoments", "RankShares", "TargetShares"]
+
+OWN = "own"
 
 _ROUNDS = 8  # of solving targets and spreads in turn
 _HALVINGS = 60
@@ -97,17 +103,17 @@ class GroupMoments:
 
     def check(self) -> None:
         """Refuse groups with too few images for a mean and a variance."""
-        found = dict(zip(self.names, map(int, self.counts), strict=True))
-        if min(found.values()) < _FEWEST:
+        counts = dict(zip(self.names, map(int, self.counts), strict=True))
+        if min(counts.values()) < _FEWEST:
             left_out = int(self.seen.sum() - self.counts.sum())
             raise InvalidInputError(
-                f"reference: expected at least {_FEWEST} images of every group, got {found} and {left_out} below the "
+                f"reference: expected at least {_FEWEST} images of every group, got {counts} and {left_out} below the "
                 "confidence; give more images, or a lower confidence"
             )
 
 
-@dataclass(frozen=True, eq=False)
-class TargetShares:
+@dataclass(frozen=True, eq=False, repr=False)
+class TargetShares(Edit):
     """Queries (..., d) -> queries whose first results have the shares `shares` in expectation.
 
     Attributes:
@@ -122,6 +128,8 @@ class TargetShares:
     it a larger share in expectation; the ranking does not depend on the length of a query.
     """
 
+    kind = "target-shares"
+
     names: tuple[str, ...]
     shares: Tensor
     population: Tensor
@@ -129,6 +137,7 @@ class TargetShares:
     target: TargetProjection
     means: Tensor
     covariances: Tensor
+    provenance: Provenance
 
     @classmethod
     def fit(
@@ -158,13 +167,14 @@ class TargetShares:
         if not 0 < top < 1:
             raise InvalidInputError(f"top: expected a fraction k / n of the images, in (0, 1), got {top}")
         own = moments.shares if population is None else torch.tensor(population, dtype=torch.float64)
-        wanted = own if shares is None else torch.tensor(shares, dtype=torch.float64)
-        _check_reachable(moments.names, wanted, own, top)
-        i, j = _pairs(len(wanted))
+        targets = own if shares is None else torch.tensor(shares, dtype=torch.float64)
+        _check_reachable(moments.names, targets, own, top)
+        i, j = _pairs(len(targets))
         precision = moments.counts[i] * moments.counts[j] / (moments.counts[i] + moments.counts[j])
         differences = moments.means[i] - moments.means[j]
         target = TargetProjection.solve(differences, lam * precision / precision.sum(), texts, lam)
-        return cls(moments.names, wanted, own, top, target, moments.means, moments.covariances)
+        origin = Provenance("target-shares", lam, uses_images=True)
+        return cls(moments.names, targets, own, top, target, moments.means, moments.covariances, origin)
 
     @property
     def dim(self) -> int:
@@ -172,17 +182,35 @@ class TargetShares:
         return self.target.dim
 
     @overload
-    def __call__(self, queries: Tensor, strength: float = 1.0) -> Tensor: ...
+    def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor: ...
     @overload
-    def __call__(self, queries: np.ndarray, strength: float = 1.0) -> np.ndarray: ...
-    def __call__(self, queries: Tensor | np.ndarray, strength: float = 1.0) -> Tensor | np.ndarray:
+    def __call__(self, z: np.ndarray, strength: float = 1.0, rows: Rows | None = None) -> np.ndarray: ...
+    def __call__(self, z: Tensor | np.ndarray, strength: float = 1.0, rows: Rows | None = None) -> Tensor | np.ndarray:
         """The moved queries (..., d), not normalised, in the shape, dtype and device of `queries`."""
-        if not isinstance(queries, Tensor):
-            return self(torch.tensor(queries), strength).numpy()
-        self._check_width(queries)
-        rows = _unit(queries).reshape(-1, self.dim)
-        shift = self.target.shift(self.offsets(rows)).reshape(queries.shape)
-        return self.target.apply(queries, shift, strength)
+        if not isinstance(z, Tensor):
+            return self(torch.tensor(z), strength).numpy()
+        self._check_width(z)
+        units = _unit(z).reshape(-1, self.dim)
+        shift = self.target.shift(self.offsets(units)).reshape(z.shape)
+        return self.target.apply(z, shift, strength)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Closed form, shares and moments of the groups."""
+        own = {name: getattr(self, name) for name in ("shares", "population", "means", "covariances")}
+        return {**self.target.tensors(), **own}
+
+    def settings(self) -> dict[str, Any]:
+        """Names of the groups, and how many results count."""
+        return {"names": list(self.names), "top": self.top}
+
+    @classmethod
+    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
+        """From `tensors` and `settings`."""
+        target = TargetProjection.of(tensors, provenance)
+        own = {name: tensors[name] for name in ("shares", "population", "means", "covariances")}
+        if own["shares"].shape != (len(settings["names"]),) or own["means"].shape[1:] != (target.dim,):
+            raise InvalidInputError("shares and moments do not fit the groups")
+        return cls(tuple(settings["names"]), top=float(settings["top"]), target=target, provenance=provenance, **own)
 
     def offsets(self, queries: Tensor) -> Tensor:
         """(q, p) targets m_a - m_b for unit queries (q, d), for every pair of groups."""
@@ -209,8 +237,8 @@ class TargetShares:
             middle = (low + high) / 2
             above = self._above(middle, means, spread).sum(1) > self.top
             low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-        found = self._above(low, means, spread)
-        return found / found.sum(1, keepdim=True)
+        first = self._above(low, means, spread)
+        return first / first.sum(1, keepdim=True)
 
     def _above(self, score: Tensor, means: Tensor, spread: Tensor) -> Tensor:
         """(q, g) images of each group above score (q,), as a fraction of all images."""
@@ -237,18 +265,80 @@ def _pairs(groups: int) -> tuple[list[int], list[int]]:
     return list(first), list(second)
 
 
-def _check_reachable(names: Sequence[str], wanted: Tensor, own: Tensor, top: float) -> None:
-    for shares in (wanted, own):
+def _check_reachable(names: Sequence[str], targets: Tensor, own: Tensor, top: float) -> None:
+    for shares in (targets, own):
         if shares.shape != (len(names),) or not (shares > 0).all() or abs(float(shares.sum()) - 1) > 1e-6:
             raise InvalidInputError(
                 f"shares, population: expected a positive share for each of {list(names)}, with sum 1, got "
-                f"{wanted.tolist()} and {own.tolist()}"
+                f"{targets.tolist()} and {own.tolist()}"
             )
     largest = own / top
-    short = [name for name, w, most in zip(names, wanted, largest, strict=True) if w >= most]
+    short = [name for name, w, most in zip(names, targets, largest, strict=True) if w >= most]
     if short:
         most = {name: round(float(x), 3) for name, x in zip(names, largest, strict=True) if name in short}
         raise InvalidInputError(
             f"shares: too few images of {short} for such a share of the first {top:.3g} of all: with every one of them "
             f"it would be {most}; ask for less, or for a smaller top"
         )
+
+
+class RankShares(Method):
+    """Queries of retrieval moved so that each group has a given share among the first results.
+
+    Args:
+        shares: value -> share, a list of one such mapping per prompt set, or combination -> share; None: uniform;
+            "own": as among all images.
+        top: the first results as a fraction of all images, k / n.
+        pairs: equalise the prompt pairs as well: less spread between queries, but the part of a query that the pairs
+            remove cannot serve the targets, and shares far from uniform are missed.
+        population: value or combination -> its share among the images that will be ranked, where it is known and
+            different from that among the reference images.
+
+    Raises:
+        InvalidInputError: `shares` is a text other than "own".
+    """
+
+    name, title, source, color = "target-shares", "target shares of a ranking", "this package", "#d67195"
+    needs, has_lam, pipelines = frozenset({Need.IMAGES, Need.VALUES}), True, False
+
+    def __init__(
+        self,
+        shares: AllShares | str | None = None,
+        *,
+        top: float = 0.05,
+        pairs: bool = False,
+        population: Mapping[str, float] | None = None,
+    ) -> None:
+        if isinstance(shares, str) and shares != OWN:
+            raise InvalidInputError(f"shares: expected shares, None for uniform or {OWN!r}, got {shares!r}")
+        self.shares, self.top, self.pairs, self.population = shares, top, pairs, population
+
+    def fit(self, problem: Problem, role: str) -> TargetShares:
+        """Solve with the moments of the reference images, split by their zero-shot values.
+
+        Raises:
+            InvalidInputError: a group with too few images, or shares that these images cannot give.
+        """
+        reference = problem.reference
+        assert reference is not None  # `check` has refused that
+        attributes = problem.attributes
+        lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_MODELS
+        names = [list(s.attributes) for s in attributes]
+        given = None if isinstance(self.shares, str) else self.shares
+        targets = Shares.of(names, given)
+        own = None if self.population is None else Shares.of(names, self.population)
+        rows = [problem.zero_shot(s, role) for s in attributes]
+        moments = GroupMoments(rows, targets.names, reference)
+        for batch in reference.batches():
+            moments.update(batch)
+        return TargetShares.fit(
+            moments,
+            None if self.shares == OWN else targets.shares,
+            top=self.top,
+            lam=lam,
+            texts=[pair_scatter(problem, s, role) for s in problem.attributes] if self.pairs else [],
+            population=None if own is None else own.shares,
+        )
+
+
+register_method(RankShares())

@@ -1,0 +1,87 @@
+"""What the authors' own code gives on small made inputs, kept in published.json for the tests of the rivals' methods.
+
+    git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
+    git clone https://github.com/MahdiyarMM/PRISM             # commit 76bbccb
+    python tests/methods/published/make_published.py bend_vlm PRISM
+
+Run once; what these modules import beside (kneed, sentence_transformers, clip) is not needed for what is called here,
+and stands empty, but for one cosine.
+"""
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cosine_similarity
+
+HERE = Path(__file__).parent
+
+
+class Rows(dict):
+    """A data set as the authors' code reads one: columns by name, rows by their indices."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else Rows({k: v[key] for k, v in self.items()})
+
+    def __len__(self) -> int:
+        return len(super().__getitem__("embedding"))
+
+
+def cos_sim(one: Any, other: Any) -> torch.Tensor:
+    a, b = torch.as_tensor(one), torch.as_tensor(other)
+    return cosine_similarity(a[:, None], b[None], dim=-1)
+
+
+def opened(path: Path, **empty: Any) -> Any:
+    for name, content in empty.items():
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(content)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    rows = rng.normal(size=shape)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def bend(folder: Path) -> dict[str, Any]:
+    code = opened(
+        folder / "bend_utils.py",
+        kneed={"KneeLocator": None},
+        sentence_transformers={"util": types.SimpleNamespace(cos_sim=cos_sim)},
+    )
+    rng = np.random.default_rng(0)
+    texts, images, query = unit(rng, 3, 8), unit(rng, 30, 8), unit(rng, 1, 8)
+    values = np.array(["a", "b", "c"])[np.arange(30) % 3]
+    projection = code.get_proj_matrix(texts)
+    data = Rows(embedding=images, value=values)
+    bent, *_ = code.legrange_text(query, data, "value", ["a", "b", "c"], 4, projection)
+    given = {"texts": texts.tolist(), "images": images.tolist(), "values": values.tolist(), "query": query.tolist()}
+    return {**given, "near": 4, "projection": projection.tolist(), "bent": bent.tolist()}
+
+
+def prism(folder: Path) -> dict[str, Any]:
+    code = opened(folder / "utils.py", clip={"tokenize": lambda texts: texts}, tqdm={"tqdm": None})
+    rows = torch.from_numpy(unit(np.random.default_rng(1), 4, 5, 6))
+    model = types.SimpleNamespace(encode_text=lambda texts: torch.tensor(texts))
+    words = types.SimpleNamespace(to=lambda device: [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
+    sys.modules["clip"].tokenize = lambda texts: words  # type: ignore[attr-defined]
+    projection = code.orth_transforamtion_calculation(types.SimpleNamespace(device="cpu"), model, ["x", "y"])
+    loss = float(code.contrastive_loss(list(rows)))
+    return {"rows": rows.tolist(), "loss": loss, "spurious": words.to(""), "projection": projection.tolist()}
+
+
+if __name__ == "__main__":
+    one, other = map(Path, sys.argv[1:3])
+    made = {"bend_vlm": bend(one), "prism": prism(other)}
+    (HERE / "published.json").write_text(json.dumps(made) + "\n")

@@ -1,0 +1,161 @@
+"""Affine forms: what is set, to which level, at which tokens, and that the denoiser is balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vldebias.api import debias, fit_projections
+from vldebias.edit import Rows
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
+from vldebias.hosts import TextTable, resolve
+from vldebias.methods import UCE, Affine, Midpoint, Problem, load_edit
+from vldebias.methods.affine import BEFORE
+from vldebias.methods.steer import value_groups
+from vldebias.prompts import load_prompts
+
+SET = load_prompts("professions-gender")
+FEW = replace(SET, classes=SET.classes[:4], class_names=SET.class_names[:4], groups=SET.groups[:6], held_out_groups=())
+PROMPTS = ["A photo of a nurse.", "A photo of a web developer."]
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    from vldebias.miniature import load_pipeline
+
+    made = load_pipeline()
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def encode(pipe, prompts: Sequence[str] = PROMPTS) -> Tensor:
+    with torch.no_grad():
+        return pipe.encode_prompt(list(prompts), "cpu", 1, False)[0]
+
+
+def test_the_mean_state_of_the_values_is_the_level_at_every_place(pipe) -> None:
+    """The law, against sums by hand: at each place from the end on, D^T z* = D^T mu; across D nothing moves."""
+    (edit,) = fit_projections(pipe, FEW, method="midpoint").values()
+    assert isinstance(edit, Affine)
+    host, means, ends = resolve(pipe), [], []
+    for value in zip(*value_groups(FEW), strict=True):
+        tokens, end = host.sequences([text for group in value for text in group], "sequence")
+        means.append([tokens[range(len(end)), end + k].mean(0) for k in range(-1, 3)])
+        ends.append(tokens[range(len(end)), end].mean(0))
+    direction = (ends[0] - ends[1]) / (ends[0] - ends[1]).norm()
+    bare = encode(pipe)
+    with debias(pipe, edit):
+        moved = encode(pipe)
+    _, at = host.sequences(PROMPTS, "sequence")
+    for row, end in enumerate(at.tolist()):
+        for place in range(-1, 3):
+            midpoint = (means[0][place + 1] + means[1][place + 1]) / 2
+            found = moved[row, end + place].double() @ direction
+            torch.testing.assert_close(found, midpoint @ direction, rtol=1e-4, atol=1e-4)
+        assert torch.equal(moved[row, : end - BEFORE], bare[row, : end - BEFORE])
+    across = (moved - bare).double() - ((moved - bare).double() @ direction)[..., None] * direction
+    assert float(across.abs().max()) < 1e-5
+
+
+def test_the_end_is_found_where_the_tokenizer_says(pipe) -> None:
+    prompts = [*PROMPTS, "", "a painting of a very old and a very young judge in the rain"]
+    ids = pipe.tokenizer(prompts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+    expected = 1 + (ids[:, 1:] == pipe.tokenizer.eos_token_id).int().argmax(1)
+    assert torch.equal(resolve(pipe).sequences(prompts, "sequence")[1], expected)
+
+
+def test_three_states_and_strength(pipe, tmp_path) -> None:
+    bare = encode(pipe)
+    edits = fit_projections(pipe, FEW, method="cali-midpoint")
+    attachment = debias(pipe, edits)
+    full = encode(pipe)
+    assert not torch.allclose(full, bare)
+    attachment.strength = 0.5
+    torch.testing.assert_close(encode(pipe), (full + bare) / 2)
+    with attachment.disabled():
+        assert torch.equal(encode(pipe), bare)
+    with pytest.raises(VldebiasError, match="its levels depend on where the text ends"):
+        attachment.merge()
+    attachment.remove()
+    assert torch.equal(encode(pipe), bare)
+    edits["sequence"].save_pretrained(tmp_path)
+    with debias(pipe, load_edit(tmp_path)):
+        assert torch.equal(encode(pipe), full)
+
+
+def test_stated_prompts_and_rows_that_are_not_told(pipe) -> None:
+    bare, stated = encode(pipe, ["A photo of a female nurse."]), ["A photo of a female nurse."]
+    (edit,) = fit_projections(pipe, FEW, method=Midpoint()).values()
+    with debias(pipe, edit):
+        assert torch.equal(encode(pipe, stated), bare)
+    with debias(pipe, edit, keep_stated=False):
+        assert not torch.allclose(encode(pipe, stated), bare)
+    with pytest.raises(InvalidInputError, match="expected the prompt of each row, to find where it ends"):
+        edit(torch.ones(1, 5, edit.dim), 1.0, Rows(("a nurse",)))
+    table = TextTable({text: torch.randn(8) for group in SET.groups for text in group})
+    with pytest.raises(UnsupportedHostError):
+        Problem.of(table, FEW).fit("midpoint", "texts")
+
+
+SCALES = {FEW.classes[0]: (0.3, -0.3), FEW.classes[1]: (-0.1, 0.4)}
+
+
+class TestUCE:
+    """Against the weights by the authors' sums, layer by layer."""
+
+    def weights(self, pipe, layer, preserve: Sequence[str]) -> Tensor:
+        old, eye = layer.weight.double(), torch.eye(layer.in_features, dtype=torch.float64)
+
+        def state(text: str) -> Tensor:
+            ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
+            last = int(ids.attention_mask.sum()) - 2
+            with torch.no_grad():
+                return pipe.text_encoder(ids.input_ids)[0][0, last].double()
+
+        one, two = 0.5 * old, 0.5 * eye
+        for concept, alpha in SCALES.items():
+            c = state(concept)
+            v = old @ c + sum(a * old @ state(f"a {w} person") for a, w in zip(alpha, ("male", "female"), strict=True))
+            one, two = one + torch.outer(v, c), two + torch.outer(c, c)
+        for text in preserve:
+            c = state(text)
+            one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
+        return one @ torch.linalg.inv(two)
+
+    @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])
+    def test_merged_weights_are_the_authors(self, pipe, preserve: tuple[str, ...]) -> None:
+        import copy
+
+        twin = copy.deepcopy(pipe)
+        layers = [m for n, m in twin.unet.named_modules() if n.endswith(("attn2.to_k", "attn2.to_v"))]
+        expected = [self.weights(twin, layer, preserve) for layer in layers]
+        attachment = debias(twin, FEW, method=UCE(SCALES, preserve))
+        attachment.merge()
+        assert len(layers) > 2
+        for layer, weight in zip(layers, expected, strict=True):
+            torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-4, atol=1e-4)
+
+    def test_three_states(self, pipe) -> None:
+        bare = encode(pipe)
+        attachment = debias(pipe, FEW, method=UCE(SCALES))
+        assert not torch.allclose(encode(pipe), bare)
+        with attachment.disabled():
+            assert torch.equal(encode(pipe), bare)
+        attachment.remove()
+        assert torch.equal(encode(pipe), bare)
+
+    def test_scales_move_by_what_is_missing(self) -> None:
+        first, second = SCALES
+        after = UCE(SCALES).update({first: (0.9, 0.1), second: (0.52, 0.48)})
+        assert after.scales[first] == pytest.approx((-0.1, 0.1))
+        assert after.scales[second] == SCALES[second]
+
+    def test_what_it_refuses(self, pipe) -> None:
+        with pytest.raises(InvalidInputError, match="expected concepts with their scales, and positive weights, got 0"):
+            UCE({})
+        with pytest.raises(InvalidInputError, match="expected 2 scales for each concept"):
+            fit_projections(pipe, FEW, method=UCE({"A photo of a nurse.": (0.1,)}))

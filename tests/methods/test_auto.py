@@ -1,0 +1,344 @@
+"""auto: it chooses what helps, declines where nothing does, and sees a method that makes things worse."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.edit import Choice, Edit
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError, PromptSetError, ReferenceWarning
+from vldebias.hosts import TextTable
+from vldebias.methods import Problem, auto
+from vldebias.methods.auto import BOUND, FEWEST, FOLDS
+from vldebias.methods.bounded import Bound, losses
+from vldebias.metrics import max_skew
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet, make_prompt_set
+
+DIM, CONCEPTS = 48, 20
+PERSON, GENDER, LEAN = torch.eye(DIM, dtype=torch.float64)[:3]
+CONCEPT = torch.eye(DIM, dtype=torch.float64)[4 : 4 + CONCEPTS]
+NAMES = [f"job{i}" for i in range(CONCEPTS)]
+ANYTHING = Bound(0.999, over="mean")
+
+
+def noise(n: int, seed: int) -> Tensor:
+    return torch.randn(n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
+    """Texts of 20 concepts. `biased`: how much neutral texts lean to GENDER, which prompts of a pair differ in, and
+    `lean`: to LEAN, in which images of the two values differ and prompts do not.
+    """
+    prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, NAMES)
+    leaning = PERSON + lean * LEAN + biased * GENDER
+    rows = {f"A photo of a {name}.": leaning + 0.4 * c for name, c in zip(NAMES, CONCEPT, strict=True)}
+    for value, sign in (("male", 1), ("female", -1)):
+        rows[f"A photo of a {value}."] = PERSON + 0.3 * sign * GENDER
+        for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
+            own = 0.05 * noise(CONCEPTS, seed=5)[i]  # of this concept alone: it tells nothing about another
+            rows[f"A photo of a {value} {name}."] = PERSON + 0.4 * c + sign * (0.3 * GENDER + own)
+    return TextTable(rows), prompts
+
+
+def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
+    """Images of two values, which differ in GENDER and LEAN; most of their scores vary with PERSON."""
+    value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
+    sign = (1.0 - 2 * value)[:, None]
+    depth = 1 + 0.4 * torch.rand(n, 1, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    rows = depth * PERSON + sign * (0.15 * GENDER + 0.15 * LEAN) + 0.08 * noise(n, seed) + 3 * torch.eye(DIM)[40]
+    return normalize(rows, dim=1), value.numpy()
+
+
+def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
+    """MaxSkew@100 of the neutral texts on fresh images with their true values, mean over the texts."""
+    rows, value = images(1000, seed=99)
+    queries = texts.embed(prompts.classes, "joint")
+    queries = queries if projection is None else normalize(projection(queries), dim=1)
+    return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
+
+
+def fitted(texts: TextTable, prompts: Any, method: str = "auto", lam: Any = None, **how: Any) -> Edit:
+    edit: Edit = vldebias.fit_projection(
+        texts, prompts, method=method, lam=lam, reference=how.get("reference"), max_loss=how.get("bound")
+    )
+    return edit
+
+
+def chosen(*given: Any, **how: Any) -> Choice:
+    choice = fitted(*given, **how).provenance.choice
+    assert choice is not None
+    return choice
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class TestAWorldWhereOrthCaliMakesItWorse:
+    """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with orth-cali."""
+
+    @pytest.fixture
+    def made(self) -> tuple[TextTable, PromptSet]:
+        return world(lean=0.2, biased=0.0)
+
+    def test_it_does(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        orth_cali = vldebias.fit_projection(made[0], made[1], method="orth-cali")
+        assert skew(*made, orth_cali) > skew(*made, None) + 0.2
+
+    def test_auto_declines_from_texts_alone(self, made: tuple[TextTable, PromptSet]) -> None:
+        with pytest.warns(AutoDeclinedWarning, match=r"jobs: auto: none. No method is expected to help beyond its int"):
+            edit = fitted(*made, bound=ANYTHING)
+        choice = edit.provenance.choice
+        assert (choice.method, choice.lam) == ("none", 0.0)
+        assert skew(*made, edit) == skew(*made, None)
+
+    def test_the_prediction_from_images_sees_it(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
+        found = [c for c in choice.candidates if c.method == "orth-cali"]
+        assert len(found) == 4
+        assert all(c.change[1] > 0.3 for c in found)  # worse, beyond the interval
+        assert all(c.refused == "not beyond its interval" for c in found)
+
+    def test_with_images_auto_finds_what_helps(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        edit = fitted(*made, reference=images(2000, seed=1)[0])
+        assert "equalise" in edit.method
+        assert skew(*made, edit) < skew(*made, None) - 0.03
+
+
+class TestAWorldWherePairsHelp:
+    @pytest.fixture
+    def made(self) -> tuple[TextTable, PromptSet]:
+        return world(lean=0.0, biased=0.3)
+
+    @pytest.mark.parametrize("with_images", [False, True])
+    def test_auto_takes_what_helps_and_is_right(
+        self, made: tuple[TextTable, PromptSet], with_images: bool, quiet: None
+    ) -> None:
+        edit = fitted(*made, reference=images(2000, seed=1)[0] if with_images else None)
+        choice = edit.provenance.choice
+        assert choice.method != "none"
+        assert choice.evidence.keys() == ({"texts", "images"} if with_images else {"texts"})
+        after = skew(*made, edit)
+        assert after < 0.6 * skew(*made, None)
+        fixed = [skew(*made, vldebias.fit_projection(*made, method=m, max_loss=BOUND)) for m in ("cali", "difference")]
+        assert after <= min(fixed) + 0.05
+
+    def test_the_best_by_mean_prediction_of_those_beyond_their_interval(
+        self, made: tuple[TextTable, PromptSet], quiet: None
+    ) -> None:
+        choice = chosen(*made, reference=images(2000, seed=1)[0])
+        eligible = [c for c in choice.candidates if not c.refused]
+        best = min(eligible, key=lambda c: c.gap)
+        assert (choice.method, choice.lam) == (best.method, best.lam)
+        assert all((c.change[2] < 0) == (not c.refused) for c in choice.candidates)
+        assert all(min(c.gaps.values()) - 1e-9 <= c.gap <= max(c.gaps.values()) + 1e-9 for c in choice.candidates)
+        assert all(c.change[0] == pytest.approx(c.gap - 1) for c in choice.candidates)
+
+    def test_the_projection_is_the_method_fitted_on_everything(
+        self, made: tuple[TextTable, PromptSet], quiet: None
+    ) -> None:
+        edit = fitted(*made)
+        again = vldebias.fit_projection(*made, method=edit.method, lam=edit.lam)
+        torch.testing.assert_close(edit.matrix(), again.matrix())
+
+    def test_every_candidate_keeps_the_bound(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        for bound in (None, Bound(0.005, "every")):
+            edit = fitted(*made, bound=bound)
+            choice = edit.provenance.choice
+            assert all(c.loss <= (bound or BOUND).loss + 1e-9 for c in choice.candidates)
+            rows = made[0].embed(made[1].classes, "joint")
+            assert (bound or BOUND).value(losses(edit, rows)) <= (bound or BOUND).loss + 1e-9
+        assert len({(c.method, c.lam) for c in choice.candidates}) == len(choice.candidates)
+
+    def test_the_change_is_paired(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        """A candidate that changes next to nothing has an interval of next to no width, whatever the sample."""
+        choice = chosen(*made, bound=Bound(1e-5, "mean"))
+        for candidate in choice.candidates:
+            value, low, high = candidate.change
+            assert value == pytest.approx(candidate.gaps["texts"] - 1)
+            assert low <= value <= high
+            assert high - low < 0.05
+
+    def test_deterministic(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        first, second = (chosen(*made, reference=images(2000, seed=1)[0]).to_dict() for _ in range(2))
+        assert first == second
+
+    def test_a_given_method_leaves_its_lam_to_auto(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        assert {c.method for c in chosen(*made, "cali", "auto").candidates} == {"cali"}
+        assert {c.lam for c in chosen(*made, "auto", 70.0, bound=ANYTHING).candidates if "cali" in c.method} == {70.0}
+
+    def test_told_as_a_table_and_as_json(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+        choice = chosen(*made)
+        lines = str(choice).splitlines()
+        assert lines[0].startswith(f"jobs: auto: {choice.method}. Predicted gap ")
+        assert lines[1].split() == ["method", "lam", "gap", "change", "to", "none", "loss"]
+        assert lines[2].startswith(choice.method)
+        assert len(lines) == 2 + len(choice.candidates)
+        told = json.loads(json.dumps(choice.to_dict()))
+        assert told["method"] == choice.method
+        assert told["evidence"]["texts"] == {"neutral texts": CONCEPTS, "folds": FOLDS, "rows": 2 * CONCEPTS}
+        assert len(told["candidates"]) == len(choice.candidates)
+        assert told["settings"]["max_loss"] == 0.05
+
+
+class TestEvidence:
+    def test_what_is_predicted_was_not_fitted_on(self, monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
+        texts, prompts = world(0.0, 0.3)
+        features = images(2000, seed=1)[0]
+        learned_from: list[tuple[set[Any], set[int]]] = []
+        parts = auto._parts
+
+        def spy(problem: Problem, role: str, methods: Any) -> Any:
+            features = [] if problem.reference is None else problem.reference.features
+            rows = {hash(bytes(r.numpy().tobytes())) for r in features}
+            learned_from.append(({g for s in problem.attributes for g in s.groups}, rows))
+            return parts(problem, role, methods)
+
+        predicted: list[set[int]] = []
+        pool = auto.PredictedGap.of.__func__
+
+        def spy_pool(cls: Any, rows: Tensor, *given: Any, **how: Any) -> Any:
+            predicted.append({hash(bytes(r.numpy().tobytes())) for r in rows.contiguous()})
+            return pool(cls, rows, *given, **how)
+
+        monkeypatch.setattr(auto, "_parts", spy)
+        monkeypatch.setattr(auto.PredictedGap, "of", classmethod(spy_pool))
+        chosen(texts, prompts, reference=features)
+        groups = set(prompts.groups)
+        folds = [groups - learned for learned, _ in learned_from[:FOLDS]]
+        assert set.union(*folds) == groups
+        assert sum(map(len, folds)) == len(groups)
+        for left_out, rows in zip(folds, predicted[:FOLDS], strict=True):
+            own = texts.embed([p for group in left_out for p in group], "joint")
+            assert rows == {hash(bytes(r.numpy().tobytes())) for r in own}
+        halves = list(zip(learned_from[FOLDS : FOLDS + 2], predicted[FOLDS:], strict=True))
+        assert all(learned and not learned & rows for (_, learned), rows in halves)
+        assert len(set.union(*(rows for _, rows in halves))) == 2000
+
+    def test_held_out_groups_are_predicted_where_there_are_enough(self, quiet: None) -> None:
+        texts, prompts = world(0.0, 0.3)
+        split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])
+        assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 16}
+
+    def test_with_too_few_groups_and_no_images_it_declines(self) -> None:
+        texts, prompts = world(0.0, 0.3)
+        few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+        with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups of prompts and no reference images: nothing"):
+            choice = chosen(texts, few)
+        assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
+        assert str(choice).startswith("jobs: auto: none. Fewer than 5 groups")
+
+    def test_too_few_groups_with_images_are_judged_by_images(self, quiet: None) -> None:
+        texts, prompts = world(0.0, 0.3)
+        few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+        choice = chosen(texts, few, reference=images(2000, seed=1)[0])
+        assert choice.evidence.keys() == {"images"}
+        assert choice.method != "none"
+
+    def test_several_attributes_have_one_term_each(self, quiet: None) -> None:
+        texts, prompts = world(0.0, 0.3)
+        choice = chosen(texts, [prompts, replace(prompts, name="again")], lam=[100.0, 200.0], bound=ANYTHING)
+        assert {c.lam for c in choice.candidates if c.method == "cali"} == {(100.0, 200.0)}
+        assert choice.evidence["texts"]["rows"] == 2 * 2 * CONCEPTS
+
+    def test_a_set_without_words_for_its_values(self) -> None:
+        texts, prompts = world(0.0, 0.3)
+        with pytest.raises(PromptSetError, match="expected one attribute with words for each value"):
+            chosen(texts, replace(prompts, attributes={}))
+
+    def test_a_set_without_neutral_texts(self) -> None:
+        texts, prompts = world(0.0, 0.3)
+        with pytest.raises(InvalidInputError, match="jobs: no neutral texts"):
+            chosen(texts, replace(prompts, classes=(), class_names=()))
+
+    @pytest.mark.parametrize("kind", ["one value", "one picture", "nine pictures"])
+    def test_images_that_cannot_be_split_are_left_out_and_said(self, kind: str) -> None:
+        made = world(0.0, 0.3)
+        rows, value = images(200, seed=1)
+        shown = {"one value": rows[value == 0][:60], "one picture": rows[:1].repeat(60, 1), "nine pictures": rows[:9]}
+        with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: expected"):
+            edit = fitted(*made, reference=shown[kind])
+        alone = fitted(*made)
+        assert edit.provenance.choice == alone.provenance.choice
+        assert torch.equal(edit.matrix(), alone.matrix())
+
+    def test_more_images_count_for_more(self, quiet: None) -> None:
+        """The share of the images in the gap, w = (gap - texts) / (images - texts), grows with their number."""
+        made = world(0.2, 0.3)
+        shares = []
+        for n in (20, 200, 2000):
+            c = next(c for c in chosen(*made, reference=images(n, seed=1)[0]).candidates if c.method == "difference")
+            shares.append((c.gap - c.gaps["texts"]) / (c.gaps["images"] - c.gaps["texts"]))
+        assert 0 < shares[0] < shares[1] < shares[2] < 1
+
+    def test_another_width_is_a_mistake_and_raises(self) -> None:
+        with pytest.raises(InvalidInputError, match="image features have width 3, texts 48"):
+            chosen(*world(0.0, 0.3), reference=torch.randn(40, 3, generator=torch.Generator().manual_seed(0)))
+
+    def test_lam_in_words(self) -> None:
+        texts, prompts = world(0.0, 0.3)
+        with pytest.raises(
+            InvalidInputError, match="lam: expected a number, one per prompt set, or 'auto', got 'best'"
+        ):
+            chosen(texts, prompts, "cali", "best")
+
+
+@pytest.fixture(scope="module")
+def clip() -> tuple[Any, Any]:
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    return model, tokenizer
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+class TestOnAModel:
+    def test_attached_with_its_reasons(self, clip: tuple[Any, Any]) -> None:
+        model, tokenizer = clip
+        with vldebias.debias(model, "professions-gender", method="auto", tokenizer=tokenizer) as attachment:
+            assert attachment.choice is attachment.choices["joint"]
+            assert attachment.choice.method == "cali"
+            assert attachment.projections["joint"].method == "cali"
+            assert "joint: auto: cali lam=" in repr(attachment)
+        with vldebias.debias(model, "professions-gender", method="cali", tokenizer=tokenizer) as attachment:
+            assert attachment.choice is None
+            assert "auto" not in repr(attachment)
+
+    def test_declined_is_the_model_as_it_is(self, clip: tuple[Any, Any], tmp_path: Path) -> None:
+        model, tokenizer = clip
+        tokens = tokenizer(["This is a picture of a landbird."])
+        with torch.no_grad():
+            before = model.encode_text(tokens)
+            with pytest.warns(AutoDeclinedWarning, match="waterbirds: auto: none"):
+                attachment = vldebias.debias(model, "waterbirds", method="auto", tokenizer=tokenizer)
+            assert torch.equal(model.encode_text(tokens), before)
+        assert "joint: auto: none lam=0.0 rank 0/" in repr(attachment)
+        projection = attachment.projections["joint"]
+        attachment.remove()
+        again = CalibratedProjection.from_pretrained(projection.save_pretrained(tmp_path / "saved"))
+        assert (again.method, again.rank) == ("auto: none", 0)
+        half = torch.randn(3, again.dim, generator=torch.Generator().manual_seed(0)).bfloat16()
+        assert torch.equal(again(half), half)
+        with vldebias.debias(model, again, tokenizer=tokenizer), torch.no_grad():
+            assert torch.equal(model.encode_text(tokens), before)
+
+    def test_for_a_pipeline_from_texts(self) -> None:
+        from vldebias.miniature import load_pipeline
+
+        with vldebias.debias(load_pipeline(), "professions-gender", method="auto") as attachment:
+            assert attachment.choice is not None
+            assert attachment.choice.method in ("cali", "difference", "orth-cali", "orth-cali, bounded")
+            assert attachment.choice.evidence.keys() == {"texts"}

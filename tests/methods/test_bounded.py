@@ -1,0 +1,229 @@
+"""Bounded loss: the bound holds, it is used up, lam is its multiplier, and what bisection rests on is monotone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.edit import Provenance
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import TextTable
+from vldebias.methods import Problem
+from vldebias.methods.bounded import Bound, bounded, losses
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet, load_prompts
+
+DIM = 12
+seeds = st.integers(0, 10_000)
+LAMS = [0.1, 1.0, 3.0, 10.0, 100.0, 1e4, 1e7]
+
+
+def unit(*shape: int, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=draw, dtype=torch.float64), dim=-1)
+
+
+def pairs(seed: int, n: int = 4) -> Tensor:
+    """Pairs whose differences have very different lengths, so that lam reaches them one after the other."""
+    first = unit(n, DIM, seed=seed)
+    steps = 10.0 ** -torch.arange(n, dtype=torch.float64)
+    return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
+    texts = unit(20, DIM, seed=seed + 2)
+    several = [pairs(seed), pairs(seed + 7, 2)]
+    swept = torch.stack([losses(CalibratedProjection.fit(several, lam=[lam, 5 * lam]), texts) for lam in LAMS])
+    assert (swept.diff(dim=0) > -1e-12).all()
+    assert (swept[-1] > swept[0] + 1e-3).any()
+
+
+def test_with_p0_the_loss_may_fall_so_lam_is_no_multiplier() -> None:
+    """Otherwise `bounded` could lower lam there too; this is why it lowers the strength."""
+    swept = []
+    for seed in range(30):
+        spurious, texts = unit(2, DIM, seed=seed + 5), unit(20, DIM, seed=seed + 2)
+        fits = [CalibratedProjection.fit(pairs(seed), spurious, lam=lam) for lam in LAMS]
+        swept.append(torch.stack([losses(p, texts) for p in fits]).diff(dim=0).min())
+    assert min(swept) < -1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, rank=st.integers(1, 5))
+def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, rank: int) -> None:
+    left, right = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
+    any_matrix = CalibratedProjection(left, right, Provenance("any"))
+    texts = unit(20, DIM, seed=seed + 2)
+    swept = torch.stack([losses(any_matrix, texts, t / 20) for t in range(1, 21)])
+    assert (swept.diff(dim=0) > -1e-12).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=seeds,
+    loss=st.sampled_from([1e-4, 0.02, 0.1]),
+    over=st.sampled_from(["every", "mean"]),
+    with_p0=st.booleans(),
+)
+def test_the_bound_holds_and_is_used_up(seed: int, loss: float, over: str, with_p0: bool) -> None:
+    spurious = unit(3, DIM, seed=seed + 5) if with_p0 else None
+    before = CalibratedProjection.fit(pairs(seed), spurious, lam=1000.0)
+    texts = unit(15, DIM, seed=seed + 2)
+    after = bounded(before, 3 * texts, Bound(loss, over))
+    found = losses(after, texts)
+    value = found.max() if over == "every" else found.mean()
+    assert value <= loss + 1e-12
+    if after is not before:
+        assert value > 0.999 * loss
+    else:
+        assert losses(before, texts).mean() <= loss
+
+
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_without_p0_it_is_the_same_method_at_a_smaller_lam(seed: int) -> None:
+    several = [pairs(seed), pairs(seed + 7, 2)]
+    after = bounded(CalibratedProjection.fit(several, lam=[500.0, 2000.0]), unit(9, DIM, seed=seed + 2), Bound(0.01))
+    assert isinstance(after.lam, tuple)
+    assert after.lam[1] == pytest.approx(4 * after.lam[0])
+    assert after.lam[0] < 500
+    again = CalibratedProjection.fit(several, lam=list(after.lam))
+    torch.testing.assert_close(after.matrix(), again.matrix(), atol=1e-9, rtol=1e-9)
+    assert after.method == "cali"
+
+
+def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
+    before = CalibratedProjection.fit(pairs(0), unit(3, DIM, seed=5), lam=1000.0)
+    after = bounded(before, unit(9, DIM, seed=2), Bound(0.02))
+    assert after.method == "orth-cali, bounded"
+    step, whole = torch.eye(DIM) - after.matrix(), torch.eye(DIM) - before.matrix()
+    t = float(step.flatten() @ whole.flatten() / whole.square().sum())
+    assert 0 < t < 1
+    torch.testing.assert_close(step, t * whole)
+    torch.testing.assert_close(after(unit(9, DIM, seed=3)), before(unit(9, DIM, seed=3), strength=t))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, loss=st.sampled_from([0.01, 0.05, 0.2]))
+def test_nothing_within_the_bound_is_less_biased(seed: int, loss: float) -> None:
+    """For one text: no z with <z, z0> = 1 and this loss at most has a smaller z^T M z."""
+    data, text = pairs(seed), unit(1, DIM, seed=seed + 2)
+    difference = data[:, 0] - data[:, 1]
+
+    def bias(z: Tensor) -> Tensor:
+        return (z @ difference.T).square().sum(1)
+
+    found = bounded(CalibratedProjection.fit(data, lam=1e12), text, Bound(loss))(text)
+    found = found / (found @ text.T)
+    # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of them near `found`.
+    radius = (1 / (1 - loss) ** 2 - 1) ** 0.5
+    around = torch.cat([unit(300, DIM, seed=seed + 3), found - text + 0.01 * unit(300, DIM, seed=seed + 4)])
+    sideways = normalize(around - (around @ text.T) * text, dim=1)
+    shrunk = radius * torch.linspace(0, 1, 10, dtype=torch.float64)[:, None, None] * sideways
+    others = (text + shrunk).flatten(0, 1)
+    assert (others @ text.T / others.norm(dim=1, keepdim=True)).min() >= 1 - loss - 1e-9
+    assert bias(found) <= bias(others).min() + 1e-9
+    assert bias(found) < 0.999 * bias(text)
+
+
+def test_a_larger_bound_never_leaves_more_bias() -> None:
+    data, texts = pairs(3), unit(9, DIM, seed=4)
+    fitted = [bounded(CalibratedProjection.fit(data, lam=1e6), texts, Bound(x)) for x in (0.001, 0.01, 0.05, 0.2)]
+    distances = [vldebias.methods.diagnostics.pair_distance(data, p) for p in fitted]
+    assert distances == sorted(distances, reverse=True)
+    assert len(set(distances)) == len(distances)
+
+
+@pytest.mark.parametrize("lam", [1e12, 1e17])
+def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
+    texts = unit(9, DIM, seed=2)
+    after = bounded(CalibratedProjection.fit(pairs(1), lam=lam), texts, Bound(0.01))
+    assert losses(after, texts).max() <= 0.01
+
+
+@pytest.fixture(scope="module")
+def clip() -> tuple[Any, Any]:
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    return model, tokenizer
+
+
+class TestOnAModel:
+    @staticmethod
+    def cosines(clip: tuple[Any, Any], prompts: tuple[str, ...], **how: Any) -> Tensor:
+        model, tokenizer = clip
+        tokens = tokenizer(list(prompts))
+        with torch.no_grad():
+            before = model.encode_text(tokens, normalize=True)
+            with vldebias.debias(model, "gender", tokenizer=tokenizer, **how):
+                return (before * model.encode_text(tokens, normalize=True)).sum(1)
+
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+    @pytest.mark.parametrize("method", ["orth", "orth-cali", "cali"])
+    def test_the_guarantee_holds_in_the_model(self, clip: tuple[Any, Any], method: str) -> None:
+        classes = load_prompts("gender").classes
+        assert self.cosines(clip, classes, method=method).min() < 0.97
+        assert self.cosines(clip, classes, method=method, max_loss=0.02).min() > 0.98 - 1e-5
+
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+    def test_the_mean_over_texts_of_ones_own(self, clip: tuple[Any, Any]) -> None:
+        mine = ("A photo of an old person.", "A photo of a pilot.")
+        found = self.cosines(clip, mine, method="cali", max_loss=Bound(0.01, over="mean", neutral=mine))
+        assert found.mean() == pytest.approx(0.99, abs=1e-4)
+        assert found.min() < 0.99 < found.max()
+
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+    def test_survives_saving(self, clip: tuple[Any, Any], tmp_path: Path) -> None:
+        model, tokenizer = clip
+        fitted = vldebias.fit_projection(model, "gender", method="orth", tokenizer=tokenizer, max_loss=0.02)
+        again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
+        assert again.method == "orth, bounded"
+        assert torch.equal(again.left, fitted.left)
+
+    def test_refused_for_a_fitted_projection(self, clip: tuple[Any, Any]) -> None:
+        model, tokenizer = clip
+        fitted = vldebias.fit_projection(model, "gender", method="difference", tokenizer=tokenizer)
+        with pytest.raises(InvalidInputError, match="reference and max_loss belong to fitting"):
+            vldebias.debias(model, fitted, tokenizer=tokenizer, max_loss=0.1)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("loss", [0.0, -0.1, 1.0, 1e-7, "0.02", True, float("nan")])
+    def test_loss(self, loss: Any) -> None:
+        with pytest.raises(InvalidInputError, match=r"max_loss: expected a loss of cosine in \[1e-6, 1\), as 0.02 is"):
+            Bound.of(loss)
+
+    def test_over(self) -> None:
+        with pytest.raises(InvalidInputError, match="over: expected 'every' or 'mean', got 'most'"):
+            Bound(0.1, over="most")
+
+    def test_a_text_is_no_list_of_prompts(self) -> None:
+        with pytest.raises(InvalidInputError, match="expected a list of prompts, got the text 'a photo'"):
+            Bound(0.1, neutral="a photo")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("neutral", "text"),
+        [
+            (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
+            (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
+            (torch.zeros(3, DIM), "a zero row has no cosine"),
+        ],
+    )
+    def test_neutral(self, neutral: Tensor, text: str) -> None:
+        with pytest.raises(InvalidInputError, match=text):
+            bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
+
+    def test_a_set_without_classes(self) -> None:
+        bare = PromptSet("bare", groups=(("a man", "a woman"),))
+        with pytest.raises(InvalidInputError, match=r"bare: no neutral texts: .* max_loss=Bound\(0.02, neutral="):
+            Problem(TextTable({"a": [1.0]}), (bare,)).neutral_prompts()
+        assert Problem(TextTable({"a": [1.0]}), (bare,), neutral=("a person",)).neutral_prompts() == ("a person",)

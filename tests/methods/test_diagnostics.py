@@ -1,0 +1,96 @@
+"""Diagnostics against their definitions, one loop at a time."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from vldebias.errors import InvalidInputError
+from vldebias.methods.diagnostics import class_cosine, diagnose, pair_distance, signal_kept, spurious_cosine
+from vldebias.projection import CalibratedProjection
+
+
+def embeddings(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+PAIRS, SPURIOUS, CLASSES = embeddings(6, 2, 16, seed=0), embeddings(2, 16, seed=1), embeddings(4, 16, seed=2)
+PROJECTION = CalibratedProjection.fit(PAIRS, SPURIOUS)
+P = PROJECTION.matrix()
+
+
+def test_pair_distance_is_the_mean_over_pairs() -> None:
+    before = sum((a - b).norm() for a, b in PAIRS) / len(PAIRS)
+    after = sum((P @ a - P @ b).norm() for a, b in PAIRS) / len(PAIRS)
+    assert pair_distance(PAIRS) == pytest.approx(float(before))
+    assert pair_distance(PAIRS, PROJECTION) == pytest.approx(float(after))
+    assert pair_distance(PAIRS, PROJECTION) < 0.1 * pair_distance(PAIRS)
+
+
+def test_held_out_pairs_of_the_same_direction_come_closer() -> None:
+    direction = embeddings(16, seed=3)
+    train, test = embeddings(20, 16, seed=4), embeddings(5, 16, seed=5)
+    pairs, held_out = (torch.stack([z + 0.3 * direction, z - 0.3 * direction], 1) for z in (train, test))
+    found = diagnose(CalibratedProjection.fit(pairs), pairs=pairs, held_out=held_out)
+    assert found.held_out_distance[0] == pytest.approx(0.6)
+    assert found.held_out_distance[1] < 0.01
+
+
+def test_spurious_cosine() -> None:
+    expected = [[float(cosine_similarity(c, s, dim=0)) for s in SPURIOUS] for c in CLASSES]
+    torch.testing.assert_close(spurious_cosine(CLASSES, SPURIOUS), torch.tensor(expected, dtype=torch.float64))
+    assert spurious_cosine(CLASSES, SPURIOUS, PROJECTION).abs().max() < 1e-9
+    only_cali = CalibratedProjection.fit(PAIRS)
+    expected = cosine_similarity(only_cali(CLASSES)[:, None], SPURIOUS[None], dim=-1)
+    torch.testing.assert_close(spurious_cosine(CLASSES, SPURIOUS, only_cali), expected)
+
+
+def test_signal_kept() -> None:
+    pairs = list(itertools.combinations(CLASSES, 2))
+    expected = sum((P @ (a - b)).norm() for a, b in pairs) / sum((a - b).norm() for a, b in pairs)
+    assert signal_kept(CLASSES, PROJECTION) == pytest.approx(float(expected))
+    gone = CalibratedProjection.fit(None, CLASSES)
+    assert signal_kept(CLASSES, gone) == pytest.approx(0, abs=1e-9)
+    assert signal_kept(CLASSES[:1], PROJECTION) is None
+    assert signal_kept(CLASSES[[0, 0]], PROJECTION) is None
+
+
+def test_class_cosine() -> None:
+    expected = sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES) / len(CLASSES)
+    assert class_cosine(CLASSES, PROJECTION) == pytest.approx(float(expected))
+    untouched = torch.eye(16, dtype=torch.float64)[:1]
+    elsewhere = CalibratedProjection.fit(None, torch.eye(16)[1:3])
+    assert class_cosine(untouched, elsewhere) == pytest.approx(1)
+
+
+def test_diagnose_collects_what_it_was_given() -> None:
+    found = diagnose(PROJECTION, pairs=PAIRS, held_out=PAIRS[:2], classes=CLASSES, spurious=SPURIOUS)
+    assert found.pair_distance == (pair_distance(PAIRS), pair_distance(PAIRS, PROJECTION))
+    assert found.held_out_distance == (pair_distance(PAIRS[:2]), pair_distance(PAIRS[:2], PROJECTION))
+    cosines = spurious_cosine(CLASSES, SPURIOUS)
+    assert found.spurious_spread[0] == pytest.approx(float((cosines[:, 0] - cosines[:, 1]).abs().mean()))
+    assert found.spurious_spread[1] < 1e-9
+    assert found.signal_kept == signal_kept(CLASSES, PROJECTION)
+    assert found.class_cosine == class_cosine(CLASSES, PROJECTION)
+    assert json.loads(json.dumps(found.to_dict()))["signal_kept"] == found.signal_kept
+
+
+def test_what_was_not_given_is_none() -> None:
+    found = diagnose(PROJECTION, pairs=PAIRS)
+    assert [found.held_out_distance, found.spurious_spread, found.signal_kept, found.class_cosine] == [None] * 4
+    assert diagnose(PROJECTION, pairs=PAIRS, classes=CLASSES).spurious_spread is None
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 16), (4, 16), (4, 3, 16)])
+def test_pairs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInputError, match=r"pairs: expected shape \(n, 2, d\) with n > 0, got \(\d"):
+        pair_distance(torch.zeros(shape))
+
+
+def test_another_width_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected float embeddings \(..., 16\), got torch.float32 \(4, 5\)"):
+        class_cosine(torch.zeros(4, 5), PROJECTION)

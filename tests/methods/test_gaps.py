@@ -1,0 +1,126 @@
+"""Predicted gaps: the fast draws against plain loops, and what the number says about shares of a ranking."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError
+from vldebias.methods.auto import PredictedGap, draws
+
+DIM = 8
+
+
+def rows(n: int, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(n, DIM, generator=draw, dtype=torch.float64), dim=1)
+
+
+def codes(n: int, kinds: int, seed: int) -> Tensor:
+    found = torch.from_numpy(np.random.default_rng(seed).integers(kinds, size=n))
+    found[: 2 * kinds] = torch.arange(kinds).repeat(2)
+    return found
+
+
+def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor]:
+    """sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
+    found = []
+    for a, b in combinations(range(int(values.max()) + 1), 2):
+        total, weights = torch.zeros(DIM, dtype=torch.float64), 0.0
+        for c in classes.unique():
+            first, second = x[(classes == c) & (values == a)], x[(classes == c) & (values == b)]
+            if len(first) and len(second):
+                w = len(first) * len(second) / (len(first) + len(second))
+                total, weights = total + w * (first.mean(0) - second.mean(0)), weights + w
+        found.append(total / weights if weights else total)
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
+def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int, n: int, a: int, c: int) -> None:
+    x, values, classes = rows(n, seed), codes(n, a, seed), codes(n, c, seed + 1)
+    pool = PredictedGap.of(x, values, classes, resamples=3, seed=seed)
+    drawn = draws(n, 3, seed)
+    assert (drawn.sum(1) == n).all()
+    assert (drawn[0] == 1).all()
+    for found, times in zip(pool.differences, drawn, strict=True):
+        index = torch.arange(n).repeat_interleave(times.long())
+        expected = naive_differences(x[index], values[index], classes[index])
+        padded = expected + [torch.zeros(DIM, dtype=torch.float64)] * (len(found) - len(expected))
+        torch.testing.assert_close(found, torch.stack(padded))
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
+    x, values = rows(30, seed), codes(30, 3, seed)
+    texts = rows(4, seed + 1)
+    found = PredictedGap.of(x, values, resamples=0).of_texts(texts)
+    for q, text in enumerate(texts):
+        differences = naive_differences(x, values, torch.zeros(30))
+        expected = max(abs(float(d @ text)) for d in differences) / float((x @ text).std())
+        assert float(found[0, q]) == pytest.approx(expected)
+
+
+def test_length_of_a_text_does_not_count() -> None:
+    pool, texts = PredictedGap.of(rows(20, 0), codes(20, 2, 0)), rows(3, 1)
+    torch.testing.assert_close(pool.of_texts(texts), pool.of_texts(7 * texts))
+
+
+def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
+    """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common deviation."""
+    draw, delta, n = torch.Generator().manual_seed(0), 0.6, 100_000
+    values = torch.arange(n) % 2
+    x = torch.randn(n, 2, generator=draw, dtype=torch.float64)
+    x[:, 0] += delta * values
+    text = torch.tensor([[1.0, 0.0]])
+    gap = float(PredictedGap.of(x, values, resamples=0).of_texts(text)[0, 0])
+    assert gap == pytest.approx(delta / (1 + delta**2 / 4) ** 0.5, abs=0.02)
+    top = x[:, 0].topk(n // 10).indices
+    cut = float(x[top, 0].min())
+    share = norm.sf(cut - delta) / (norm.sf(cut) + norm.sf(cut - delta))
+    assert float(values[top].double().mean()) == pytest.approx(share, abs=0.01)
+
+
+def test_a_class_that_goes_with_the_value_is_no_gap_within_classes() -> None:
+    draw = np.random.default_rng(0)
+    values = torch.from_numpy(draw.integers(2, size=4000))
+    classes = torch.where(torch.from_numpy(draw.random(4000) < 0.9), values, 1 - values)
+    x = torch.from_numpy(draw.normal(size=(4000, DIM)))
+    x[:, 0] += 2 * classes
+    text = torch.eye(DIM)[:1]
+    assert float(PredictedGap.of(x, values, resamples=0).of_texts(text)[0, 0]) > 0.5
+    assert float(PredictedGap.of(x, values, classes, resamples=0).of_texts(text)[0, 0]) < 0.1
+
+
+def test_an_interval_covers_the_gap_of_the_world() -> None:
+    delta, covered = 0.8, 0
+    truth = delta / (1 + delta**2 / 4) ** 0.5
+    for seed in range(60):
+        draw = torch.Generator().manual_seed(seed)
+        values = torch.arange(150) % 2
+        x = torch.randn(150, 2, generator=draw, dtype=torch.float64)
+        x[:, 0] += delta * values
+        drawn = PredictedGap.of(x, values, resamples=300, seed=seed).of_texts(torch.tensor([[1.0, 0.0]]))[1:, 0]
+        low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        covered += low <= truth <= high
+    assert covered >= 52
+
+
+def test_draws_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, values = rows(20, 0), codes(20, 2, 0)
+    whole = PredictedGap.of(x, values, resamples=9).differences
+    monkeypatch.setattr("vldebias.methods.auto._BLOCK", 40)
+    torch.testing.assert_close(PredictedGap.of(x, values, resamples=9).differences, whole)
+
+
+def test_one_value_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected rows of two attribute values in a class, got \[\[4\]\]"):
+        PredictedGap.of(rows(4, 0), torch.zeros(4, dtype=torch.long))

@@ -1,0 +1,419 @@
+"""Targets: the closed form with a shift, rankings with given shares, and the path from a prompt set to them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.api import fit_shares
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Result
+from vldebias.methods.equalise import Reference
+from vldebias.methods.rank_shares import GroupMoments, TargetShares
+from vldebias.methods.target import TargetProjection
+from vldebias.projection import CalibratedProjection, PairScatter
+
+DIM = 12
+
+
+def draws(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=draws(seed), dtype=torch.float64)
+
+
+# --- the closed form with a target
+
+problems = given(seed=st.integers(0, 10_000), pairs=st.integers(1, 5), others=st.booleans())
+
+
+def problem(seed: int, pairs: int, others: bool) -> tuple[Tensor, Tensor, Tensor, list[PairScatter], Tensor]:
+    """Differences, weights, targets, further pairs of weight 3, and the matrix of their quadratic form."""
+    differences, weights = normal(pairs, DIM, seed=seed), normal(pairs, seed=seed + 1).exp()
+    more = [PairScatter.from_pairs(normal(4, 2, DIM, seed=seed + 2))] if others else []
+    quadratic = 3 * sum((s.rows.T @ s.rows / s.count for s in more), torch.zeros(DIM, DIM, dtype=torch.float64))
+    return differences, weights, normal(pairs, seed=seed + 3), more, quadratic
+
+
+@settings(max_examples=40, deadline=None)
+@problems
+def test_it_minimises_the_distance_plus_the_weighted_misses(seed: int, pairs: int, others: bool) -> None:
+    differences, weights, targets, more, quadratic = problem(seed, pairs, others)
+    solved = TargetProjection.solve(differences, weights, more, 3.0)
+    unit = normalize(normal(DIM, seed=seed + 4), dim=0)
+    left = torch.eye(DIM, dtype=torch.float64) + differences.T @ (weights[:, None] * differences) + quadratic
+    naive = torch.linalg.solve(left, unit + differences.T @ (weights * targets))
+    torch.testing.assert_close(solved.apply(unit, solved.shift(targets)), naive)
+
+
+@settings(max_examples=20, deadline=None)
+@problems
+def test_targets_of_zero_are_the_calibrated_projection(seed: int, pairs: int, others: bool) -> None:
+    differences, weights, targets, more, _ = problem(seed, pairs, others)
+    solved = TargetProjection.solve(differences, weights, more, 3.0)
+    scatter = PairScatter(differences * weights.sqrt()[:, None], 1)
+    plain = CalibratedProjection.solve([scatter, *more], None, [1.0, *[3.0] * len(more)])
+    z = normal(3, DIM, seed=seed)
+    assert torch.equal(solved.apply(z, solved.shift(0 * targets)), plain(z))
+
+
+def test_the_part_that_the_differences_span_is_taken_from_a_vector() -> None:
+    differences, m, z = normal(2, DIM, seed=0), normal(DIM, seed=1), normalize(normal(4, DIM, seed=2), dim=1)
+    solved = TargetProjection.solve(differences, torch.tensor([0.7, 2.0]))
+    expected = solved.plain(z) + m - solved.plain(m)
+    torch.testing.assert_close(solved.apply(z, solved.shift(differences @ m)), expected)
+
+
+def test_the_heavier_the_weight_the_nearer_the_target() -> None:
+    differences, targets, z = normal(2, DIM, seed=0), torch.tensor([0.3, -0.2]).double(), normal(DIM, seed=2)
+    z = normalize(z, dim=0)
+    misses = []
+    for weight in (0.1, 1.0, 10.0, 1e8):
+        solved = TargetProjection.solve(differences, torch.full((2,), weight))
+        misses.append(float((differences @ solved.apply(z, solved.shift(targets)) - targets).norm()))
+    assert misses == sorted(misses, reverse=True)
+    assert misses[-1] < 1e-6 < misses[0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(factor=st.floats(0.01, 100.0), strength=st.floats(0.0, 1.0))
+def test_lengths_pass_through_and_strength_is_linear(factor: float, strength: float) -> None:
+    solved = TargetProjection.solve(normal(2, DIM, seed=0), torch.ones(2))
+    z, shift = normal(3, DIM, seed=1), solved.shift(torch.tensor([0.5, -1.0]))
+    moved = solved.apply(z, shift)
+    torch.testing.assert_close(solved.apply(factor * z, shift), factor * moved)
+    torch.testing.assert_close(solved.apply(z, shift, strength), z + strength * (moved - z))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
+    solved = TargetProjection.solve(normal(1, DIM, seed=0), torch.ones(1))
+    z, shift = normal(2, 5, DIM, seed=1), solved.shift(torch.ones(2, 1, 1))
+    found = solved.apply(z.to(dtype), shift)
+    assert (found.shape, found.dtype) == (z.shape, dtype)
+    torch.testing.assert_close(found.double(), solved.apply(z, shift), rtol=0.02, atol=0.02)
+    kept = z.to(dtype)
+    assert solved.apply(kept, shift, 0.0) is kept
+
+
+@pytest.mark.parametrize(
+    ("differences", "weights", "message"),
+    [
+        (torch.ones(3), torch.ones(3), r"expected differences \(p, d\) and weights \(p,\), got \(3,\) and \(3,\)"),
+        (torch.ones(2, 3), torch.ones(3), r"got \(2, 3\) and \(3,\)"),
+        (torch.ones(2, 3), torch.tensor([1.0, 0.0]), "with positive weights"),
+        (torch.zeros(2, 3), torch.ones(2), "two values whose texts or images are alike"),
+        (torch.full((2, 3), torch.nan), torch.ones(2), "expected finite differences"),
+    ],
+)
+def test_what_cannot_be_solved_is_refused(differences: Tensor, weights: Tensor, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        TargetProjection.solve(differences, weights)
+
+
+def test_strength_out_of_range() -> None:
+    solved = TargetProjection.solve(torch.eye(3)[:1], torch.ones(1))
+    with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got 1.5"):
+        solved.apply(torch.ones(3), torch.ones(3), 1.5)
+
+
+# --- moments of zero-shot groups
+
+
+def crowd(
+    n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25, apart: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Unit images (n, d) and their groups (n,); group g leans to axis g, all lean to axis DIM - 1."""
+    group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draws(seed))
+    rows = apart * torch.eye(DIM, dtype=torch.float64)[group] + torch.eye(DIM, dtype=torch.float64)[-1]
+    return normalize(rows + noise * normal(n, DIM, seed=seed + 1), dim=1), group
+
+
+def classifier(groups: int) -> Tensor:
+    return torch.eye(DIM, dtype=torch.float64)[:groups]
+
+
+def moments(images: Tensor, groups: int = 2, size: int = 10_000, **options: Any) -> GroupMoments:
+    found = GroupMoments([classifier(groups)], [f"g{i}" for i in range(groups)], Reference(None, **options))
+    for batch in images.split(size):
+        found.update(batch)
+    return found
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+@pytest.mark.parametrize("confidence", [0.0, 0.9])
+def test_moments_are_those_of_the_pseudo_groups(size: int, confidence: float) -> None:
+    images, _ = crowd(300, seed=0, noise=0.5)
+    found = moments(images, size=size, confidence=confidence, logit_scale=5.0)
+    probability = (5.0 * images @ classifier(2).T).softmax(1)
+    for g in (0, 1):
+        own = images[(probability.argmax(1) == g) & (probability.max(1).values >= confidence)]
+        assert int(found.counts[g]) == len(own)
+        torch.testing.assert_close(found.means[g], own.mean(0))
+        torch.testing.assert_close(found.covariances[g], torch.cov(own.T, correction=0))
+    torch.testing.assert_close(found.shares, probability.argmax(1).bincount().double() / 300)
+
+
+def test_combinations_of_two_attributes_are_groups_of_their_own() -> None:
+    images, group = crowd(400, seed=1, shares=(0.4, 0.3, 0.2, 0.1), noise=0.1)
+    first = torch.stack([classifier(4)[:2].sum(0), classifier(4)[2:].sum(0)])
+    second = torch.stack([classifier(4)[[0, 2]].sum(0), classifier(4)[[1, 3]].sum(0)])
+    found = GroupMoments([first, second], ["a/c", "a/d", "b/c", "b/d"], Reference(None))
+    found.update(images)
+    assert torch.equal(found.seen.long(), group.bincount(minlength=4))
+
+
+# --- shares among the first results
+
+
+def shares_at(queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2) -> Tensor:
+    """(q, g) shares of the true groups among the first results."""
+    best = (queries @ images.T).topk(round(top * len(images)), dim=1).indices
+    return torch.stack([(group[best] == g).double().mean(1) for g in range(groups)], dim=1)
+
+
+QUERIES = normalize(normal(6, DIM, seed=99) + 2 * torch.eye(DIM, dtype=torch.float64)[-1], dim=1)
+
+
+@pytest.mark.parametrize("wanted", [(0.5, 0.5), (0.2, 0.8), (0.85, 0.15)])
+def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float, ...]) -> None:
+    images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
+    found = TargetShares.fit(moments(images[:10_000]), wanted, top=0.1)
+    held_out, group = images[10_000:], group[10_000:]
+    before = shares_at(QUERIES, held_out, group, 0.1)
+    after = shares_at(found(QUERIES), held_out, group, 0.1)
+    assert (before - torch.tensor(wanted)).abs().max() > 0.3, "the queries have to lean for the test to mean anything"
+    assert (after - torch.tensor(wanted)).abs().max() < 0.08  # images on a sphere are not quite normal
+    assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
+
+
+def test_four_groups_have_their_shares() -> None:
+    wanted = torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
+    images, group = crowd(40_000, seed=4, shares=(0.4, 0.3, 0.2, 0.1))
+    found = TargetShares.fit(moments(images[:20_000], groups=4), wanted.tolist(), top=0.05)
+    after = shares_at(found(QUERIES), images[20_000:], group[20_000:], 0.05, groups=4)
+    assert (after - wanted).abs().max() < 0.06
+    assert (found.expected(QUERIES) - wanted).abs().max() < 0.01
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 100), share=st.floats(0.05, 0.95), top=st.floats(0.01, 0.3))
+def test_under_its_own_model_every_query_meets_the_target(seed: int, share: float, top: float) -> None:
+    found = TargetShares.fit(moments(crowd(500, seed)[0]), (share, 1 - share), top=top, lam=1e6)
+    expected = found.expected(QUERIES)
+    torch.testing.assert_close(expected.sum(1), torch.ones(len(QUERIES), dtype=torch.float64))
+    assert (expected[:, 0] - share).abs().max() < 2e-3
+    assert (found.expected(QUERIES, strength=0.0)[:, 0] - share).abs().max() > 2e-3
+
+
+def test_a_larger_share_is_a_larger_share() -> None:
+    images, group = crowd(4000, seed=5)
+    fitted = [TargetShares.fit(moments(images), (s, 1 - s), top=0.1) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    offsets = torch.cat([found.offsets(QUERIES) for found in fitted], dim=1)
+    assert (offsets.diff(dim=1) > 0).all()
+    shares = torch.stack([shares_at(found(QUERIES), images, group, 0.1)[:, 0] for found in fitted], dim=1)
+    assert (shares.diff(dim=1) > 0.05).all()
+
+
+def mirrored() -> GroupMoments:
+    """Two groups that are mirror images of each other: as many, and spread alike under every query without a side."""
+    images, _ = crowd(400, seed=6)
+    swapped = images.clone()
+    swapped[:, [0, 1]] = images[:, [1, 0]]
+    return moments(torch.cat([images, swapped]))
+
+
+def test_the_shares_of_all_images_are_plain_equalising() -> None:
+    found = TargetShares.fit(mirrored(), None, top=0.1)
+    between = QUERIES.clone()
+    between[:, :2] = between[:, :2].mean(1, keepdim=True)
+    torch.testing.assert_close(found.shares, torch.tensor([0.5, 0.5]).double())
+    assert found.offsets(between).abs().max() < 1e-12
+    torch.testing.assert_close(found(between), found.target.plain(between))
+    assert TargetShares.fit(mirrored(), (0.6, 0.4), top=0.1).offsets(between).min() > 1e-3
+
+
+def test_a_gallery_of_another_composition() -> None:
+    """Fitted on halves, ranked where one group is rare: only with its population the shares come out."""
+    images, _ = crowd(10_000, seed=7)
+    gallery, group = crowd(10_000, seed=8, shares=(0.9, 0.1))
+    wanted = torch.tensor([0.5, 0.5]).double()
+    told = TargetShares.fit(moments(images), (0.5, 0.5), top=0.05, population=(0.9, 0.1))
+    untold = TargetShares.fit(moments(images), (0.5, 0.5), top=0.05)
+    assert (shares_at(told(QUERIES), gallery, group, 0.05) - wanted).abs().mean() < 0.1
+    assert (shares_at(untold(QUERIES), gallery, group, 0.05) - wanted).abs().mean() > 0.35
+
+
+@pytest.mark.parametrize("factor", [0.1, 30.0])
+def test_a_ranking_does_not_depend_on_the_length_of_a_query(factor: float) -> None:
+    found = TargetShares.fit(moments(crowd(400, seed=9)[0]), (0.3, 0.7), top=0.1)
+    torch.testing.assert_close(found(factor * QUERIES), factor * found(QUERIES))
+
+
+def test_shapes_and_kinds_of_queries() -> None:
+    found = TargetShares.fit(moments(crowd(400, seed=9)[0]), (0.3, 0.7), top=0.1)
+    moved = found(QUERIES)
+    torch.testing.assert_close(found(QUERIES[0]), moved[0])
+    torch.testing.assert_close(found(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
+    array = found(QUERIES.numpy().astype(np.float32))
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.float32
+    np.testing.assert_allclose(array, moved.numpy(), atol=1e-5)
+    assert found(QUERIES, 0.0) is QUERIES
+    torch.testing.assert_close(found(QUERIES, 0.5), (QUERIES + moved) / 2)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("top", [0.0, 1.0, -0.1])
+    def test_top(self, top: float) -> None:
+        with pytest.raises(InvalidInputError, match=r"top: expected a fraction k / n of the images, in \(0, 1\)"):
+            TargetShares.fit(moments(crowd(100, seed=0)[0]), (0.5, 0.5), top=top)
+
+    def test_more_than_there_is(self) -> None:
+        images, _ = crowd(1000, seed=0, shares=(0.9, 0.1))
+        with pytest.raises(
+            InvalidInputError, match=r"too few images of \['g1'\] for such a share .* it would be {'g1'"
+        ):
+            TargetShares.fit(moments(images), (0.2, 0.8), top=0.3)
+        found = moments(images)
+        most = float(found.shares[1]) / 0.3  # of the first 30 % with every image of the group
+        TargetShares.fit(found, (1.01 - most, most - 0.01), top=0.3)
+        with pytest.raises(InvalidInputError, match="too few images"):
+            TargetShares.fit(found, (0.99 - most, most + 0.01), top=0.3)
+
+    @pytest.mark.parametrize("shares", [(1.0, 0.0), (1.0,), (0.5, 0.4)])
+    def test_shares(self, shares: tuple[float, ...]) -> None:
+        with pytest.raises(InvalidInputError, match=r"expected a positive share for each of \['g0', 'g1'\]"):
+            TargetShares.fit(moments(crowd(100, seed=0)[0]), shares, top=0.1)
+
+    def test_a_group_without_images(self) -> None:
+        images, _ = crowd(100, seed=0)
+        one_sided = images[(images @ classifier(2).T).argmax(1) == 1]
+        with pytest.raises(InvalidInputError, match=r"expected at least 10 images of every group, got \{'g0': 0, 'g1'"):
+            TargetShares.fit(moments(one_sided), (0.5, 0.5), top=0.1)
+
+    @pytest.mark.parametrize("queries", [torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)])
+    def test_queries(self, queries: Tensor) -> None:
+        found = TargetShares.fit(moments(crowd(100, seed=0)[0]), (0.5, 0.5), top=0.1)
+        with pytest.raises(InvalidInputError, match=r"expected float embeddings of queries \(..., 12\)"):
+            found(queries)
+
+    def test_images_of_another_width(self) -> None:
+        with pytest.raises(InvalidInputError, match="image features have width 13, texts 12"):
+            moments(torch.ones(3, DIM + 1).double())
+
+
+# --- from a prompt set, on a model
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Any, Any, Tensor, Tensor, Tensor]:
+    """Model, tokenizer, features of portraits, their gender and tone."""
+    from vldebias.miniature import load_clip, portraits
+
+    model, preprocess, tokenizer = load_clip()
+    images = portraits.sample(600, seed=31, balanced=True)
+    with torch.no_grad():
+        features = model.encode_image(torch.stack([preprocess(image) for image in images.images]))
+    return model, tokenizer, normalize(features, dim=1), images.gender, images.tone
+
+
+def embedded(model: Any, tokenizer: Any, prompts: list[str]) -> Tensor:
+    with torch.no_grad():
+        return model.encode_text(tokenizer(prompts), normalize=True)
+
+
+SEARCHED = ["A photo of a firefighter.", "A photo of a nurse.", "A photo of a pilot.", "A photo of a clerk."]
+
+
+def test_shares_of_portraits(world: tuple[Any, ...]) -> None:
+    """Shares of the zero-shot values, which is all that is known; the true ones lag as far as those are wrong."""
+    model, tokenizer, features, gender, _ = world
+    read = (features @ embedded(model, tokenizer, ["A photo of a male.", "A photo of a female."]).T).argmax(1)
+    queries = embedded(model, tokenizer, SEARCHED)
+    found = {}
+    for share in (0.2, 0.8):
+        wanted = {"male": share, "female": 1 - share}
+        move = fit_shares(model, "gender", wanted, reference_images=features, top=0.1, tokenizer=tokenizer)
+        found[share] = [float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)]
+    assert found[0.2][0] == pytest.approx(0.2, abs=0.08)
+    assert found[0.8][0] == pytest.approx(0.8, abs=0.08)
+    assert found[0.8][1] > found[0.2][1] + 0.3
+
+
+def test_uniform_and_own_shares(world: tuple[Any, ...]) -> None:
+    model, tokenizer, features, *_ = world
+    options = {"reference_images": features, "top": 0.1, "tokenizer": tokenizer}
+    uniform, own = fit_shares(model, "gender", **options), fit_shares(model, "gender", "own", **options)
+    assert uniform.shares.tolist() == [0.5, 0.5]
+    assert torch.equal(own.shares, own.population)
+    assert uniform.names == own.names == ("male", "female")
+
+
+def test_pairs_of_prompts_take_part_in_cali_alone(world: tuple[Any, ...]) -> None:
+    model, tokenizer, features, *_ = world
+    options = {"reference_images": features, "top": 0.1, "tokenizer": tokenizer}
+    assert fit_shares(model, "gender", **options).target.plain.rank == 1
+    assert fit_shares(model, "gender", method="cali", **options).target.plain.rank > 1
+
+
+def test_intersections_and_a_known_population(world: tuple[Any, ...]) -> None:
+    model, tokenizer, features, *_ = world
+    move = fit_shares(
+        model,
+        ["gender", "age"],
+        [{"male": 0.3, "female": 0.7}, None],
+        reference_images=Reference(features, confidence=0.3),
+        top=0.02,
+        population={"male/young": 0.4, "male/old": 0.1, "female/young": 0.4, "female/old": 0.1},
+        tokenizer=tokenizer,
+    )
+    assert move.names == ("male/young", "male/old", "female/young", "female/old")
+    assert move.shares.tolist() == pytest.approx([0.15, 0.15, 0.35, 0.35])
+    assert move.population.tolist() == pytest.approx([0.4, 0.1, 0.4, 0.1])
+    queries = embedded(model, tokenizer, SEARCHED)
+    misses = [(move.expected(queries, strength) - move.shares).abs().max() for strength in (0.0, 1.0)]
+    assert misses[1] < misses[0] / 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "orth"}, "method: expected one of equalise, cali, got 'orth'"),
+        ({"shares": "uniform"}, "shares: expected shares, None for uniform or 'own', got 'uniform'"),
+        ({"shares": {"male": 1.0}}, r"shares: expected one for each of \['male', 'female'\], got \['male'\]"),
+    ],
+)
+def test_refusals_on_a_model(world: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    model, tokenizer, features, *_ = world
+    with pytest.raises(InvalidInputError, match=message):
+        fit_shares(model, "gender", **{"reference_images": features, "top": 0.1, "tokenizer": tokenizer} | options)
+
+
+# --- what was measured and committed
+
+
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "targets.json"
+CELEBA = "celeba-1000 shares: gender"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("male", [0.2, 0.35, 0.5, 0.65, 0.8])
+def test_on_real_embeddings_the_shares_come_out_and_queries_stay(male: float) -> None:
+    result, subset = Result.read(COMMITTED), f"male {male:.2f}"
+    share = result.row(CELEBA, "share of male@50", "target", subset=subset).value
+    skew = {m: result.row(CELEBA, "max_skew_to_target@50", m, subset=subset).value for m in ("target", "random")}
+    assert share == pytest.approx(male, abs=0.05)
+    assert skew["target"] < skew["random"] + 0.1
+    assert result.row(CELEBA, "query_cosine", "target", subset=subset).value > 0.99
+    change = result.row(CELEBA, "max_skew_to_target@50", "target", subset=subset).change
+    assert change is not None
+    assert change[2] < 0, "better than no method beyond the interval"

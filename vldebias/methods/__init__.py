@@ -1,0 +1,87 @@
+"""Methods: what is fitted to prompts and perhaps to images, and the edits of embeddings that come out.
+
+`METHODS` has them by name. Adding one is `register_method`, or an entry point of the group "vldebias.methods".
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError
+from vldebias.methods.affine import Affine, Midpoint
+from vldebias.methods.auto import Auto
+from vldebias.methods.bounded import Bound, Bounded
+from vldebias.methods.closed_form import ClosedForm, Term
+from vldebias.methods.diagnostics import Diagnostics
+from vldebias.methods.equalise import Reference
+from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
+from vldebias.methods.method import METHODS, Method, Need, Problem, get_method, register_method
+from vldebias.methods.rank_shares import RankShares, TargetShares
+from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, PrismMini, RoboShot
+from vldebias.methods.shares import Shares
+from vldebias.methods.steer import Steer, Steering
+from vldebias.methods.uce import UCE
+
+__all__ = [
+    "INLP",
+    "LEACE",
+    "METHODS",
+    "PRISM",
+    "SFID",
+    "UCE",
+    "Affine",
+    "Auto",
+    "BendVLM",
+    "Bound",
+    "Bounded",
+    "ClipClip",
+    "ClosedForm",
+    "DeAR",
+    "Diagnostics",
+    "Labelled",
+    "Method",
+    "Midpoint",
+    "Need",
+    "PrismMini",
+    "Problem",
+    "RankShares",
+    "Reference",
+    "RoboShot",
+    "Shares",
+    "Steer",
+    "Steering",
+    "TargetShares",
+    "Term",
+    "ZeroShotLabels",
+    "get_method",
+    "labelled",
+    "load_edit",
+    "load_edits",
+    "register_method",
+]
+
+
+def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None) -> Edit:
+    """An edit of any kind that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
+
+    Raises:
+        InvalidInputError: no such folder or repository, damaged files, or a kind that no installed package knows.
+    """
+    list(METHODS)  # those of other packages bring their own kinds
+    edit: Edit = Edit.from_pretrained(directory_or_repo, revision=revision, token=token)
+    return edit
+
+
+def load_edits(directory: str | Path) -> Mapping[str, Edit]:
+    """Role -> edit, from a folder with one folder per role, as `vldebias debias --out` writes.
+
+    Raises:
+        InvalidInputError: no such folders.
+    """
+    folder = Path(directory)
+    roles = sorted(path.parent for path in folder.glob("*/config.json"))
+    if not roles:
+        raise InvalidInputError(
+            f"{folder}: expected one folder per role with a config.json, as `vldebias debias --out` writes"
+        )
+    return {path.name: load_edit(path) for path in roles}

@@ -1,0 +1,369 @@
+"""Choose method and lam without labels, and do nothing where nothing is expected to help.
+
+Every candidate is fitted on one part of the evidence and predicted on the other:
+
+    texts   five folds of the prompt groups; prompts that state a value, of concepts that were not fitted on, stand
+            for images. Where a set has held-out groups, these are predicted, and nothing is folded.
+    images  the two halves of the reference images with their zero-shot values, each fitted once, predicted once.
+
+What is predicted is the gap of the neutral texts (`PredictedGap`), as a share of what it is without an edit, so 1 means
+no change. Where there are images, the changes of both kinds are averaged, each weighted by its precision,
+
+    w_images = 1 / s_images^2,    w_texts = 1 / (s_texts^2 + TEXTS_ERR^2),
+
+where s is the bootstrap deviation of the gap without an edit: many images decide by themselves, since texts cannot see
+what images do, however many there are (TEXTS_ERR); a handful of them hardly moves what the texts say. A candidate may
+be chosen where the 95 % interval of its change lies below 0; the smallest gap wins. The interval is centred at the
+value: resamples push the mean of |.| up, and most where little is left, so their percentiles lean to "no change".
+Images that cannot be split (one value alone, one picture many times, too few) are left out with a warning. All
+candidates keep the bound on the neutral texts, a mean loss of cosine of at most 0.05 unless `max_loss` says otherwise.
+
+Why this sees a method that makes things worse: the gap is relative to the spread of a text's scores. A projection that
+takes away most of what a query says leaves it with little but chance directions, and if these lean to one value the
+ratio rises although the prompts of a pair came closer.
+
+Resamples draw rows and neutral texts together, with fixed seeds: the choice is deterministic. Its interval is that of
+a candidate by itself, not of the best of many.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edit import Candidate, Choice, Edit
+from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
+from vldebias.methods.bounded import Bound, Bounded, bounded, losses
+from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
+from vldebias.methods.diagnostics import signal_kept
+from vldebias.methods.equalise import OneSidedError
+from vldebias.methods.method import Method, Need, Problem, get_method, register_method
+from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
+
+__all__ = ["BOUND", "CANDIDATES", "LAMS", "Auto", "PredictedGap"]
+
+BOUND = Bound(0.05, over="mean")
+LAMS = (10.0, 100.0, 1000.0, 10_000.0)
+CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")
+FOLDS = 5
+FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
+RESAMPLES = 500
+TEXTS_ERR = 0.3  # how far texts may be from what images do, as a share of the gap, with any number of prompts
+_BLOCK = 1 << 22  # weights of rows at once: bounds the memory
+MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
+
+Lam = float | tuple[float, ...]
+
+
+class Auto(Method):
+    """The best of several methods for a problem, or none; the edit's provenance has the choice and what it rests on.
+
+    Args:
+        candidates: names of methods, or methods; those whose needs the problem does not meet are left out.
+        lams: what to try where the problem has no lam of its own.
+    """
+
+    name, title, source, color = "auto", "chosen without labels", "this package", "#bab0ac"
+    needs, has_lam, delegates = frozenset({Need.VALUES}), True, True
+
+    def __init__(self, candidates: Sequence[str | Method] = CANDIDATES, lams: Sequence[float] = LAMS) -> None:
+        self.candidates, self.lams = tuple(candidates), tuple(lams)
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """The chosen candidate, fitted on everything; the identity where nothing is expected to help.
+
+        Raises:
+            PromptSetError: a set does not say which words name which value of its attribute.
+            InvalidInputError: no neutral texts, or features of another width than the texts.
+
+        Warns:
+            AutoDeclinedWarning: nothing is expected to help.
+            ReferenceWarning: the reference images cannot be split, and are left out.
+        """
+        bound = problem.bound or BOUND
+        problem = replace(problem, bound=bound)
+        neutral = problem.embed(problem.neutral_prompts(), role)
+        try:
+            methods, folds = self._posed(problem, role)
+        except OneSidedError as error:
+            reason = str(error).removeprefix("reference: ").partition("; ")[0]
+            warn(f"{problem.label}: auto: the reference is left out: {reason}", ReferenceWarning)
+            problem = replace(problem, reference=None)
+            methods, folds = self._posed(problem, role)
+        settings = {"max_loss": bound.loss, "over": bound.over, "resamples": RESAMPLES, "level": 0.95}
+        evidence: dict[str, dict[str, int]] = {}
+        for fold in folds:
+            about = evidence.setdefault(fold.kind, {"neutral texts": len(neutral), "folds": 0, "rows": 0})
+            about["folds"] += 1
+            about["rows"] += sum(len(gap.centred) for gap in fold.gaps)
+        candidates: list[Candidate] = []
+        best: tuple[float, Candidate, CalibratedProjection] | None = None
+        reason = f"Fewer than {FEWEST} groups of prompts and no reference images: nothing to predict from."
+        if folds:
+            reason = "No method is expected to help beyond its interval, so nothing is changed."
+            judge = _Judge(problem, role, neutral, folds)
+            for method, projection in self._distinct(problem, role, methods):
+                candidate = judge(method, projection)
+                candidates.append(candidate)
+                if not candidate.refused and (best is None or candidate.gap < best[0]):
+                    best = (candidate.gap, candidate, projection)
+        if best is None:
+            remedy = "Give reference images, or a set with more concepts, and measure; or choose a method yourself."
+            warn(f"{problem.label}: auto: none. {reason} {remedy}", AutoDeclinedWarning)
+            choice = Choice(problem.label, "none", 0.0, reason, tuple(candidates), evidence, settings)
+            return CalibratedProjection.identity(neutral.shape[1], "auto: none").stamped(choice=choice)
+        _, won, projection = best
+        reason = f"Predicted gap {won.gap:.0%} of what it is without, at a mean loss of cosine of {won.loss:.3f}."
+        choice = Choice(problem.label, won.method, won.lam, reason, tuple(candidates), evidence, settings)
+        return projection.stamped(choice=choice)
+
+    def _posed(self, problem: Problem, role: str) -> tuple[list[Method], list[_Fold]]:
+        """The candidates that the problem allows, and its folds."""
+        methods = [m for m in map(get_method, self.candidates) if _suits(m, problem)]
+        return methods, list(_folds(problem, role, methods))
+
+    def _distinct(
+        self, problem: Problem, role: str, methods: Sequence[Method]
+    ) -> list[tuple[Method, CalibratedProjection]]:
+        """Each method at each lam, fitted on everything; the bound makes one of several lam."""
+        parts = _parts(problem, role, methods)
+        distinct: dict[tuple[str, object], tuple[Method, CalibratedProjection]] = {}
+        for method in methods:
+            lams: Sequence[Lam] = self.lams if problem.lam is None else (problem.lam,)
+            for lam in lams if method.has_lam else lams[:1]:
+                projection = _solve(replace(problem, lam=lam), role, method, parts)
+                rounded = tuple(
+                    f"{x:.6g}" for x in (projection.lam if isinstance(projection.lam, tuple) else [projection.lam])
+                )
+                distinct.setdefault((projection.method, rounded), (method, projection))
+        return list(distinct.values())
+
+
+def _suits(method: Method, problem: Problem) -> bool:
+    """Whether the problem has what the method needs."""
+    lacks = {
+        Need.IMAGES: problem.reference is None,
+        Need.SPURIOUS: not all(s.spurious for s in problem.attributes),
+        Need.LABELS: True,
+        Need.TRAINING: True,
+    }
+    return method.models and not any(lacks.get(need, False) for need in method.needs)
+
+
+def _parts(problem: Problem, role: str, methods: Sequence[Method]) -> Parts:
+    """The rows of all terms of closed forms: they do not depend on lam, so they are had once."""
+    terms = dict.fromkeys(term for method in methods if isinstance(method, ClosedForm) for term in method.terms)
+    return {term: term.rows(problem, role) for term in terms}
+
+
+def _solve(problem: Problem, role: str, method: Method, parts: Parts) -> CalibratedProjection:
+    """One candidate at the problem's lam, within its bound."""
+    assert problem.bound is not None
+    if not isinstance(method, ClosedForm):
+        edit = Bounded(method, problem.bound).fit(problem, role)
+        assert isinstance(edit, CalibratedProjection)  # Bounded refuses anything else
+        return edit
+    solved = method.solve(problem, parts)
+    return bounded(solved, problem.embed(problem.neutral_prompts(), role), problem.bound)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """A problem on one part of the evidence, its terms, and the rows of the other part, one gap per attribute."""
+
+    kind: str
+    problem: Problem
+    parts: Parts
+    gaps: tuple[PredictedGap, ...]
+
+
+class _Judge:
+    """Predicts what a candidate does, from the folds."""
+
+    def __init__(self, problem: Problem, role: str, neutral: Tensor, folds: Sequence[_Fold]) -> None:
+        self._problem, self._role, self._neutral, self._folds = problem, role, neutral, folds
+        self._weights = draws(len(neutral), RESAMPLES, seed=0)
+        self._before = [[self._means(gap, neutral) for gap in fold.gaps] for fold in folds]
+        self._without = self._relative(self._before)
+        noise = {kind: float(gaps[1:].var()) for kind, gaps in self._without.items()}
+        precision = {kind: 1 / (s2 + (TEXTS_ERR**2 if kind == "texts" else 1e-12)) for kind, s2 in noise.items()}
+        self.weights = {kind: p / sum(precision.values()) for kind, p in precision.items()}
+
+    def __call__(self, method: Method, projection: CalibratedProjection) -> Candidate:
+        """What is predicted for a candidate that was fitted on everything as `projection`."""
+        after = self._relative([self._after(fold, method, projection.lam) for fold in self._folds])
+        change = torch.stack([w * (after[kind] - self._without[kind]) for kind, w in self.weights.items()]).sum(0)
+        low, high = recentred_interval(float(change[0]), change[1:].numpy())
+        gaps = {kind: float(values[0]) for kind, values in after.items()}
+        classes = [s.classes for s in self._problem.sets if len(s.classes) > 1]
+        kept = [signal_kept(self._problem.embed(prompts, self._role), projection) for prompts in classes]
+        return Candidate(
+            method=projection.method,
+            lam=projection.lam,
+            gaps=gaps,
+            gap=sum(self.weights[kind] * gap for kind, gap in gaps.items()),
+            change=(float(change[0]), low, high),
+            loss=float(losses(projection, self._neutral).mean()),
+            signal_kept=min((k for k in kept if k is not None), default=None),
+            refused="" if high < 0 else "not beyond its interval",
+        )
+
+    def _after(self, fold: _Fold, method: Method, lam: Lam) -> list[Tensor]:
+        """Mean gaps of the neutral texts under the candidate that was fitted on the other part."""
+        texts = _solve(replace(fold.problem, lam=lam), self._role, method, fold.parts)(self._neutral)
+        return [self._means(gap, texts) for gap in fold.gaps]
+
+    def _relative(self, after: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Kind of evidence -> predicted gap (1 + b,) as a share of the sample's without an edit."""
+        shares: dict[str, list[Tensor]] = {fold.kind: [] for fold in self._folds}
+        tiny = torch.finfo(torch.float64).tiny
+        for fold, own, before in zip(self._folds, after, self._before, strict=True):
+            shares[fold.kind] += [a / b[0].clamp(min=tiny) for a, b in zip(own, before, strict=True)]
+        return {kind: torch.stack(values).mean(0) for kind, values in shares.items()}
+
+    def _means(self, gap: PredictedGap, texts: Tensor) -> Tensor:
+        """Mean gap (1 + b,) over the neutral texts, which are resampled along with the rows."""
+        return (gap.of_texts(texts) * self._weights).sum(1) / self._weights.sum(1)
+
+
+def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_Fold]:
+    """The text folds, where every set has enough groups, and the two halves of the images."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceWarning)  # a half is less settled than the whole, which is said
+        for k, (learn, predict) in enumerate(_text_folds(problem.attributes)):
+            one = replace(problem, sets=learn)
+            gaps = tuple(_text_gap(problem, s, role, k) for s in predict)
+            yield _Fold("texts", one, _parts(one, role, methods), gaps)
+        reference = problem.reference
+        if reference is not None:
+            rows = torch.cat(list(reference.batches()))
+            if (different := len(rows.unique(dim=0))) < 2 * FEWEST:
+                raise OneSidedError(f"reference: expected at least {2 * FEWEST} different images, got {different}")
+            rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]  # files may alternate
+            for k in (0, 1):
+                one = replace(problem, reference=replace(reference, features=rows[k::2]))
+                gaps = tuple(_image_gap(problem, s, role, rows[1 - k :: 2], k) for s in problem.attributes)
+                yield _Fold("images", one, _parts(one, role, methods), gaps)
+
+
+def _text_folds(sets: Sequence[PromptSet]) -> Iterator[tuple[tuple[PromptSet, ...], tuple[PromptSet, ...]]]:
+    """(sets to fit on, sets whose groups are predicted)."""
+    if all(len(s.held_out_groups) >= FEWEST for s in sets):
+        yield tuple(sets), tuple(replace(s, groups=s.held_out_groups, held_out_groups=()) for s in sets)
+    elif all(len(s.groups) >= FEWEST for s in sets):
+        for k in range(FOLDS):
+            rest = [tuple(group for i, group in enumerate(s.groups) if i % FOLDS != k) for s in sets]
+            learn = tuple(replace(s, groups=groups) for s, groups in zip(sets, rest, strict=True))
+            yield learn, tuple(replace(s, groups=s.groups[k::FOLDS]) for s in sets)
+
+
+def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> PredictedGap:
+    """Prompts of the groups that name one value; a group is a class, so prompts are compared about one concept."""
+    prompts.by_value()  # raises where the set does not say which words name which value
+    place = {value: code for code, value in enumerate(prompts.attributes)}
+    rows = [
+        (prompt, place[named[0]], concept)
+        for concept, group in enumerate(prompts.groups)
+        for prompt in group
+        if len(named := prompts.values_in(prompt)) == 1
+    ]
+    codes = torch.tensor([code for _, *code in rows])
+    embedded = problem.embed([prompt for prompt, *_ in rows], role)
+    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=RESAMPLES, seed=seed)
+
+
+def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int) -> PredictedGap:
+    """Images with their zero-shot value, within pseudo-classes where the reference is compared within them."""
+    reference = problem.reference
+    assert reference is not None
+    rows = rows[:: -(-len(rows) // MOST_ROWS)]
+    texts = problem.zero_shot(prompts, role)
+    probability, value = (reference.logit_scale * rows @ texts.T).softmax(1).max(1)
+    sure = probability >= reference.confidence
+    classes = class_texts(problem, prompts, role) if reference.within_classes else None
+    label = None if classes is None else (rows @ classes.T).argmax(1)[sure]
+    return PredictedGap.of(rows[sure], value[sure], label, resamples=RESAMPLES, seed=seed)
+
+
+def draws(n: int, resamples: int, seed: int) -> Tensor:
+    """How often each of n rows occurs: the sample itself, then its resamples, (1 + resamples, n) float64."""
+    drawn = resampled_counts(np.ones(n, dtype=np.int64), resamples, seed)
+    return torch.from_numpy(np.concatenate([np.ones((1, n)), *drawn]))
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedGap:
+    """How differently texts score rows of two attribute values, from no true label, with bootstrap draws.
+
+    The rows (n, d) stand for images: unlabelled images with their zero-shot values, or prompts that state a value. The
+    gap of a text q between the values a and b is
+
+        |<q, D_ab>| / std(<q, row>),  D_ab = sum_c w_c (mean_ca - mean_cb) / sum_c w_c,  w_c = n_ca n_cb / (n_ca + n_cb)
+
+    within the classes c (one class for all rows is allowed), and the largest over the pairs of values counts. With
+    scores that are normal in each group the share of a group among the first results depends on this number alone: it
+    is the skew without the noise of counting heads. It has no unit, so what an edit does to the length of texts
+    cancels. D is linear in the rows, so a resample of the rows needs D anew and nothing else: B draws of D serve every
+    text and every method.
+
+    Attributes:
+        differences: (1 + b, p, d) of means over p pairs of values, of the sample and b resamples.
+        centred: (n, d) rows minus their mean.
+    """
+
+    differences: Tensor
+    centred: Tensor
+
+    @classmethod
+    def of(
+        cls, rows: Tensor, values: Tensor, classes: Tensor | None = None, *, resamples: int = 500, seed: int = 0
+    ) -> PredictedGap:
+        """From rows (n, d) of length 1 with codes (n,) of their value and of their class.
+
+        Raises:
+            OneSidedError: no class has rows of two values.
+        """
+        label = torch.zeros_like(values) if classes is None else classes
+        _, label = label.unique(return_inverse=True)
+        a, c = int(values.max()) + 1, int(label.max()) + 1
+        cell = label * a + values
+        counts = torch.bincount(cell, minlength=c * a).view(c, a)
+        if not ((counts > 0).sum(1) > 1).any():
+            raise OneSidedError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
+        wide = rows.double()
+        block = max(1, _BLOCK // len(rows))
+        parts = [_differences(wide, cell, c, a, w) for w in draws(len(rows), resamples, seed).split(block)]
+        return cls(torch.cat(parts), wide - wide.mean(0))
+
+    def of_texts(self, texts: Tensor) -> Tensor:
+        """The gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples."""
+        unit = normalize(texts.double(), dim=1)
+        spread = (self.centred @ unit.T).std(0).clamp(min=torch.finfo(torch.float64).tiny)
+        return (self.differences @ unit.T).abs().amax(1) / spread
+
+
+def _differences(rows: Tensor, cell: Tensor, classes: int, values: int, weights: Tensor) -> Tensor:
+    """D_ab (b, p, d) of rows (n, d) that occur weights (b, n) times; 0 where no class has both."""
+    shape = (len(weights), classes, values)
+    counts = torch.zeros(len(weights), classes * values, dtype=torch.float64).index_add_(1, cell, weights).view(shape)
+    differences = []
+    for a, b in combinations(range(values), 2):
+        n_a, n_b = counts[..., a], counts[..., b]
+        precision = n_a * n_b / (n_a + n_b).clamp(min=1)
+        share = precision / precision.sum(1, keepdim=True).clamp(min=0.5)  # a class with both has at least 1/2
+        each = torch.zeros(shape, dtype=torch.float64)
+        each[..., a], each[..., b] = share / n_a.clamp(min=1), -share / n_b.clamp(min=1)
+        differences.append((each.view(len(weights), -1)[:, cell] * weights) @ rows)
+    return torch.stack(differences, 1)
+
+
+register_method(Auto())

@@ -1,0 +1,269 @@
+"""Closed forms: sums of terms, each of them rows that a text should not tell apart, or rows that it should lose.
+
+The paper's methods (Chuang et al., 2023, chapter 7 of the thesis) are P0 of the spurious prompts ("orth"), the
+calibration by prompt pairs without it ("cali", Lemma 7.2) and both ("orth-cali", Lemma 7.1). The difference of value
+means takes the place of the spurious prompts in "difference", and the means of unlabelled images that of the prompt
+pairs in "equalise". "+" sums terms: `METHODS["cali"] + METHODS["equalise"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edit import Edit
+from vldebias.hosts import Host
+from vldebias.methods.equalise import MeansReport, group_means, image_scatter
+from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
+from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.prompts import PromptSet
+
+__all__ = [
+    "CALI",
+    "DEFAULT",
+    "DIFFERENCE",
+    "EQUALISE",
+    "ORTH",
+    "ORTH_CALI",
+    "PAPER",
+    "ClosedForm",
+    "PerHost",
+    "Term",
+    "class_texts",
+    "pair_scatter",
+    "reference_splits",
+]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a closed form.
+
+    removes: (problem, role) -> rows (m, d) whose span P0 removes. scatters: (problem, role) -> one scatter per
+    attribute, weighted by lam. A term has one of the two.
+    """
+
+    need: Need
+    removes: Callable[[Problem, str], Tensor] | None = None
+    scatters: Callable[[Problem, str], list[PairScatter]] | None = None
+
+    def rows(self, problem: Problem, role: str) -> Tensor | list[PairScatter]:
+        """What `ClosedForm.solve` puts together; it does not depend on lam."""
+        part = self.removes or self.scatters
+        assert part is not None
+        return part(problem, role)
+
+
+Parts = Mapping[Term, "Tensor | list[PairScatter]"]
+
+
+@dataclass(frozen=True, repr=False)
+class ClosedForm(Method):
+    """P0 of what is removed, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4)."""
+
+    name: str
+    title: str
+    source: str
+    color: str
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """Those of its terms."""
+        return frozenset(term.need for term in self.terms)
+
+    @property
+    def has_lam(self) -> bool:  # type: ignore[override]
+        """Whether it has a term with a weight."""
+        return any(term.scatters is not None for term in self.terms)
+
+    @property
+    def pipelines(self) -> bool:  # type: ignore[override]
+        """Not where images are compared with texts: a pipeline has no space of both."""
+        return Need.IMAGES not in self.needs
+
+    def fit(self, problem: Problem, role: str) -> CalibratedProjection:
+        """Solve for one role.
+
+        Raises:
+            InvalidInputError: nothing to remove.
+        """
+        return self.solve(problem, {term: term.rows(problem, role) for term in self.terms})
+
+    def solve(self, problem: Problem, parts: Parts) -> CalibratedProjection:
+        """The closed form from the rows of its terms, which may have been had before; without provenance."""
+        removed, scatters, lams = [], [], []
+        for term in self.terms:
+            part = parts[term]
+            if isinstance(part, Tensor):
+                removed.append(part)
+                continue
+            own = problem.reference.lam if term.need is Need.IMAGES and problem.reference is not None else None
+            weight = problem.weight if own is None else own
+            scatters += part
+            lams += list(weight) if isinstance(weight, tuple) else [weight] * len(part)
+        if not removed and not any(lams) and scatters:
+            dim = scatters[0].rows.shape[1]
+            return CalibratedProjection.identity(dim, self.name)  # (I + 0 M)^-1 = I
+        span = torch.cat(removed) if removed else None
+        solved = CalibratedProjection.solve(scatters, span, lams if lams else 0.0)
+        return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
+
+    def __add__(self, other: ClosedForm) -> ClosedForm:
+        """The sum of the terms of both."""
+        names = f"{self.name}+{other.name}"
+        terms = tuple(dict.fromkeys((*self.terms, *other.terms)))
+        sources = "; ".join(dict.fromkeys((self.source, other.source)))
+        return ClosedForm(names, f"{self.title} and {other.title}", sources, other.color, terms)
+
+
+def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> PairScatter:
+    """Scatter of the prompt pairs of one attribute."""
+    problem.embed(chain.from_iterable(prompt_set.groups), role)  # in full batches, not one group at a time
+    return PairScatter.from_groups([problem.embed(group, role) for group in prompt_set.groups])
+
+
+def _spurious(problem: Problem, role: str) -> Tensor:
+    return problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role)
+
+
+def _differences(problem: Problem, role: str) -> Tensor:
+    """(a, d) for each attribute: texts of its a values minus their mean: what tells them apart, not what they share."""
+    rows = []
+    for prompt_set in problem.attributes:
+        values = [problem.embed(prompts, role).mean(0) for prompts in prompt_set.by_value().values()]
+        units = normalize(torch.stack(values), dim=1)
+        rows.append(units - units.mean(0))
+    return torch.cat(rows)
+
+
+def _pairs(problem: Problem, role: str) -> list[PairScatter]:
+    return [pair_scatter(problem, s, role) for s in problem.attributes]
+
+
+def _images(problem: Problem, role: str) -> list[PairScatter]:
+    return [image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes]
+
+
+def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
+    """Texts (k, d) that tell pseudo-classes apart, calibrated by the prompt pairs; None for fewer than two classes.
+
+    A biased class text reads the attribute: groups inside such classes would be chosen by what is to be equalised.
+    """
+    if len(prompt_set.classes) < 2:
+        return None
+    calibrated = CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)
+    return calibrated(problem.embed(prompt_set.classes, role))
+
+
+def reference_splits(problem: Problem) -> dict[str, MeansReport]:
+    """Name of each attribute's prompt set -> how its values split the reference images; empty without any."""
+    if problem.reference is None:
+        return {}
+    role = problem.host.roles[0]
+    means = {s.name: group_means(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes}
+    return {name: one.report() for name, one in means.items()}
+
+
+SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
+DIFFERENCE_TERM = Term(Need.VALUES, removes=_differences)
+LAM_OF_DEFAULT = 100.0
+PAIRS_TERM = Term(Need.PAIRS, scatters=_pairs)
+IMAGES_TERM = Term(Need.IMAGES, scatters=_images)
+
+_PAPER = "Chuang et al., 2023"
+
+
+class _Nothing(Method):
+    """The host as it is: the base of every comparison."""
+
+    name, title, source, color = "none", "none", "", "0.6"
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        return CalibratedProjection.identity(problem.host.dim(role))
+
+
+register_method(_Nothing())
+ORTH = ClosedForm("orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS_TERM,))
+ORTH_CALI = ClosedForm(
+    "orth-cali", "calibrated orthogonal projection", f"{_PAPER}, Lemma 7.1", "#f58518", (SPURIOUS_TERM, PAIRS_TERM)
+)
+CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS_TERM,))
+DIFFERENCE = ClosedForm("difference", "difference of the values", "this package", "#b279a2", (DIFFERENCE_TERM,))
+EQUALISE = ClosedForm("equalise", "equalised image means", "this package", "#e45756", (IMAGES_TERM,))
+for _method in (ORTH, ORTH_CALI, CALI, DIFFERENCE, EQUALISE):
+    register_method(_method)
+for _method, _color in ((CALI, "#72b7b2"), (ORTH_CALI, "#eeca3b"), (ORTH, "#9d755d"), (DIFFERENCE, "#ff9da6")):
+    register_method(replace(_method + EQUALISE, color=_color))
+
+
+@dataclass(frozen=True, repr=False)
+class PerHost(Method):
+    """One name for two methods: `model` for image-text models, `pipeline` for text-to-image pipelines.
+
+    lam: of models where the problem has none; None: the paper's.
+    """
+
+    name: str
+    title: str
+    source: str
+    color: str
+    _: KW_ONLY
+    model: Method
+    pipeline: Method
+    lam: float | None = None
+
+    delegates = True
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """What both need."""
+        return self.model.needs & self.pipeline.needs
+
+    @property
+    def has_lam(self) -> bool:  # type: ignore[override]
+        """Whether either has a weight."""
+        return self.model.has_lam or self.pipeline.has_lam
+
+    def for_host(self, host: Host) -> Method:
+        """The one for this kind of host."""
+        return self.pipeline if host.generative else self.model
+
+    def check(self, problem: Problem) -> None:
+        """That of the method for the host."""
+        self.for_host(problem.host).check(problem)
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """The edit of the method for the host, under that method's name."""
+        if problem.lam is None and not problem.host.generative:
+            problem = replace(problem, lam=self.lam)
+        return self.for_host(problem.host).named(problem, role)
+
+
+PAPER = PerHost(
+    "paper",
+    "the paper's settings",
+    f"{_PAPER}, Table 7.3 and section 7.5",
+    "#d37295",
+    model=ORTH_CALI,
+    pipeline=CALI,
+)
+# What is attached where no method is named: the best label-free closed form for each kind of host by the committed
+# tables. Models: at lam = 100 calibration does on real and miniature embeddings what it does at the paper's 1000 and
+# keeps more of what a text says; docs/explanation/which-method.md has the figures.
+DEFAULT = PerHost(
+    "default",
+    "the best label-free closed form",
+    "this package",
+    "#79706e",
+    model=CALI,
+    pipeline=CALI,
+    lam=LAM_OF_DEFAULT,
+)
+for _preset in (PAPER, DEFAULT):
+    register_method(_preset)

@@ -1,0 +1,346 @@
+"""Equalise against unlabelled images: group means of images take the place of prompt pairs in eq. 7.4.
+
+Unlabelled images are split by their zero-shot attribute value, within pseudo-classes where there are any, so that a
+class that goes along with the attribute is not removed with it. The means of two parts are a pair: a text that is
+equally close to both ranks both parts alike on average. The closed form is that of prompt pairs,
+
+    z* = (I + lam sum_c w_c D_c D_c^T)^-1 z0,    w_c = p_c / sum p,    p_c = n_ci n_cj / (n_ci + n_cj),
+
+alone or as one more term beside the prompt pairs; p_c is the precision of a difference of means d_c. Few images of a
+class leave d_c noisy, and noise removes what should stay. So each is moved towards the mean of all, as far as the data
+ask for it (the method of moments of DerSimonian and Laird, 1986, in d dimensions; s2 is the variance inside a part):
+
+    m = sum w_c d_c        tau2 = max(0, (sum p_c |d_c - m|^2 - (k - 1) s2) / (sum p_c - sum p_c^2 / sum p_c))
+    D_c = m + tau2 / (tau2 + s2 / p_c) (d_c - m)
+
+Where the k classes differ by no more than noise, tau2 = 0 and one pair is left: the difference at equal classes.
+Means are kept as running sums: the images may come in batches.
+
+Wrong pseudo-labels: where errors do not depend on the image beyond its value, the expected difference is
+(1 - e_i - e_j) D: shorter, in the same direction, which costs a factor (1 - e_i - e_j)^2 of lam and nothing else.
+`GroupMeans.report` says what the model's own probabilities predict for it. Take it as a lower bound: zero-shot errors
+lie where the classifier is unsure, the split stretches the difference towards the texts, and what a wrong direction
+costs is seen with labels alone. All of it is measured in eval/results/beyond.json (task pseudo-labels): on CLIP
+ViT-B/32 and gender the prediction holds; on the small model of the miniature world errors are several times those that
+it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.projection import PairScatter
+
+if TYPE_CHECKING:
+    from vldebias.methods.method import Problem
+    from vldebias.prompts import PromptSet
+
+__all__ = ["GroupMeans", "MeansReport", "Reference", "group_means", "image_scatter"]
+
+_UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
+_UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
+
+
+class OneSidedError(InvalidInputError):
+    """Images that show one value of the attribute alone, or too few of a second one to compare."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Image features to equalise against or to learn from, how to split them, and their labels where they have some.
+
+    Attributes:
+        features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
+        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or as what has `codes`
+            and `names`; for methods that need labelled images (`vldebias.methods.labelled`). No other reads them.
+        confidence: rows whose pseudo-label has a lower probability are left out; in [0, 1).
+        within_classes: compare means inside pseudo-classes of the prompt set, where it has at least two: groups score
+            alike given their class (worst group). False: groups score alike as they come (shares of a ranking).
+        min_rows: fewest rows of a part whose mean is used. Classes without two such parts are left out; where no
+            class has them, all are pooled.
+        logit_scale: inverse temperature of the probabilities; 100 in CLIP models.
+        lam: weight of the image pairs; None for the weight of the prompt pairs.
+
+    Raises:
+        InvalidInputError: a number outside its range.
+    """
+
+    features: Any
+    confidence: float = 0.0
+    within_classes: bool = True
+    min_rows: int = 2
+    logit_scale: float = 100.0
+    lam: float | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence < 1:
+            raise InvalidInputError(f"confidence: expected a probability in [0, 1), got {self.confidence}")
+        if self.min_rows < 1 or self.logit_scale <= 0:
+            raise InvalidInputError(
+                f"expected min_rows >= 1 and logit_scale > 0, got {self.min_rows} and {self.logit_scale}"
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Reference:
+        """`given` itself if it is a Reference, else one with defaults around features, with the labels they bring."""
+        return given if isinstance(given, cls) else cls(given, labels=getattr(given, "labels", {}))
+
+    def batches(self, size: int = 4096) -> Iterator[Tensor]:
+        """The features as L2-normalised float64 batches (b, d).
+
+        Raises:
+            InvalidInputError: not (n, d), a value that is not finite, or a zero row.
+        """
+        whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
+        parts = [whole] if hasattr(whole, "shape") else whole
+        for part in parts:
+            for start in range(0, len(part), size):
+                yield _unit_rows(part[start : start + size])
+
+
+def _unit_rows(part: Any) -> Tensor:
+    rows = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(part.copy())
+    if rows.ndim != 2 or not rows.is_floating_point():
+        raise InvalidInputError(f"reference: expected image features (n, d), got {rows.dtype} {tuple(rows.shape)}")
+    rows = rows.double()
+    norms = rows.norm(dim=1)
+    bad = int((~torch.isfinite(norms) | (norms == 0)).sum())
+    if bad:
+        raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+    return normalize(rows, dim=1)
+
+
+@dataclass(frozen=True)
+class MeansReport:
+    """What a split of unlabelled images rests on.
+
+    counts: class -> value -> rows; "" for no classes. left_out: rows below the confidence. used: rows in classes
+    whose means are compared. own: share of the deviation of a class from the mean difference that is kept, mean over
+    pairs of means; 0 where the classes differ by no more than noise.
+    expected_error: value -> share of its rows that the model's probabilities give to other values; it is as good
+    as the model's calibration. shrinkage: (1 - e_i - e_j), smallest over pairs of values: by its square the weight
+    lam is reduced. stability: cosine between the mean differences of even and odd rows, smallest over pairs; what
+    is missing to 1 is sampling noise.
+    """
+
+    counts: dict[str, dict[str, int]]
+    left_out: int
+    used: int
+    own: float
+    expected_error: dict[str, float]
+    shrinkage: float
+    stability: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+class GroupMeans:
+    """Running means of image features by zero-shot attribute value and pseudo-class.
+
+    Args:
+        values: attribute value -> text embeddings (m, d) that describe it; their mean is the classifier's row.
+        classes: class -> text embedding (d,), or None.
+        reference: settings (its features are not read here).
+
+    Raises:
+        InvalidInputError: fewer than two values.
+    """
+
+    def __init__(
+        self, values: dict[str, Tensor], classes: dict[str, Tensor] | None = None, reference: Reference | None = None
+    ) -> None:
+        if len(values) < 2:
+            raise InvalidInputError(f"values: expected at least two values of the attribute, got {list(values)}")
+        self._settings = reference or Reference(None)
+        self._values = torch.stack([_direction(rows) for rows in values.values()])
+        self._classes = torch.stack([_direction(row[None]) for row in classes.values()]) if classes else None
+        self._value_names = tuple(values)
+        self._class_names = tuple(classes) if classes else ("",)
+        shape = (2, len(self._class_names), len(values))  # even and odd rows apart, for the stability
+        self._counts = torch.zeros(shape, dtype=torch.float64)
+        self._sums = torch.zeros((*shape, self._values.shape[1]), dtype=torch.float64)
+        self._doubt = torch.zeros(len(values), dtype=torch.float64)
+        self._seen = 0
+        self._left_out = 0
+
+    def update(self, features: Tensor) -> None:
+        """Add L2-normalised float64 image features (b, d)."""
+        if features.shape[1] != self._values.shape[1]:
+            raise InvalidInputError(
+                f"reference: image features have width {features.shape[1]}, texts {self._values.shape[1]}; "
+                "embed both with one model"
+            )
+        probability, value = (self._settings.logit_scale * features @ self._values.T).softmax(1).max(1)
+        cls = torch.zeros_like(value) if self._classes is None else (features @ self._classes.T).argmax(1)
+        half = (torch.arange(len(features)) + self._seen) % 2
+        sure = probability >= self._settings.confidence
+        self._seen += len(features)
+        self._left_out += int((~sure).sum())
+        cell = ((half * len(self._class_names) + cls) * len(self._value_names) + value)[sure]
+        self._counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
+        self._sums.view(-1, self._sums.shape[-1]).index_add_(0, cell, features[sure])
+        self._doubt.index_add_(0, value[sure], 1 - probability[sure])
+
+    def scatter(self) -> PairScatter:
+        """The pairs of means as one term of the closed form; its weights sum to the number of pairs.
+
+        Raises:
+            InvalidInputError: no class has two values with enough rows.
+        """
+        counts, sums = self._compared()
+        differences = self._differences(counts.sum(0), sums.sum(0))
+        if not differences:
+            seen = dict(zip(self._value_names, map(int, self._counts.sum((0, 1))), strict=True))
+            raise OneSidedError(
+                f"reference: expected at least {self._settings.min_rows} images of two attribute values, got {seen} "
+                f"and {self._left_out} below the confidence; give more images, or lower min_rows or confidence"
+            )
+        rows = torch.cat([one.shrunk for one in differences])
+        precision = torch.cat([one.precision for one in differences])
+        return PairScatter(rows * (precision * len(rows) / precision.sum()).sqrt()[:, None], len(rows))
+
+    def report(self) -> MeansReport:
+        """Counts, expected errors and stability of the split so far."""
+        counts, sums = self._compared()
+        errors = (self._doubt / self._counts.sum((0, 1)).clamp(min=1)).tolist()
+        own = [one.own for one in self._differences(counts.sum(0), sums.sum(0))]
+        return MeansReport(
+            counts=self._table(),
+            left_out=self._left_out,
+            used=int(counts.sum()),
+            own=float(torch.cat(own).mean()) if own else 0.0,
+            expected_error=dict(zip(self._value_names, errors, strict=True)),
+            shrinkage=min(1 - a - b for a, b in combinations(errors, 2)),
+            stability=self._stability(),
+        )
+
+    def _compared(self) -> tuple[Tensor, Tensor]:
+        """Counts (2, c', a) and sums (2, c', a, d) of the classes with a pair of their own, else of all together."""
+        paired = (self._counts.sum(0) >= self._settings.min_rows).sum(1) >= 2
+        if paired.any():
+            return self._counts[:, paired], self._sums[:, paired]
+        return self._counts.sum(1, keepdim=True), self._sums.sum(1, keepdim=True)
+
+    def _differences(self, counts: Tensor, sums: Tensor) -> list[_Differences]:
+        """One entry for every pair of values that some class has."""
+        means, noise = sums / counts.clamp(min=1)[..., None], _noise(counts, sums)
+        differences = []
+        for i, j in combinations(range(counts.shape[1]), 2):
+            both = (counts[:, [i, j]] >= self._settings.min_rows).all(1)
+            if both.any():
+                precision = counts[both, i] * counts[both, j] / (counts[both, i] + counts[both, j])
+                differences.append(_Differences(means[both, i] - means[both, j], precision, noise))
+        return differences
+
+    def _stability(self) -> float:
+        """Cosine of the mean differences of the two halves, over the classes where both halves have both values."""
+        all_counts, sums = self._compared()
+        means = sums / all_counts.clamp(min=1)[..., None]
+        cosines = []
+        for i, j in combinations(range(len(self._value_names)), 2):
+            counts = all_counts[..., [i, j]]
+            both = (counts > 0).all(0).all(1)
+            if both.any():
+                precision = (counts.prod(2) / counts.sum(2).clamp(min=1))[:, both]
+                halves = ((means[:, both, i] - means[:, both, j]) * precision[..., None]).sum(1)
+                cosines.append(float(torch.cosine_similarity(halves[0], halves[1], dim=0)))
+        return min(cosines, default=0.0)
+
+    def _table(self) -> dict[str, dict[str, int]]:
+        rows: Sequence[Sequence[float]] = self._counts.sum(0).tolist()
+        return {
+            name: dict(zip(self._value_names, map(int, row), strict=True))
+            for name, row in zip(self._class_names, rows, strict=True)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Differences:
+    """Differences of means (k, d) of two values over k classes, precisions (k,), noise: variance inside a part."""
+
+    raw: Tensor
+    precision: Tensor
+    noise: float
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean over classes (d,), weighted by precision."""
+        return self.precision @ self.raw / self.precision.sum()
+
+    @property
+    def own(self) -> Tensor:
+        """Share (k,) of a class's deviation from the mean that is kept: tau2 / (tau2 + s2 / p)."""
+        total = self.precision.sum()
+        excess = self.precision @ (self.raw - self.mean).square().sum(1) - (len(self.raw) - 1) * self.noise
+        spread = total - self.precision.square().sum() / total
+        tau2 = float(excess / spread) if len(self.raw) > 1 and excess > 0 else 0.0
+        return tau2 * self.precision / (tau2 * self.precision + self.noise) if tau2 else 0 * self.precision
+
+    @property
+    def shrunk(self) -> Tensor:
+        """Differences (k, d) moved towards their mean as far as they are noise."""
+        return self.mean + self.own[:, None] * (self.raw - self.mean)
+
+
+def _noise(counts: Tensor, sums: Tensor) -> float:
+    """Total variance of unit rows around the means of their parts."""
+    n, parts = float(counts.sum()), int((counts > 0).sum())
+    explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
+    return max(0.0, n - explained) / max(1.0, n - parts)
+
+
+def _direction(rows: Tensor) -> Tensor:
+    """Unit mean (d,) of unit rows (m, d): the zero-shot classifier's weight for a value with several prompts."""
+    return normalize(normalize(rows.double(), dim=1).mean(0), dim=0)
+
+
+def group_means(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> GroupMeans:
+    """The means of the reference images of a problem, split by the zero-shot values of one of its attributes.
+
+    classes: (k, d) texts that tell pseudo-classes apart; None: no classes.
+    """
+    reference = problem.reference
+    assert reference is not None
+    values = {value: problem.embed(prompts, role) for value, prompts in prompt_set.by_value().items()}
+    within = classes is not None and reference.within_classes
+    named = dict(zip(prompt_set.classes, classes, strict=True)) if within and classes is not None else None
+    means = GroupMeans(values, named, reference)
+    for batch in reference.batches():
+        means.update(batch)
+    return means
+
+
+def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> PairScatter:
+    """The pairs of image means of one attribute as a term of the closed form.
+
+    Warns:
+        ReferenceWarning: the split of the images rests on too little (see eval/results/beyond.json).
+    """
+    means = group_means(problem, prompt_set, role, classes)
+    scatter, report = means.scatter(), means.report()
+    unsure = max(report.expected_error.values())
+    doubt = ""
+    if report.stability < _UNSTABLE:
+        doubt = (
+            f"two halves of the reference images give different directions (cosine {report.stability:.2f}); the images "
+            "are too few, or do not differ in this attribute"
+        )
+    elif unsure > _UNSURE:
+        doubt = (
+            f"the model doubts {unsure:.0%} of its own labels of the reference images, so their groups may differ in "
+            "something else"
+        )
+    if doubt:
+        warn(f"{prompt_set.name}: {doubt}: measure before you rely on it", ReferenceWarning)
+    return scatter

@@ -1,0 +1,136 @@
+"""Labelled images: the labels that came with a reference, or the model's own zero-shot guesses in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError
+from vldebias.methods.method import Method, Need, Problem, get_method
+from vldebias.prompts import PromptSet
+
+__all__ = ["Labelled", "ZeroShotLabels", "labelled", "stated_texts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Unit rows (n, d) float64 with the codes (n,) of a value for each of several attributes; -1 is unknown.
+
+    values: names of the values of each attribute, in the order of their codes.
+    """
+
+    rows: Tensor
+    codes: tuple[Tensor, ...]
+    values: tuple[tuple[str, ...], ...]
+
+    def one_hot(self) -> tuple[Tensor, Tensor]:
+        """Rows (m, d) of which every attribute is known, and their values as zeros and ones (m, all values)."""
+        known = torch.stack([codes >= 0 for codes in self.codes]).all(0)
+        columns = [
+            torch.nn.functional.one_hot(codes[known], len(values)).double()
+            for codes, values in zip(self.codes, self.values, strict=True)
+        ]
+        return self.rows[known], torch.cat(columns, 1)
+
+    def known(self) -> list[tuple[Tensor, Tensor]]:
+        """For each attribute the rows whose value is known, and their codes."""
+        return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes]
+
+
+def labelled(problem: Problem, role: str) -> Labelled:
+    """The reference images of a problem with the values of its attributes.
+
+    A column of labels is about an attribute if each of its names is a value of it, or names one of its words. Without
+    any labels an image has the value of the nearest text, if that is as probable as `Reference.confidence` asks for.
+
+    Raises:
+        InvalidInputError: no reference, labels about none of the attributes, of another length, or of one value alone.
+    """
+    reference = problem.reference
+    if reference is None:
+        raise InvalidInputError("labelled images: pass reference=, image features (n, d) of this model")
+    rows = torch.cat(list(reference.batches()))
+    codes = []
+    for prompts in problem.attributes:
+        if reference.labels:
+            own = _given(reference.labels, prompts)
+            if len(own) != len(rows):
+                raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
+        else:
+            scores = reference.logit_scale * rows @ problem.zero_shot(prompts, role).T
+            probability, value = scores.softmax(1).max(1)
+            own = torch.where(probability >= reference.confidence, value, -1)
+        if len(own[own >= 0].unique()) < 2:
+            raise InvalidInputError(
+                f"{prompts.name}: expected labelled images of two or more of the values {list(prompts.attributes)}"
+            )
+        codes.append(own)
+    return Labelled(rows, tuple(codes), tuple(tuple(prompts.attributes) for prompts in problem.attributes))
+
+
+def _given(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor:
+    """Codes (n,) of the column that is about an attribute; of several the one that is called like its set."""
+    fitting: dict[str, Tensor] = {}
+    for column, given in labels.items():
+        names, codes = _coded(given)
+        places = [_place(name, prompts) for name in names]
+        if names and None not in places and len(set(places)) > 1:
+            fitting[column] = torch.tensor([-1, *(place for place in places if place is not None)])[codes + 1]
+    if not fitting:
+        raise InvalidInputError(
+            f"reference: none of its columns {list(labels)} has the values {list(prompts.attributes)} of "
+            f"{prompts.name}; rename its labels, or leave them out, and the model labels the images itself"
+        )
+    return fitting.get(prompts.name, next(iter(fitting.values())))
+
+
+def _coded(given: Any) -> tuple[Sequence[str], Tensor]:
+    """Names and codes (n,) of a column; -1 is unknown."""
+    if hasattr(given, "codes") and hasattr(given, "names"):
+        return given.names, torch.as_tensor(given.codes)
+    values = [None if value is None or str(value) == "" else str(value) for value in given]
+    names = sorted({value for value in values if value is not None})
+    return names, torch.tensor([-1 if value is None else names.index(value) for value in values])
+
+
+def _place(name: str, prompts: PromptSet) -> int | None:
+    """Which value of an attribute a label names."""
+    values = list(prompts.attributes)
+    alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(name)
+    return values.index(alike[0]) if len(alike) == 1 else None
+
+
+def stated_texts(problem: Problem, role: str) -> Labelled:
+    """The texts of the groups of every attribute, each with the one value that it names."""
+    rows, codes = [], []
+    for k, prompts in enumerate(problem.attributes):
+        values = list(prompts.attributes)
+        texts = [text for group in prompts.groups for text in group if len(prompts.values_in(text)) == 1]
+        rows.append(problem.embed(texts, role))
+        own = torch.full((len(problem.attributes), len(texts)), -1)
+        own[k] = torch.tensor([values.index(prompts.values_in(text)[0]) for text in texts])
+        codes.append(own)
+    joint = torch.cat(codes, 1)
+    return Labelled(torch.cat(rows), tuple(joint), tuple(tuple(prompts.attributes) for prompts in problem.attributes))
+
+
+class ZeroShotLabels(Method):
+    """A method that needs labelled images, given the model's own zero-shot labels even where there are others."""
+
+    def __init__(self, method: str | Method) -> None:
+        self.method = inner = get_method(method)
+        self.name, self.source, self.color = f"{inner.name}, zero-shot labels", inner.source, inner.color
+        self.title, self.has_lam, self.side = f"{inner.title}, zero-shot labels", inner.has_lam, inner.side
+        self.pipelines, self.models = inner.pipelines, inner.models
+        self.needs = frozenset(inner.needs - {Need.LABELS} | {Need.IMAGES})
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """The method's edit on a reference without its labels."""
+        assert problem.reference is not None
+        blind = replace(problem, reference=replace(problem.reference, labels={}))
+        return self.method.fit(blind, role).stamped(uses_images=True, labels="zero-shot")

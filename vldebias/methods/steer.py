@@ -1,0 +1,181 @@
+"""Steering: every generated image is given an attribute value, drawn from target shares.
+
+A projection makes a text say less about an attribute, and what the image shows is then left to the rest of the model.
+Steering decides it: for each image a value v is drawn from the shares, and what tells the values apart in the text is
+set to what v has on average over the concepts of a prompt set,
+
+    z* = argmin |z - z0|^2 + lam/p sum_(a,b) (D_ab^T (z - m_v))^2,    D_ab = m_a - m_b,
+
+with m_a the mean text of value a (`vldebias.methods.target`). Over many images the shares come out as far as the model
+follows its text. That is what it is: the attribute is sampled. The model itself is as biased as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Edit, Provenance, Rows
+from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.methods.method import LAM_OF_PIPELINES, Method, Need, Problem, register_method
+from vldebias.methods.shares import AllShares, Shares
+from vldebias.methods.target import TargetProjection
+from vldebias.prompts import PromptSet
+
+__all__ = ["Steer", "Steering", "value_groups"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Steering(Edit):
+    """Sets what tells the values apart to that of a value drawn for each row, by its number or its seed.
+
+    Attributes:
+        target: the closed form. shifts: (g, d), what each combination of values adds.
+        shares: the target shares. stratify: see `Steer`.
+    """
+
+    kind = "steer"
+    sampled = True
+
+    target: TargetProjection
+    shifts: Tensor
+    shares: Shares
+    stratify: int | None
+    provenance: Provenance
+
+    @property
+    def dim(self) -> int:
+        """Width d."""
+        return self.target.dim
+
+    def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
+        """`embeddings` (b, ..., d), each row with the value of its image.
+
+        Raises:
+            InvalidInputError: the prompts and seeds of the rows are not given, or are of another number.
+        """
+        self.check_strength(strength)
+        if strength == 0:
+            return z
+        codes = self._codes(rows)
+        if len(codes) != len(z):
+            raise InvalidInputError(f"{self!r}: {len(z)} embeddings for {len(codes)} images; expected one for each")
+        shift = self.shifts[codes].reshape(-1, *[1] * (z.ndim - 2), z.shape[-1])
+        return self.target.apply(z, shift, strength)
+
+    def draw(self, rows: Rows) -> list[str]:
+        """The value, "female" or "female/Black", that each row is given."""
+        return [self.shares.names[code] for code in self._codes(rows)]
+
+    def _codes(self, rows: Rows | None) -> list[int]:
+        if rows is not None and rows.numbers is not None:
+            return [self.shares.at(number) for number in rows.numbers]
+        if rows is None or rows.seeds is None or len(rows.seeds) != len(rows.texts):
+            raise InvalidInputError(f"{self!r}: a value is drawn by prompt and seed; expected both for each row")
+        return [self.shares.draw(seed, text, self.stratify) for text, seed in zip(rows.texts, rows.seeds, strict=True)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The closed form and the shifts."""
+        return {**self.target.tensors(), "shifts": self.shifts}
+
+    def settings(self) -> dict[str, Any]:
+        """The shares and how they are drawn."""
+        codes = [list(code) for code in self.shares.codes]
+        drawn = {"codes": codes, "names": list(self.shares.names), "shares": list(self.shares.shares)}
+        return {**drawn, "stratify": self.stratify}
+
+    @classmethod
+    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
+        """From `tensors` and `settings`."""
+        target, shifts = TargetProjection.of(tensors, provenance), tensors["shifts"]
+        codes = tuple(tuple(map(int, code)) for code in settings["codes"])
+        shares = Shares(codes, tuple(map(str, settings["names"])), tuple(map(float, settings["shares"])))
+        if shifts.shape != (len(codes), target.dim) or not shifts.isfinite().all():
+            raise InvalidInputError(f"shifts: expected finite {(len(codes), target.dim)}, got {tuple(shifts.shape)}")
+        return cls(target, shifts, shares, settings["stratify"], provenance)
+
+
+class Steer(Method):
+    """Give each image of a pipeline an attribute value, drawn from target shares.
+
+    Args:
+        shares: value -> share, such as {"female": 0.5, "male": 0.5}, or the column of a data set, whose shares are
+            taken; several sets: a list of one of these each, drawn independently, or combination -> share, such as
+            {"female/Black": 0.1, ...}. None: uniform.
+        push: how far from the middle of all values to go; 1 is where texts that name the value are.
+        stratify: where seeds are told, of this many images with consecutive seeds from a multiple of it on, and one
+            prompt, each value has its share to within one image. None: every image is drawn by itself.
+
+    Raises:
+        InvalidInputError: a value outside its range.
+    """
+
+    name, title, source, color = "steer", "a value drawn for each image", "this package", "#439894"
+    needs, has_lam, models = frozenset({Need.PAIRS, Need.VALUES}), True, False
+
+    def __init__(self, shares: AllShares | None = None, *, push: float = 1.0, stratify: int | None = None) -> None:
+        if stratify is not None and (isinstance(stratify, bool) or not isinstance(stratify, int) or stratify < 1):
+            raise InvalidInputError(f"stratify: expected a number of images, at least 1, or None, got {stratify!r}")
+        if not 0 <= push < float("inf"):
+            raise InvalidInputError(f"push: expected a number from 0 on, got {push}")
+        self.shares, self.push, self.stratify = shares, push, stratify
+
+    def check(self, problem: Problem) -> None:
+        """Refuse image-text models, prompt sets without values, and shares of other values."""
+        super().check(problem)
+        for prompt_set in problem.attributes:
+            value_groups(prompt_set)
+        self._shares(problem)
+
+    def _shares(self, problem: Problem) -> Shares:
+        return Shares.of([list(s.attributes) for s in problem.attributes], self.shares)
+
+    def fit(self, problem: Problem, role: str) -> Steering:
+        """The closed form and the shift of each combination: for each attribute, its component is that of its value."""
+        shares = self._shares(problem)
+        lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_PIPELINES
+        differences, weights, targets = [], [], []
+        for attribute, prompt_set in enumerate(problem.attributes):
+            means = _value_means(problem, prompt_set, role)
+            middle = means.mean(0)
+            rows = torch.stack([means[i] - means[j] for i, j in combinations(range(len(means)), 2)])
+            aims = (middle + self.push * (means - middle)) @ rows.T
+            differences.append(rows)
+            weights.append(torch.full((len(rows),), lam / len(rows), dtype=torch.float64))
+            targets.append(aims[[code[attribute] for code in shares.codes]])
+        solved = TargetProjection.solve(torch.cat(differences), torch.cat(weights))
+        origin = Provenance("steer", lam)
+        solved = replace(solved, plain=replace(solved.plain, provenance=origin))
+        return Steering(solved, solved.shift(torch.cat(targets, dim=1)), shares, self.stratify, origin)
+
+
+def _value_means(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
+    """(a, d) mean text of each value, over the groups that name every value: the same concepts for all."""
+    groups = value_groups(prompt_set)
+    problem.embed(chain.from_iterable(chain.from_iterable(groups)), role)  # in full batches
+    means = [torch.stack([problem.embed(texts, role).mean(0) for texts in group]) for group in groups]
+    return torch.stack(means).mean(0)
+
+
+def value_groups(prompt_set: PromptSet) -> list[list[tuple[str, ...]]]:
+    """The groups that have a prompt for every value, each sorted by value.
+
+    Raises:
+        PromptSetError: fewer than two values, or no such group.
+    """
+    sorted_groups = [list(prompt_set.by_value(group).values()) for group in prompt_set.groups]
+    complete = [group for group in sorted_groups if all(group)]
+    if len(prompt_set.attributes) < 2 or not complete:
+        raise PromptSetError(
+            f"prompt set {prompt_set.name!r}: expected words for two or more values, and groups with a prompt for "
+            f"each, got values {list(prompt_set.attributes)} and {len(complete)} such groups; add `attribute` words"
+        )
+    return complete
+
+
+register_method(Steer())

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import Progress
 from torch import Tensor, nn
 
 from vldebias.data import Embeddings, ImageData, Labels, Record
 from vldebias.data.cache import embed_images
 from vldebias.hosts.images import ImageEncoder, Pixels
+from vldebias.progress import SILENT
 
 DIM = 6
 
@@ -118,7 +118,7 @@ class Stream:
 
 def embed(data: Any, encoder: Counting, folder: Path, **options: Any) -> Embeddings:
     """Without a bar."""
-    return embed_images(data, encoder.encoder, folder, progress=Progress(disable=True), **options)
+    return embed_images(data, encoder.encoder, folder, progress=SILENT, **options)
 
 
 def naive(rows: Sequence[int], seed: int = 0) -> np.ndarray:

@@ -55,7 +55,7 @@ def embed_birds(folder: Path, seconds: float = 0.0) -> tuple[Embeddings, list[in
 def main(folder: str, seconds: str, summary: str = "") -> None:
     embeddings, batches = embed_birds(Path(folder), float(seconds))
     if summary:
-        from vldebias.data.embed_processes import processes
+        from vldebias.data.parallel import processes
 
         told: dict[str, Any] = {"batches": batches, "sum": float(embeddings.normalised().double().sum())}
         Path(f"{summary}.{processes().rank}").write_text(json.dumps(told))

@@ -18,13 +18,14 @@ from embed_parts import Counting, contents, embed, make_data, naive, shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bars
 
 from vldebias.data import Labels
-from vldebias.data import embed_run as run_module
+from vldebias.data import cache as run_module
 from vldebias.data.cache import cache_folder, default_cache_dir, embed_images
-from vldebias.data.embed_processes import Processes, processes
+from vldebias.data.parallel import Processes, processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.progress import SILENT, Progress
 
 
 @given(
@@ -331,23 +332,18 @@ def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / ".cache" / "vldebias"
     monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "mine"))
-    embed_images(make_data(2), Counting().encoder, progress=Progress(disable=True))
+    embed_images(make_data(2), Counting().encoder, progress=SILENT)
     assert len(shards(tmp_path / "mine")) == 1
-
-
-def bars() -> tuple[Progress, io.StringIO]:
-    text = io.StringIO()
-    return Progress(console=Console(file=text, width=40)), text
 
 
 def test_progress_counts_what_is_missing_and_says_what_was_found(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         embed(make_data(10), Counting(stop_at=7), tmp_path, shard_size=3, batch_size=1)
-    progress, text = bars()
-    with progress:
-        embed_images(make_data(10), Counting().encoder, tmp_path, shard_size=3, progress=progress)
+    text = io.StringIO()
+    bars = Bars(console=Console(file=text, width=40))
+    embed_images(make_data(10), Counting().encoder, tmp_path, shard_size=3, progress=Progress(bars))
     assert f"tiny/set test: 2 of 4 shards found in {shards(tmp_path)[0].parent}\n" in text.getvalue()
-    assert [(task.description, task.completed, task.total) for task in progress.tasks] == [("tiny/set test", 4, 4)]
+    assert [(task.description, task.completed, task.total) for task in bars.tasks] == [("tiny/set test", 4, 4)]
 
 
 def test_without_a_bar_it_makes_one_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.data import ImageStream
-from vldebias.data import embed_run as run_module
-from vldebias.data.embed_processes import Processes
+from vldebias.data import cache as run_module
+from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from data_folders import ATTRIBUTES, celeba_csv, celeba_txt, celeba_values, picture, save
 
-from vldebias.data.celeba import open_celeba
+from vldebias.data.sources import open_celeba
 from vldebias.errors import InvalidInputError
 
 N = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from vldebias.data.decoding import decode
+from vldebias.data.pictures import decode
+from vldebias.errors import InvalidInputError
 
 
 def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int, ...]:
@@ -116,6 +118,44 @@ def bomb(width: int, height: int) -> bytes:
 def test_a_decompression_bomb_is_refused() -> None:
     with pytest.raises(OSError, match="DecompressionBombError"):
         decode(bomb(60_000, 60_000))
+
+
+def test_the_header_is_asked_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)  # restored afterwards
+    content = as_bytes(picture(0, (20, 10)))
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(OSError, match=r"200 pixels, expected at most 199; shrink it$"):
+        decode(tmp_path / "a.png", max_pixels=199)
+    assert decode(content, max_pixels=200).size == (20, 10)
+    monkeypatch.setenv("VLDEBIAS_MAX_PIXELS", "199")
+    with pytest.raises(OSError, match="200 pixels, expected at most 199; shrink it, or set VLDEBIAS_MAX_PIXELS"):
+        decode(content)
+    monkeypatch.setenv("VLDEBIAS_MAX_PIXELS", "many")
+    with pytest.raises(InvalidInputError, match="VLDEBIAS_MAX_PIXELS: expected a number of pixels, got 'many'"):
+        decode(content)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)
+    monkeypatch.setenv("VLDEBIAS_MAX_PIXELS", "200")
+    assert decode(content).size == (20, 10)  # more than twice what Pillow would take
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_picture_of_13000_by_13000_takes_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match="169,000,000 pixels, expected at most 89,478,485"):
+            decode(bomb(13_000, 13_000))
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pointer_of_git_lfs_has_a_sentence_of_its_own(tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / "a.jpg").write_bytes(pointer)
+    for source in (pointer, tmp_path / "a.jpg"):
+        with pytest.raises(OSError, match="a pointer of Git LFS in the place of the picture; run `git lfs pull` there"):
+            decode(source)
 
 
 @settings(max_examples=60, deadline=None)

@@ -83,3 +83,26 @@ def test_columns_by_name() -> None:
     with pytest.raises(InvalidInputError, match=r"no column 'gender'; there are \['parity'\]"):
         make().column("gender")
     assert replace(make(), captions=())[[0]].captions == ()
+
+
+def test_arrays_lists_and_tensors_make_embeddings() -> None:
+    labels = {"gender": np.array(["f", "m"]), "age": torch.tensor([30, 4]), "smiling": [True, False]}
+    found = Embeddings.of(torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"])
+    assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
+    assert (found.ids, found.captions) == (("0", "1"), ("a", "b"))
+    assert found.column("gender").names == ("f", "m")
+    assert found.column("age").names == ("4", "30")
+    assert found.column("smiling").codes.tolist() == [1, 0]
+    assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
+
+
+def test_what_makes_no_embeddings_is_refused_with_the_name_of_the_column() -> None:
+    with pytest.raises(InvalidInputError, match=r"features: expected floats \(n, d\), got \(3,\) of float64"):
+        Embeddings.of([1, 2, 3])
+    for features in ("a folder", [[1.0], [1.0, 2.0]], [["a"]], None, {}):
+        with pytest.raises(InvalidInputError, match=r"features: expected (floats|numbers) \(n, d\), got "):
+            Embeddings.of(features)
+    with pytest.raises(InvalidInputError, match=r"labels\['age'\]: expected strings or integers, got float64"):
+        Embeddings.of(np.eye(2), {"age": [0.5, 1]})
+    with pytest.raises(InvalidInputError, match=r"expected 2 rows in every column, got {'age': 1}"):
+        Embeddings.of(np.eye(2), {"age": [1]})

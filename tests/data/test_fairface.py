@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from data_folders import fairface, save
 
-from vldebias.data.fairface import AGES, RACES, open_fairface
+from vldebias.data.sources import AGES, RACES, open_fairface
 from vldebias.errors import InvalidInputError
 
 VAL = [("3-9", "Male", "East Asian"), ("more than 70", "Female", "Black"), ("50-59", "Female", "Latino_Hispanic")]

@@ -11,8 +11,8 @@ import pytest
 from data_folders import as_bytes, picture, save
 
 from vldebias.data import ImageData, ImageStream, open_data
-from vldebias.data.files import fingerprint_files
 from vldebias.data.huggingface import _features, open_huggingface
+from vldebias.data.pictures import fingerprint_files
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from data_folders import as_bytes, picture
 
-from vldebias.data import ImageData, open_data
-from vldebias.data.huggingface_columns import caption_column, cell_of, image_column
-from vldebias.data.huggingface_files import expand_braces, source_of, title_of
-from vldebias.data.images import ImageStream
+from vldebias.data import ImageData, ImageStream, open_data
+from vldebias.data.huggingface import caption_column, cell_of, expand_braces, image_column, source_of, title_of
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,3 +90,47 @@ def test_cross_needs_labels_of_one_length() -> None:
 
 def test_repr_counts() -> None:
     assert repr(Labels.of(["a", None, "a"])) == "Labels(3 rows, {'a': 2}, 1 unknown)"
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "codes"),
+    [
+        (["f", "", "m"], ("f", "m"), [0, -1, 1]),
+        (np.array(["f", "", "m"]), ("f", "m"), [0, -1, 1]),
+        (np.array([b"f", b"\xc3\xbc"]), ("f", "ü"), [0, 1]),
+        (["f", None, float("nan")], ("f",), [0, -1, -1]),
+        ([10, 2, -1], ("2", "10"), [1, 0, -1]),
+        ([10, 2, None], ("2", "10"), [1, 0, -1]),
+        (torch.tensor([3, 1, 3], dtype=torch.uint8), ("1", "3"), [1, 0, 1]),
+        (torch.tensor([1.0, 0.0, float("nan")], requires_grad=True), ("0", "1"), [1, 0, -1]),
+        ((True, False), ("no", "yes"), [1, 0]),
+        (pandas.Series(["f", None], dtype="string"), ("f",), [0, -1]),
+        (pandas.Series(["m", "f"], dtype="category"), ("f", "m"), [1, 0]),
+        ([], (), []),
+        (Labels.of(["x"]), ("x",), [0]),
+    ],
+)
+def test_columns_as_people_have_them(column: object, names: tuple[str, ...], codes: list[int]) -> None:
+    labels = Labels.of_array(column)
+    assert (labels.names, labels.codes.tolist()) == (names, codes)
+
+
+@pytest.mark.parametrize(
+    ("column", "match"),
+    [
+        ([0.5, 1.0], "expected strings or integers, got float64"),
+        ([np.inf], "expected strings or integers, got float64"),
+        (np.zeros((2, 2)), r"expected strings or integers \(n,\), got \(2, 2\) of float64"),
+        ("female", r"expected strings or integers \(n,\), got \(\)"),
+        ([b"\xff"], "expected strings or bytes of UTF-8, got b'.xff'"),
+    ],
+)
+def test_columns_that_are_no_labels_are_refused(column: object, match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        Labels.of_array(column)
+
+
+def test_whole_numbers_may_index_names() -> None:
+    assert back(Labels.of_array([1, 0, -1], ["a", "b"])) == ["b", "a", None]
+    with pytest.raises(InvalidInputError, match=r"got \[2\]"):
+        Labels.of_array([2], ["a", "b"])

@@ -11,7 +11,7 @@ import pytest
 from data_folders import picture, save
 from pyarrow import parquet
 
-from vldebias.data.manifest import open_manifest
+from vldebias.data.sources import open_manifest
 from vldebias.errors import InvalidInputError
 
 ROWS = [

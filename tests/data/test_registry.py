@@ -10,8 +10,8 @@ import pytest
 from data_folders import celeba_txt, celeba_values, fairface, save, waterbirds
 
 from vldebias.data import DataSource, data_source, list_data, open_data, register_data
-from vldebias.data.files import file_images
-from vldebias.data.registry import _SOURCES
+from vldebias.data.pictures import file_images
+from vldebias.data.sources import _SOURCES
 from vldebias.errors import InvalidInputError
 
 NAMES = ["celeba", "fairface", "huggingface", "manifest", "utkface", "waterbirds"]

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.data.embed_rows import prefetch
-from vldebias.data.store import Notes, Shard, ShardStore, write_atomically
+from vldebias.data.parallel import prefetch
+from vldebias.data.store import Notes, Shard, ShardStore
 
 
 def make_shard(index: int = 0, dtype: torch.dtype = torch.float16) -> Shard:
@@ -49,34 +49,6 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ShardStore(tmp_path / folder, 3, {"z": 1, "a": 2}).write(0, make_shard())
         written.append([path.read_bytes() for path in sorted((tmp_path / folder).iterdir())])
     assert written[0] == written[1]
-
-
-def test_a_move_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_move(source: str, target: Path) -> None:
-        raise OSError("no move today")
-
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    monkeypatch.setattr(os, "replace", no_move)
-    with pytest.raises(OSError, match="no move today"):
-        write_atomically(path, b"new")
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]
-
-
-def test_a_file_appears_complete_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The move is the last step but the sync of the folder, and what it moves is all there and on the disk."""
-    steps: list[str] = []
-    move, sync = os.replace, os.fsync
-
-    def spy_move(source: str, target: Path) -> None:
-        steps.append(f"move {Path(source).read_bytes().decode()}")
-        move(source, target)
-
-    monkeypatch.setattr(os, "replace", spy_move)
-    monkeypatch.setattr(os, "fsync", lambda handle: (steps.append("sync"), sync(handle))[1])
-    write_atomically(tmp_path / "file", b"content")
-    assert steps == ["sync", "move content", "sync"]
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_later(tmp_path: Path) -> None:

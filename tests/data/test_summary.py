@@ -23,7 +23,7 @@ from vldebias.data import (
     group_counts,
     open_data,
 )
-from vldebias.data.files import file_images
+from vldebias.data.pictures import file_images
 from vldebias.errors import InvalidInputError
 
 ROWS = [(0, 2, 0), (0, 2, 1), (1, 2, 0), (0, 2, 0)]

@@ -9,8 +9,7 @@ from data_folders import save
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vldebias.data.fairface import AGES
-from vldebias.data.utkface import open_utkface
+from vldebias.data.sources import AGES, open_utkface
 from vldebias.errors import InvalidInputError
 
 GOOD = [

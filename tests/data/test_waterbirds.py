@@ -9,7 +9,7 @@ import pytest
 from data_folders import picture, waterbirds
 
 from vldebias.data import group_counts
-from vldebias.data.waterbirds import open_waterbirds
+from vldebias.data.sources import open_waterbirds
 from vldebias.errors import InvalidInputError
 
 ROWS = [*product((0, 1), (0, 1, 2), (0, 1)), (0, 2, 0)]  # (y, split, place)

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from vldebias.data.embed_rows import DTYPES, How
-from vldebias.data.embed_run import EmbedRun
+from vldebias.data.dataset import ImageData, ImageStream, Labels, Record
 from vldebias.data.embeddings import Embeddings
-from vldebias.data.images import ImageData, ImageStream
-from vldebias.data.store import ShardStore
+from vldebias.data.parallel import prefetch, processes
+from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.errors import InvalidInputError
+from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from vldebias.hosts.images import ImageEncoder
+    from vldebias.hosts.images import ImageEncoder, Pixels
 
 __all__ = ["cache_folder", "default_cache_dir", "embed_images"]
 
 FORMAT = 1
 VARIABLE = "VLDEBIAS_CACHE"
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone, no file handles
+_MANY = 16  # where not one of at least so many images can be read, the drive is gone and not the images
 
 
 def default_cache_dir() -> Path:
@@ -74,7 +74,7 @@ def embed_images(
         workers: threads that read and prepare images ahead of the model; 0 reads between the batches.
         strict: stop at the first image that cannot be read. Default: count, list in `about["skipped"]` and go on.
         read_only: compute and write nothing; what is missing or damaged is an error.
-        progress: a running bar to add to; default: one of its own on stderr.
+        progress: where to show how far it is; default: on stderr.
 
     Returns:
         Embeddings, features as stored, mapped into memory where they are one shard. `about` says what they are of:
@@ -85,19 +85,38 @@ def embed_images(
         InvalidInputError: an unreadable image where strict, no readable image, a stream in several processes, features
             that are not finite, a cache that is not complete where `read_only`.
     """
-    _check(data, dtype, shard_size, batch_size, workers)
+    if not isinstance(data, (ImageData, ImageStream)):
+        raise InvalidInputError(f"data: expected an ImageData or an ImageStream, got {type(data).__name__}")
+    if dtype not in DTYPES:
+        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    for name, value, least in (("shard_size", shard_size, 1), ("batch_size", batch_size, 1), ("workers", workers, 0)):
+        if not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    if isinstance(data, ImageData) and not len(data):
+        raise InvalidInputError(f"{data.name}: expected at least one image, got none")
     folder = cache_folder(data, encoder, cache_dir, dtype=dtype, shard_size=shard_size)
-    about = _about(data, encoder, dtype)
+    about = {
+        "data": data.name,
+        "split": data.split,
+        "data_fingerprint": data.fingerprint,
+        "model": encoder.name,
+        "fingerprint": encoder.fingerprint,
+        "preprocessing": encoder.preprocessing,
+        "dtype": dtype,
+    }
     store = ShardStore(folder, shard_size, about | {"shard_size": shard_size}, read_only=read_only)
-    how = How(encoder, dtype, batch_size, workers, strict)
-    with _shown(progress, folder) as bars:
-        run = EmbedRun(store, how, f"{data.name} {data.split}", bars)
-        found = run.data(data) if isinstance(data, ImageData) else run.stream(data)
-    skipped = found.about["skipped"]
-    if not len(found):
+    with progress or Progress.on() as display:
+        run = _Run(store, encoder, dtype, batch_size, workers, strict, f"{data.name} {data.split}", display)
+        try:
+            embeddings = run.data(data) if isinstance(data, ImageData) else run.stream(data)
+        except KeyboardInterrupt:
+            display.say(f"Interrupted. Complete shards are kept in {folder}: the same command goes on from them.")
+            raise
+    skipped = embeddings.about["skipped"]
+    if not len(embeddings):
         raise InvalidInputError(f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}")
     source = {"cache": str(folder), "source": json.loads(json.dumps(dict(data.about), default=str))}
-    return replace(found, about={**about, **found.about, **source})
+    return replace(embeddings, about={**about, **embeddings.about, **source})
 
 
 def cache_folder(
@@ -123,40 +142,207 @@ def cache_folder(
     return (Path(cache_dir) if cache_dir is not None else default_cache_dir()) / f"{readable}-{digest}"
 
 
-def _check(data: Any, dtype: str, shard_size: int, batch_size: int, workers: int) -> None:
-    if not isinstance(data, (ImageData, ImageStream)):
-        raise InvalidInputError(f"data: expected an ImageData or an ImageStream, got {type(data).__name__}")
-    if dtype not in DTYPES:
-        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
-    for name, value, least in (("shard_size", shard_size, 1), ("batch_size", batch_size, 1), ("workers", workers, 0)):
-        if not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-    if isinstance(data, ImageData) and not len(data):
-        raise InvalidInputError(f"{data.name}: expected at least one image, got none")
+# ---- a run over the shards ---------------------------------------------------------------------------------
 
 
-def _about(data: ImageData | ImageStream, encoder: ImageEncoder, dtype: str) -> dict[str, Any]:
-    return {
-        "data": data.name,
-        "split": data.split,
-        "data_fingerprint": data.fingerprint,
-        "model": encoder.name,
-        "fingerprint": encoder.fingerprint,
-        "preprocessing": encoder.preprocessing,
-        "dtype": dtype,
-    }
+@dataclass(frozen=True)
+class _Run:
+    """Embeds one data set into one store: the shards that are there, the missing ones computed, all of them joined."""
 
+    store: ShardStore
+    encoder: ImageEncoder
+    dtype: str
+    batch_size: int
+    workers: int
+    strict: bool
+    title: str
+    progress: Progress
 
-@contextmanager
-def _shown(progress: Progress | None, folder: Path) -> Iterator[Progress]:
-    """The given bars, or new ones on stderr; Ctrl-C is told what it leaves."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    own = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
-    with nullcontext(progress) if progress is not None else own as bars:
-        try:
-            yield bars
-        except KeyboardInterrupt:
-            bars.console.print(
-                f"Interrupted. Complete shards are kept in {folder}: the same command goes on from them."
+    def data(self, data: ImageData) -> Embeddings:
+        """Process 0 looks what is missing, all of them share that work, and each returns everything."""
+        group, size = processes(), self.store.shard_size
+        shards = range(-(-len(data) // size))
+        missing = group.share([i for i in shards if self._read(i) is None] if group.rank == 0 else None)
+        progress = SILENT if group.rank else self.progress
+        self._say(progress, len(shards) - len(missing), len(shards))
+        missing = missing[group.rank :: group.world]
+        total = sum(min(size, len(data) - index * size) for index in missing)
+        with (progress if total else SILENT).bar(self.title, total) as bar:
+            for index in missing:
+                if self._read(index) is None:  # another run may have written it in the meantime
+                    places = range(index * size, min((index + 1) * size, len(data)))
+                    self._compute(index, (Record(data.ids[i], partial(data.read, i)) for i in places), bar.advance)
+        group.wait()
+        features, kept, notes = self._join(shards, len(data))
+        return Embeddings(
+            features,
+            tuple(data.ids[i] for i in kept),
+            {column: labels[kept] for column, labels in data.labels.items()},
+            tuple(data.captions[i] for i in kept) if data.captions else (),
+            _seen(notes),
+        )
+
+    def stream(self, data: ImageStream) -> Embeddings:
+        """Shard after shard; the stream is opened where the first missing one begins, and again after a gap."""
+        group = processes()
+        if group.world > 1:
+            raise InvalidInputError(
+                f"{data.name}: a stream is embedded by one process, got {group.world}; start it without several "
+                "processes, or use the data set without streaming"
             )
-            raise
+        size, next_record, there, images = self.store.shard_size, -1, 0, 0
+        records: Iterator[Record] = iter(())
+        with self.progress.bar(self.title) as bar:
+            for index in count():
+                shard = self._read(index)
+                if shard is None:
+                    if next_record != index * size:
+                        records = data.records(index * size)
+                    shard = self._compute(index, islice(records, size), bar.advance, stream=True)
+                    next_record = (index + 1) * size
+                else:
+                    there += 1
+                images += shard.notes.count
+                if shard.notes.last:
+                    break
+        self._say(self.progress, there, index + 1)
+        features, _, notes = self._join(range(index + 1), images)
+        columns = dict.fromkeys(column for one in notes for column in one.labels)
+        captions = [caption or "" for one in notes for caption in one.captions]
+        labels = {}
+        for column in columns:  # one that a shard lacks is unknown there
+            values = [value for one in notes for value in one.labels.get(column, [None] * len(one.ids))]
+            labels[column] = Labels.of(values, data.names.get(column) or None)
+        ids = tuple(name for one in notes for name in one.ids)
+        return Embeddings(features, ids, labels, tuple(captions) if any(captions) else (), _seen(notes))
+
+    def _say(self, progress: Progress, there: int, total: int) -> None:
+        progress.say(f"{self.title}: {there} of {total} shards found in {self.store.folder}")
+
+    def _read(self, index: int) -> Shard | None:
+        shard = self.store.read(index)
+        if shard is not None and self.strict and shard.notes.skipped:
+            name, reason = shard.notes.skipped[0]
+            raise InvalidInputError(
+                f"image {name!r} could not be read ({reason}) when {self.store.path(index)} was written; repair the "
+                "image and delete that file, or run without strict"
+            )
+        return shard
+
+    def _compute(
+        self, index: int, records: Iterable[Record], advance: Callable[[], None], *, stream: bool = False
+    ) -> Shard:
+        """Embed and write a shard; the batches start anew here, so that a shard never depends on another.
+
+        Of the records of a stream all but the image is kept beside the features.
+
+        Raises:
+            InvalidInputError: an image that cannot be read where `strict`, many of which none can be read, features
+                that are not finite, a store that is only read.
+            OSError: the fault of the machine and not of an image.
+        """
+        if self.store.read_only:
+            raise InvalidInputError(
+                f"{self.store.path(index)}: this shard is not in the cache; run once without read_only to compute it"
+            )
+        start, images = index * self.store.shard_size, 0
+        rows: list[int] = []
+        kept: list[tuple[str, Mapping[str, str | None], str | None]] = []
+        skipped: list[list[str]] = []
+        parts: list[Tensor] = []
+        batch: list[tuple[str, Pixels]] = []
+        loaded = prefetch(records, lambda record: (record, self._load(record)), self.workers, 2 * self.batch_size)
+        for record, pixels in loaded:
+            if not isinstance(pixels, str):
+                rows.append(start + images)
+                kept.append((record.id, record.labels, record.caption))
+                batch.append((record.id, pixels))
+            elif self.strict:
+                raise InvalidInputError(
+                    f"image {record.id!r} cannot be read ({pixels}); repair or remove it, or run without strict to "
+                    "count and skip such images"
+                )
+            else:
+                skipped.append([record.id, pixels])
+            if len(batch) == self.batch_size:
+                parts.append(self._features(batch))
+                batch.clear()
+            images += 1
+            advance()
+        if batch:
+            parts.append(self._features(batch))
+        if len(skipped) >= _MANY and not rows:
+            (first, reason), (last, _) = skipped[0], skipped[-1]
+            raise InvalidInputError(
+                f"none of the {len(skipped)} images from {first!r} to {last!r} can be read ({reason}); expected "
+                "images there: is the drive connected, is the root right?"
+            )
+        notes = Notes(start, images, skipped)
+        if stream:
+            columns = dict.fromkeys(column for _, labels, _ in kept for column in labels)
+            notes = replace(
+                notes,
+                last=images < self.store.shard_size,
+                ids=[name for name, _, _ in kept],
+                labels={column: [labels.get(column) for _, labels, _ in kept] for column in columns},
+                captions=[caption for _, _, caption in kept],
+            )
+        features = torch.cat(parts) if parts else torch.empty(0, 0, dtype=DTYPES[self.dtype])
+        shard = Shard(features, torch.tensor(rows, dtype=torch.int64), notes)
+        self.store.write(index, shard)
+        return shard
+
+    def _join(self, shards: Sequence[int], capacity: int) -> tuple[NDArray[Any], NDArray[np.int64], list[Notes]]:
+        """Features, their rows, and the notes of all shards: mapped if it is one, else copied once, one by one."""
+        notes, rows, joined, end = [], [], torch.empty(0, 0), 0
+        for index in shards:
+            shard = self.store.read(index)
+            if shard is None:
+                raise InvalidInputError(
+                    f"{self.store.path(index)}: expected this shard now that all processes have finished, but it is "
+                    "not there; all of them need the same cache folder, and nothing else may delete from it. Run again"
+                )
+            notes.append(shard.notes)
+            rows.append(shard.rows.numpy())
+            features = shard.features
+            if len(shards) == 1:
+                joined, end = features, len(features)
+            elif len(features):
+                if not end:
+                    joined = torch.empty(capacity, features.shape[1], dtype=features.dtype)
+                joined[end : end + len(features)] = features
+                end += len(features)
+        joined = joined[:end]  # numpy knows no bfloat16
+        array = (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy()
+        return array, np.concatenate(rows), notes
+
+    def _load(self, record: Record) -> Pixels | str:
+        """The pixels, or why the image cannot be read."""
+        try:
+            image = record.read()
+        except OSError as error:
+            if error.errno not in _OF_THE_IMAGE:
+                raise
+            # Without paths and addresses, which differ between two runs that are otherwise the same.
+            reason = error.strerror or re.sub(r" at 0x[0-9a-f]+", "", str(error))
+            return f"{type(error).__name__}: {reason}"
+        return self.encoder.prepare(image)
+
+    def _features(self, batch: list[tuple[str, Pixels]]) -> Tensor:
+        """Features (b, d) in the precision of the cache."""
+        stored = self.encoder.embed([pixels for _, pixels in batch]).to(DTYPES[self.dtype])
+        bad = ~torch.isfinite(stored).all(dim=1)
+        if bad.any():
+            first = batch[int(bad.nonzero()[0])][0]
+            raise InvalidInputError(
+                f"{self.encoder.name}: the features of {int(bad.sum())} images, such as {first!r}, are not finite "
+                f"as {self.dtype}; expected finite ones: choose dtype 'bfloat16' or 'float32', or run the model in "
+                "float32"
+            )
+        return stored
+
+
+def _seen(notes: Sequence[Notes]) -> dict[str, Any]:
+    """How many images there were, and which could not be read."""
+    skipped = [{"id": name, "reason": reason} for one in notes for name, reason in one.skipped]
+    return {"images": sum(one.count for one in notes), "skipped": skipped}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import time
-import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError, warn
+from vldebias.files import write_atomically
 
-__all__ = ["Notes", "Shard", "ShardStore", "write_atomically"]
+__all__ = ["Notes", "Shard", "ShardStore"]
 
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
 _STALE = 3600.0  # seconds after which a half-written file belongs to a run that is no more
@@ -53,10 +53,6 @@ class Shard:
     notes: Notes
 
 
-class _CorruptShardError(Exception):
-    """Why a shard cannot be trusted."""
-
-
 class ShardStore:
     """The shards of one data set under one encoder, in one folder.
 
@@ -76,8 +72,10 @@ class ShardStore:
         self.read_only = read_only
         self._about = dict(about)
         self._checked: set[tuple[int, int, int]] = set()
-        if not read_only:
-            self._remove_stale()
+        for path in [] if read_only else self.folder.glob("*.partial"):
+            with suppress(FileNotFoundError):  # another run was faster
+                if time.time() - path.stat().st_mtime > _STALE:
+                    path.unlink()
 
     def path(self, index: int) -> Path:
         """Where shard `index` is or will be."""
@@ -89,89 +87,42 @@ class ShardStore:
         Raises:
             InvalidInputError: a bad shard in a store that is only read.
         """
-        path = self.path(index)
+        path, damage = self.path(index), ""
         try:
-            found = path.stat()
-            version = (index, found.st_mtime_ns, found.st_size)
-            shard = _load(path, check=version not in self._checked)
-            if shard.notes.start != index * self.shard_size or shard.notes.count > self.shard_size:
-                raise _CorruptShardError(f"it holds the rows from {shard.notes.start} on")
+            status = path.stat()
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})[_ENTRY])
+                digest = header.pop("digest")
+                shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), Notes(**header))
+            version = (index, status.st_mtime_ns, status.st_size)
+            if version not in self._checked and _digest(shard) != digest:
+                damage = "its checksum does not fit"
+            elif shard.notes.start != index * self.shard_size or shard.notes.count > self.shard_size:
+                damage = f"it holds the rows from {shard.notes.start} on"
         except FileNotFoundError:
             return None
-        except _CorruptShardError as error:
-            self._set_aside(path, str(error))
-            return None
-        self._checked.add(version)
-        return shard
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            damage = f"{type(error).__name__}: {error}"
+        if not damage:
+            self._checked.add(version)
+            return shard
+        damage = f"{path}: this shard of the embedding cache is damaged ({damage})"
+        if self.read_only:
+            raise InvalidInputError(f"{damage}; run without read_only to compute it again")
+        aside = path.with_name(f"{path.name}.corrupt")
+        with suppress(FileNotFoundError):  # another run was faster
+            os.replace(path, aside)
+            warn(f"{damage}; set aside as {aside.name} and computed again")
+        return None
 
     def write(self, index: int, shard: Shard) -> None:
         """Put shard `index` in place, complete and synced."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         card = self.folder / "cache.json"
         if not card.exists():
-            write_atomically(card, (json.dumps(self._about, indent=1, sort_keys=True) + "\n").encode())
+            write_atomically(card, json.dumps(self._about, indent=1, sort_keys=True) + "\n")
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
-        told = {**asdict(shard.notes), "digest": _digest(shard)}
-        write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(told, sort_keys=True)}))
-
-    def _set_aside(self, path: Path, reason: str) -> None:
-        told = f"{path}: this shard of the embedding cache is damaged ({reason})"
-        if self.read_only:
-            raise InvalidInputError(f"{told}; run without read_only to compute it again")
-        aside = path.with_name(f"{path.name}.corrupt")
-        try:
-            os.replace(path, aside)
-        except FileNotFoundError:
-            return  # another run was faster
-        warnings.warn(f"{told}; set aside as {aside.name} and computed again", VldebiasWarning, stacklevel=2)
-
-    def _remove_stale(self) -> None:
-        for path in self.folder.glob("*.partial"):
-            try:
-                if time.time() - path.stat().st_mtime > _STALE:
-                    path.unlink()
-            except FileNotFoundError:
-                continue  # another run was faster
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """`content` under `path` in one move, and on the disk when this returns."""
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(partial, 0o644)  # mkstemp keeps others out; a cache is shared
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the move survives a loss of power; some systems cannot open a folder."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _load(path: Path, *, check: bool) -> Shard:
-    try:
-        with safe_open(path, framework="pt") as file:
-            told = json.loads((file.metadata() or {})[_ENTRY])
-            digest = told.pop("digest")
-            shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), Notes(**told))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise _CorruptShardError(f"{type(error).__name__}: {error}") from None
-    if check and _digest(shard) != digest:
-        raise _CorruptShardError("its checksum does not fit")
-    return shard
+        header = {**asdict(shard.notes), "digest": _digest(shard)}
+        write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(header, sort_keys=True)}))
 
 
 def _digest(shard: Shard) -> str:

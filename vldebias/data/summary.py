@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from itertools import combinations, islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from vldebias.data.images import ImageData, ImageStream
-from vldebias.data.labels import Labels, cross
+from vldebias.data.dataset import Columns, ImageData, ImageStream, Labels, cross
 from vldebias.errors import InvalidInputError
+from vldebias.progress import SILENT, Progress
 
 __all__ = ["check_images", "describe", "group_counts"]
 
@@ -24,15 +24,7 @@ _AHEAD = 256  # images that are read at once
 Read = Callable[[], Image.Image]
 
 
-class _Labelled(Protocol):
-    """ImageData or Embeddings."""
-
-    @property
-    def labels(self) -> Mapping[str, Labels]: ...
-    def column(self, name: str) -> Labels: ...
-
-
-def group_counts(data: _Labelled, *columns: str) -> dict[str, int]:
+def group_counts(data: Columns, *columns: str) -> dict[str, int]:
     """Rows of every group, such as {"landbird/land": 3498, ...}; rows with an unknown label are in no group.
 
     Of the training split these are the weights of the reweighted average (Sagawa et al., 2020).
@@ -81,25 +73,21 @@ def _gone_through(stream: ImageStream) -> ImageData:
     for row in stream.records():
         for column in row.labels:
             values.setdefault(column, [None] * len(ids))
-        for column, found in values.items():
-            found.append(row.labels.get(column))
+        for column, cells in values.items():
+            cells.append(row.labels.get(column))
         ids.append(row.id)
         captions.append(row.caption or "")
-    labels = {column: Labels.of(found, stream.names.get(column)) for column, found in values.items()}
+    labels = {column: Labels.of(cells, stream.names.get(column)) for column, cells in values.items()}
     return ImageData(
         name=stream.name,
         split=stream.split,
         ids=tuple(ids),
-        read=_no_image,
+        read=lambda index: next(stream.records(index)).read(),
         labels=labels,
         fingerprint=lambda: stream.fingerprint,
         captions=tuple(captions),
         about=stream.about,
     )
-
-
-def _no_image(index: int) -> Image.Image:
-    raise OSError("the images of a stream are read from its records")
 
 
 def _counted(labels: Labels) -> dict[str, Any]:
@@ -122,42 +110,28 @@ def check_images(
     """
     if sample is not None and sample < 1:
         raise InvalidInputError(f"check_images: expected a positive sample, got {sample}")
-    rows, total = _rows(data, sample, seed)
-    with _bar(total, progress) as advance, ThreadPoolExecutor() as pool:
-        bad = []
+    rows: Iterator[tuple[str, Read]]
+    total: int | None
+    if isinstance(data, ImageData):
+        index = np.arange(len(data))
+        if sample is not None and sample < len(data):
+            index = np.sort(np.random.default_rng(seed).choice(index, sample, replace=False))
+        rows, total = ((data.ids[i], partial(data.read, i)) for i in index.tolist()), len(index)
+    else:
+        rows, total = ((record.id, record.read) for record in islice(data.records(), sample)), sample
+
+    def reason(row: tuple[str, Read]) -> str | None:
+        try:
+            row[1]()
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
+
+    display = Progress.on() if progress else SILENT
+    bad: list[tuple[str, str]] = []
+    with display, display.bar("checking images", total) as bar, ThreadPoolExecutor() as pool:
         while block := list(islice(rows, _AHEAD)):
-            reasons = pool.map(_reason, (read for _, read in block))
-            bad += [(name, reason) for (name, _), reason in zip(block, reasons, strict=True) if reason is not None]
-            advance(len(block))
+            reasons = zip(block, pool.map(reason, block), strict=True)
+            bad += [(name, why) for (name, _), why in reasons if why is not None]
+            bar.advance(len(block))
     return bad
-
-
-def _rows(
-    data: ImageData | ImageStream, sample: int | None, seed: int
-) -> tuple[Iterator[tuple[str, Read]], int | None]:
-    if not isinstance(data, ImageData):
-        return ((record.id, record.read) for record in islice(data.records(), sample)), sample
-    index = np.arange(len(data))
-    if sample is not None and sample < len(data):
-        index = np.sort(np.random.default_rng(seed).choice(index, sample, replace=False))
-    return ((data.ids[i], lambda i=i: data.read(i)) for i in index.tolist()), len(index)
-
-
-def _reason(read: Read) -> str | None:
-    try:
-        read()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-@contextmanager
-def _bar(total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
-    """Gives advance(n), which moves a bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("checking images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda n: progress.advance(task, n)

@@ -3,148 +3,165 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vldebias.data.labels import UNKNOWN, Labels
+from vldebias.data.dataset import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
+from vldebias.files import SHIELDED
 
-__all__ = ["Names", "column_of", "integers", "labels_of", "read_table", "texts_of"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ColumnNames", "Names", "column_of", "integers", "labels_of", "mapped_columns", "read_table", "texts_of"]
 
 # Names of a column in their order, or value in the table -> name; None for the values that occur, sorted.
 Names = Sequence[str] | Mapping[str, str] | None
+# Columns that become labels: their names, or name here -> name in the table.
+ColumnNames = Sequence[str] | Mapping[str, str]
 
 _MOST_NAMES = 1000  # more names than this on more than half of the rows are no labels but ids or captions
+_ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 
 
 def read_table(path: Path) -> pa.Table:
-    """A table from a .csv, .tsv, .parquet, .jsonl or .ndjson file; csv columns are texts as they stand, "01" included.
+    """A table from a .csv, .tsv, .parquet, .jsonl or .ndjson file.
+
+    Columns of csv are texts as they stand, "01" included, but for the apostrophe that keeps a spreadsheet from running
+    a cell (`files.shielded`). Nested objects of jsonl become columns with a dot:
+    {"labels": {"gender": ...}} is "labels.gender".
 
     Raises:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
     """
-    readers: dict[str, Callable[[Path], pa.Table]] = {
-        ".csv": lambda p: _read_csv(p, ","),
-        ".tsv": lambda p: _read_csv(p, "\t"),
-        ".parquet": _read_parquet,
-        ".jsonl": _read_json,
-        ".ndjson": _read_json,
-    }
-    if path.suffix.lower() not in readers:
-        raise InvalidInputError(f"{path}: expected a file ending in {', '.join(readers)}, got {path.suffix!r}")
+    import pyarrow as pa
+
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise InvalidInputError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}, got {path.suffix!r}")
     if not path.is_file():
         raise InvalidInputError(f"{path}: there is no such file")
     try:
-        return readers[path.suffix.lower()](path)
-    except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInputError(f"{path}: cannot be read as {path.suffix[1:].lower()}: {error}") from error
+        if ending == ".parquet":
+            from pyarrow import parquet
+
+            table = parquet.read_table(path)
+        else:
+            table = _read_json(path) if ending in (".jsonl", ".ndjson") else _read_csv(path, ending)
+        table.validate(full=True)  # such as texts that are no UTF-8
+        return table.rename_columns(table.column_names)  # raises here where a name is none
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
-def _read_csv(path: Path, delimiter: str) -> pa.Table:
+def _read_csv(path: Path, ending: str) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import compute
     from pyarrow import csv as arrow
 
+    delimiter = "," if ending == ".csv" else "\t"
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file, delimiter=delimiter), [])
     if not header:
         raise InvalidInputError(f"{path}: is empty; expected a first line with the names of the columns")
     if len(set(header)) != len(header):
         raise InvalidInputError(f"{path}: a column stands twice in the first line: {header}")
-    return arrow.read_csv(
+    table = arrow.read_csv(
         path,
         parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=arrow.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
     )
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    from pyarrow import parquet
-
-    return parquet.read_table(path)
+    texts = [compute.replace_substring_regex(column, pattern=SHIELDED, replacement=r"\1") for column in table.columns]
+    return pa.table(texts, names=table.column_names)
 
 
 def _read_json(path: Path) -> pa.Table:
-    """Nested objects become columns with a dot: {"labels": {"gender": ...}} is "labels.gender"."""
     from pyarrow import json
 
+    with path.open("rb") as file:  # a line that is no object can end the process: pyarrow runs into a null pointer
+        for number, line in enumerate(file, 1):
+            start = line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            if start not in (b"", b"{"):
+                shown = line.strip()[:40].decode(errors="replace")
+                raise InvalidInputError(
+                    f'{path}: line {number}: expected an object such as {{"image": ...}}, got {shown}'
+                )
     return json.read_json(path).flatten()
 
 
-def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
-    """A column of a table in one piece.
+def mapped_columns(
+    labels: ColumnNames, names: Mapping[str, Names] | None, where: str
+) -> tuple[dict[str, str], Mapping[str, Names]]:
+    """Columns that become labels as {name here: name in the table}, and the names that are given for their values."""
+    if isinstance(labels, str):
+        labels = [labels]
+    mapped = dict(labels) if isinstance(labels, Mapping) else {column: column for column in labels}
+    strangers = sorted(set(names or ()) - set(mapped))
+    if strangers:
+        raise InvalidInputError(f"{where}: names are given for {strangers}, which are not among labels {list(mapped)}")
+    return mapped, names or {}
 
-    Raises:
-        InvalidInputError: no such column; the message lists those there are.
-    """
+
+def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
+    """A column of a table in one piece."""
     if name not in table.column_names:
         raise InvalidInputError(f"{where}: expected a column {name!r}; there are {table.column_names}")
-    column = table.column(name)
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return table.column(name).combine_chunks()
 
 
 def texts_of(column: pa.Array, where: str) -> list[str]:
-    """The texts of a column, "" where there is none.
-
-    Raises:
-        InvalidInputError: a column of something that is not written as text, such as images.
-    """
-    return pc.fill_null(_as_text(column, where), "").to_pylist()
+    """The texts of a column, "" where there is none."""
+    return _as_text(column, where).fill_null("").to_pylist()
 
 
 def integers(column: pa.Array, allowed: Sequence[int], where: str) -> NDArray[np.int64]:
-    """The column as int64 (n,).
-
-    Raises:
-        InvalidInputError: a value that is not among `allowed`; the message shows some.
-    """
-    found = labels_of(column, [str(value) for value in allowed], where)
-    if not found.known.all():
-        raise InvalidInputError(f"{where}: expected {list(allowed)} in every row, {(~found.known).sum()} are empty")
-    return np.array(allowed, dtype=np.int64)[found.codes]
+    """The column as int64 (n,), whose values must all be among `allowed`."""
+    labels = labels_of(column, [str(value) for value in allowed], where)
+    if not labels.known.all():
+        raise InvalidInputError(f"{where}: expected {list(allowed)} in every row, {(~labels.known).sum()} are empty")
+    return np.array(allowed, dtype=np.int64)[labels.codes]
 
 
 def labels_of(column: pa.Array, names: Names, where: str) -> Labels:
-    """Labels of a column; empty and missing values are unknown. Space around a value does not count.
+    """Labels of a column; empty and missing values are unknown. Space around a value does not count."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    Raises:
-        InvalidInputError: a value without a name, or so many different ones that it cannot be a label.
-    """
     values = pc.utf8_trim_whitespace(_as_text(column, where))
     values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
     encoded = values.dictionary_encode()
-    found: list[str] = encoded.dictionary.to_pylist()
-    known = _names(found, names, len(values), where)
-    order = {value: i for i, value in enumerate(known)}
-    unnamed = sorted(set(found) - set(order))
+    there: list[str] = encoded.dictionary.to_pylist()
+    if isinstance(names, Mapping):
+        known = {str(value): str(name) for value, name in names.items()}
+    elif names is not None:
+        known = {str(name): str(name) for name in names}
+    elif len(there) > max(_MOST_NAMES, len(values) // 2):
+        raise InvalidInputError(f"{where}: {len(there)} different values in {len(values)} rows; is that a label?")
+    else:
+        known = {value: value for value in sorted(there)}
+    unnamed = sorted(set(there) - set(known))
     if unnamed:
         raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
     texts = list(dict.fromkeys(known.values()))
-    code = np.array([texts.index(known[value]) for value in found] + [UNKNOWN], dtype=np.int64)
-    rows = pc.fill_null(encoded.indices.cast(pa.int64()), len(found)).to_numpy(zero_copy_only=False)
+    code = np.array([texts.index(known[value]) for value in there] + [UNKNOWN], dtype=np.int64)
+    rows = encoded.indices.cast(pa.int64()).fill_null(len(there)).to_numpy(zero_copy_only=False)
     return Labels(code[rows], tuple(texts))
 
 
-def _names(found: list[str], names: Names, rows: int, where: str) -> dict[str, str]:
-    """Value in the table -> name."""
-    if isinstance(names, Mapping):
-        return {str(value): str(name) for value, name in names.items()}
-    if names is not None:
-        return {str(name): str(name) for name in names}
-    if len(found) > max(_MOST_NAMES, rows // 2):
-        raise InvalidInputError(f"{where}: {len(found)} different values in {rows} rows; is that a label?")
-    return {value: value for value in sorted(found)}
+def _as_text(column: pa.Array, where: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-
-def _as_text(column: pa.Array, where: str) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        if pc.all(pc.equal(column, pc.round(column)), min_count=0).as_py():
+        whole = pc.and_(pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column)))
+        if pc.all(whole, min_count=0).as_py():
             column = column.cast(pa.int64())  # 0 and 1 with gaps between them are stored as floats
     try:
         return column.cast(pa.string())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from vldebias.data import UNKNOWN, Embeddings, Labels
-from vldebias.data.embedding_files import load_embeddings, save_embeddings
+from vldebias.data.embeddings import load_embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.texts import Texts, TextTable
 
@@ -120,7 +123,7 @@ def test_other_names_and_joined_texts(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         image=np.eye(2, 3, dtype=np.float16),
-        attr=np.array([[1, -1], [0, 2.5]]),
+        attr=np.array([[1, np.nan], [0, 2.5]]),
         attr_names=np.array(["Male", "Young"]),
         first=np.ones((1, 3), dtype=np.float32),
         first_prompts=np.array(["a"]),
@@ -134,7 +137,7 @@ def test_other_names_and_joined_texts(tmp_path: Path) -> None:
     assert found.ids == ("0", "1")
     assert found.column("Male").codes.tolist() == [1, 0]
     assert found.column("Young").names == ("no", "yes")
-    assert found.column("Young").codes.tolist() == [0, 1]
+    assert found.column("Young").codes.tolist() == [UNKNOWN, 1]  # NaN does not say no
     assert texts is not None
     assert list(texts) == ["a", "b", "c"]
     assert texts["a"].tolist() == [1, 1, 1]
@@ -171,6 +174,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ids": JSON_NO_LIST}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
     ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
     ({"ids": np.array([{}, 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
+    ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),
+    ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON in an array of uint8"),
+    ({"label.g": np.array([b"a", b"\xff", b"c"])}, "'label.g': expected strings or bytes of UTF-8, got b'.xff'"),
+    ({"label.g": np.ones((3, 1), dtype=int)}, r"'label.g': labels: expected strings or integers \(n,\), got \(3, 1\)"),
     ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
     ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
     ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': labels: expected codes -1"),
@@ -210,6 +217,17 @@ def test_keys_that_lead_nowhere_are_refused(keys: dict[str, Any], text: str, tmp
 def test_features_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"expected an array 'features', found \['vectors'\]"):
         load_embeddings(write(tmp_path, vectors=np.ones((2, 2))))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_refused(suffix: str, value: float, tmp_path: Path) -> None:
+    features = np.ones((5, 2), dtype=np.float32)
+    features[[2, 4], 1] = value
+    path = save_embeddings(tmp_path / f"file{suffix}", Embeddings.of(features, ids=list("abcde")))
+    message = r"features: 2 of 5 rows are infinite or NaN, the first of them row 2 \('c'\); expected finite numbers"
+    with pytest.raises(InvalidInputError, match=message):
+        load_embeddings(path)
 
 
 def one_array() -> bytes:
@@ -269,3 +287,66 @@ def test_a_saved_npz_holds_no_pickle(tmp_path: Path) -> None:
         found = {name: file[name] for name in file.files}
     assert json.loads(found["ids"].tobytes()) == ["a", "b"]
     assert found["label.g"].tolist() == [0, UNKNOWN]
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def lie(archive: bytes, field: slice, value: int) -> bytes:
+    """The archive with other bytes in the first entry of its directory."""
+    at = archive.index(b"PK\x01\x02")
+    entry = bytearray(archive)
+    entry[at + field.start : at + field.stop] = value.to_bytes(field.stop - field.start, "little")
+    return bytes(entry)
+
+
+def archive(content: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        made.writestr("features.npy", content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (archive(header((10**12, 512)) + b"few"), r"its header declares \(1000000000000, 512\) of float32, 2,048,"),
+        (archive(header((10**30,)) + b"few"), "its header declares"),
+        (archive(header((-5, 2)) + bytes(40)), ""),
+        (lie(archive(header((10**8,)) + b"few"), slice(24, 28), 4 * 10**8 + 128), "its header declares"),
+        (lie(archive(header((2, 2)) + bytes(16)), slice(8, 10), 1), "encrypted"),
+        (lie(archive(header((2, 2)) + bytes(16)), slice(10, 12), 99), ""),
+        (archive(header((2, 2)) + np.random.default_rng(0).bytes(16))[:70] + bytes(40), ""),
+        (archive(b"no array"), "magic string"),
+        (archive(b""), ""),
+    ],
+)
+def test_archives_that_lie_are_refused_before_memory_is_asked_for(tmp_path: Path, content: bytes, text: str) -> None:
+    path = tmp_path / "mine.npz"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match=rf"mine.npz: .*cannot be read \(.*{text}"):
+            load_embeddings(path)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SUFFIXES), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    tmp_path_factory: Any, suffix: str, changes: list[tuple[float, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / f"file{suffix}"
+    labels = {"g": Labels.of(["x", None]), "h": Labels.of(["1", "2"])}
+    save_embeddings(path, Embeddings(np.eye(2, dtype=np.float32), ("a", "b"), labels, ("c", "d")), {"p": torch.ones(2)})
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[min(int(place * len(content)), len(content) - 1)] = value
+    path.write_bytes(content)
+    with contextlib.suppress(InvalidInputError):
+        load_embeddings(path)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.data import Labels
-from vldebias.data.files import ENDS, ends_of, file_images, find_below, fingerprint_files, read_ends
+from vldebias.data.pictures import ENDS, ends_of, file_images, fingerprint_files, read_ends
+from vldebias.data.sources import _find as find_below
 from vldebias.errors import InvalidInputError
 
 

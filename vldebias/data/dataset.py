@@ -1,0 +1,313 @@
+"""Images with labels, whatever they are stored in: a folder of files, a table, a stream, the miniature world."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["UNKNOWN", "Columns", "ImageData", "ImageStream", "Labels", "LazyText", "Record", "cross", "fingerprint_of"]
+
+UNKNOWN = -1
+
+# ---- labels ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of rows: codes (n,) int64 in 0 .. len(names) - 1, or UNKNOWN; a name may have no row.
+
+    Raises:
+        InvalidInputError: codes that are not (n,) integers or have no name, a name twice.
+    """
+
+    codes: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        codes = np.asarray(self.codes)
+        if codes.ndim != 1 or codes.dtype.kind not in "iub":
+            raise InvalidInputError(f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}")
+        if len(set(self.names)) != len(self.names):
+            raise InvalidInputError(f"labels: a name stands twice in {list(self.names)}")
+        if len(codes) and not (codes.min() >= UNKNOWN and codes.max() < len(self.names)):
+            outside = np.unique(codes[(codes < UNKNOWN) | (codes >= len(self.names))])[:8].tolist()
+            raise InvalidInputError(
+                f"labels: expected codes {UNKNOWN} (unknown) .. {len(self.names) - 1} for {list(self.names)}, "
+                f"got {outside}"
+            )
+        object.__setattr__(self, "codes", codes.astype(np.int64))
+        object.__setattr__(self, "names", tuple(self.names))
+
+    @classmethod
+    def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
+        """Labels from one value per row; None and "" are unknown.
+
+        names: the values that may occur, in their order; by default those that do, sorted.
+
+        Raises:
+            InvalidInputError: a value that is not among `names`.
+        """
+        texts = ["" if value is None else str(value) for value in values]
+        known = tuple(names) if names is not None else tuple(sorted(set(texts) - {""}))
+        code = {name: i for i, name in enumerate(known)} | {"": UNKNOWN}
+        strangers = sorted(set(texts) - set(code))
+        if strangers:
+            raise InvalidInputError(f"labels: expected one of {list(known)}, got {strangers[:8]}")
+        return cls(np.array([code[text] for text in texts], dtype=np.int64), known)
+
+    @classmethod
+    def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
+        """Labels of a column (n,) as people have it: a numpy array, a torch tensor, a list, a column of pandas.
+
+        Strings are names; "", None and NaN are unknown. Booleans are "no" and "yes". Whole numbers index `names`, or
+        without them stand for themselves, in the order of numbers; -1, None and NaN are unknown.
+
+        Raises:
+            InvalidInputError: something else, or a value that is not among `names`.
+        """
+        if isinstance(values, Labels):
+            return values
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        if array.ndim != 1:
+            raise InvalidInputError(f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}")
+        if array.dtype.kind == "O":  # None and NaN beside texts or numbers
+            nothing = ("NoneType", "NAType", "NaTType")  # the last two are how pandas writes it
+            cells = [
+                None if type(value).__name__ in nothing or (isinstance(value, float) and value != value) else value
+                for value in array.tolist()
+            ]
+            if any(isinstance(value, (str, bytes)) for value in cells):
+                return cls.of([None if value is None else _text(value) for value in cells], names)
+            array = np.array([np.nan if value is None else value for value in cells])
+        if array.dtype.kind in "SUO":
+            return cls.of(map(_text, array.tolist()), names)
+        if array.dtype.kind == "f" and np.all(np.isnan(array) | (array == np.round(array)) & np.isfinite(array)):
+            array = np.where(np.isnan(array), UNKNOWN, array).astype(np.int64)
+        if array.dtype.kind not in "iub":
+            raise InvalidInputError(f"expected strings or integers, got {array.dtype}")
+        if names is not None:
+            return cls(array.astype(np.int64), tuple(names))
+        if array.dtype.kind == "b":
+            return cls(array.astype(np.int64), ("no", "yes"))
+        known = np.unique(array[array != UNKNOWN])
+        codes = np.where(array == UNKNOWN, UNKNOWN, np.searchsorted(known, array))
+        return cls(codes, tuple(map(str, known.tolist())))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: ArrayLike | slice) -> Labels:
+        """The labels of some rows: a slice, indices or a mask."""
+        return Labels(self.codes[rows if isinstance(rows, slice) else np.asarray(rows)], self.names)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """(n,) mask of the rows that have a label."""
+        return self.codes != UNKNOWN
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of each name, in the order of the names; unknown rows are left out."""
+        rows = np.bincount(self.codes[self.known], minlength=len(self.names))
+        return dict(zip(self.names, rows.tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
+
+
+def _text(value: Any) -> str:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}") from None
+
+
+def cross(*labels: Labels) -> Labels:
+    """Intersections, such as "landbird/water" or "female/black"; unknown where one of the labels is.
+
+    The code is row-major: for two labels code = first.code * len(second.names) + second.code.
+
+    Raises:
+        InvalidInputError: none given, or of different lengths.
+    """
+    if not labels or len({len(one) for one in labels}) > 1:
+        raise InvalidInputError(f"cross: expected labels of one length, got lengths {[len(one) for one in labels]}")
+
+    def pair(a: Labels, b: Labels) -> Labels:
+        codes = np.where(a.known & b.known, a.codes * len(b.names) + b.codes, UNKNOWN)
+        return Labels(codes, tuple(f"{x}/{y}" for x in a.names for y in b.names))
+
+    return reduce(pair, labels)
+
+
+# ---- rows with columns -------------------------------------------------------------------------------------
+
+
+class Columns:
+    """What `ImageData` and `Embeddings` share: n rows with ids, labels in named columns, and perhaps captions."""
+
+    ids: tuple[str, ...]
+    labels: Mapping[str, Labels]
+    captions: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def column(self, name: str) -> Labels:
+        """The labels of a column.
+
+        Raises:
+            InvalidInputError: no such column; the message lists those there are.
+        """
+        if name not in self.labels:
+            raise InvalidInputError(f"{self._called}: no column {name!r}; there are {sorted(self.labels)}")
+        return self.labels[name]
+
+    @property
+    def _called(self) -> str:
+        return str(getattr(self, "name", "embeddings"))
+
+    def _check_lengths(self, **more: int) -> None:
+        lengths = more | {column: len(labels) for column, labels in self.labels.items()}
+        if self.captions:
+            lengths["captions"] = len(self.captions)
+        wrong = {column: n for column, n in lengths.items() if n != len(self)}
+        if wrong:
+            raise InvalidInputError(f"{self._called}: expected {len(self)} rows in every column, got {wrong}")
+
+    def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
+        """The indices of some rows, and the columns of these rows by the names of their fields."""
+        index = np.arange(len(self))[rows if isinstance(rows, slice) else np.asarray(rows)]
+        return index, {
+            "ids": tuple(self.ids[i] for i in index),
+            "labels": {column: labels[index] for column, labels in self.labels.items()},
+            "captions": tuple(self.captions[i] for i in index) if self.captions else (),
+        }
+
+
+class LazyText:
+    """The type of a dataclass field: takes a text or a function that gives one, reads as a text.
+
+    The function is called once, at the first read, because most who hold its owner never ask.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._slot = name, f"_{name}"
+
+    def __get__(self, holder: Any, owner: type) -> str:
+        if holder is None:  # dataclasses look here for a default, and there is none
+            raise AttributeError(self._name)
+        value = holder.__dict__[self._slot]
+        if callable(value):
+            value = holder.__dict__[self._slot] = value()
+        return str(value)
+
+    def __set__(self, holder: Any, value: str | Callable[[], str]) -> None:
+        holder.__dict__[self._slot] = value
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of a data set. `read` decodes the image (RGB) and raises OSError where it cannot.
+
+    labels: column -> value as text, None where unknown.
+    """
+
+    id: str
+    read: Callable[[], Image.Image]
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    caption: str | None = None
+
+
+@runtime_checkable
+class ImageStream(Protocol):
+    """Rows that come one after another; how many is not known before the end.
+
+    name, split, fingerprint, about: as in ImageData.
+    names: column -> names of its labels where they are known beforehand; other columns may come with the rows.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def split(self) -> str: ...  # noqa: D102
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+    @property
+    def about(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]: ...  # noqa: D102
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """The rows from `start` on, always in the same order.
+
+        A stream that can be split has `shards`, a number, and takes `records(start, shard)` for one of them.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData(Columns):
+    """n images that can be read in any order, and what is known about each.
+
+    Attributes:
+        name, split: "waterbirds", "test".
+        ids: n different names, such as the path below the root.
+        read: index -> decoded RGB image; OSError where a file cannot be read.
+        labels: column -> Labels of n rows.
+        captions: n texts, or none.
+        fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
+            it costs reading the images; it is called when somebody first asks.
+        about: what a reader found that a report should say: root, malformed file names, ...
+        path: index -> where the image lies, "" where it is no file of its own; or None.
+
+    Raises:
+        InvalidInputError: ids that repeat, columns or captions of another length.
+    """
+
+    name: str
+    split: str
+    ids: tuple[str, ...]
+    read: Callable[[int], Image.Image]
+    labels: Mapping[str, Labels]
+    fingerprint: LazyText = LazyText()
+    captions: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    path: Callable[[int], str] | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.ids)) != len(self.ids):
+            raise InvalidInputError(f"{self.name}: {len(self.ids) - len(set(self.ids))} ids are there more than once")
+        self._check_lengths()
+
+    def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
+        """Some of the rows, in the given order: a slice, indices or a mask."""
+        index, columns = self._some(rows)
+        mark = lambda: fingerprint_of([self.fingerprint, *map(str, index)])  # noqa: E731
+        whole = self.path
+        path = None if whole is None else lambda i: whole(int(index[i]))
+        return replace(self, read=lambda i: self.read(int(index[i])), path=path, fingerprint=mark, **columns)
+
+    def __repr__(self) -> str:
+        captions = ", captions" if self.captions else ""
+        return f"ImageData({self.name} {self.split}, {len(self)} images, columns {list(self.labels)}{captions})"
+
+
+def fingerprint_of(parts: Sequence[str]) -> str:
+    """A short hash of texts, in their order."""
+    state = hashlib.sha256()
+    for part in parts:
+        state.update(part.encode())
+        state.update(b"\0")
+    return state.hexdigest()[:24]

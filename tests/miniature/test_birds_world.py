@@ -3,7 +3,7 @@ import torch
 
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds
-from vldebias.miniature.scenery import PLACES
+from vldebias.miniature.birds import PLACES
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from vldebias.miniature import birds, load_pipeline, portraits
-from vldebias.miniature.cards import _table
-from vldebias.miniature.generate import PROMPT, embed_ends, generate
-from vldebias.miniature.measure import _group_accuracies, _over_seeds
+from vldebias.miniature.measure import PROMPT, _group_accuracies, _over_seeds, embed_ends, generate
+from vldebias.miniature.model_cards import _table
 
 
 @pytest.fixture(scope="module")

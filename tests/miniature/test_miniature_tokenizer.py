@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import birds, portrait_captions, tokenizer
+from vldebias.miniature import birds, people, tokenizer
 
 TEXTS = [
     "A photo of a Security Guard.",
@@ -21,7 +21,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    prompts = [*birds.caption_prompts(), *portrait_captions.caption_prompts()]
+    prompts = [*birds.caption_prompts(), *people.caption_prompts()]
     tokenizer.save_tokenizer(tokenizer.learn_merges(prompts), folder)
     return tokenizer.open_clip_tokenizer(folder), tokenizer.transformers_tokenizer(folder)
 

@@ -6,7 +6,7 @@ import torch
 
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import people, portraits
-from vldebias.miniature.portrait_painter import _SKIN, _UNIFORMS, HEADGEAR, UNIFORM
+from vldebias.miniature.portraits import _SKIN, _UNIFORMS, HEADGEAR, UNIFORM
 
 
 @pytest.fixture(scope="module")

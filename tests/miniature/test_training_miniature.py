@@ -4,66 +4,84 @@ import pytest
 import torch
 from torch import nn
 
-from vldebias.miniature.checkpoint import load_weights, read_metadata, save_weights
-from vldebias.miniature.train_clip import contrastive_loss, encode_captions
-from vldebias.miniature.training import Average, Job, cosine, generator, run
+from vldebias.miniature import training
+from vldebias.miniature.builder import contrastive_loss, encode_captions
+from vldebias.miniature.models import load_weights, read_metadata
+from vldebias.miniature.training import Average, Stage, cosine, generator, save_weights
 
 
 class KilledError(Exception):
     """Stands for whatever ends a process in the middle."""
 
 
-def make_job():
-    """A small job with everything that a checkpoint must keep: moments, buffers, an average, fresh noise."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
-    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+class Training:
+    """A small one with everything that a checkpoint must keep: moments, buffers, an average, fresh noise."""
 
-    def loss(step):
+    def __init__(self, folder, *, seed=0, kill_after=None, steps=20):
+        torch.manual_seed(0)
+        self.stage = Stage("clip", folder, seed, steps)
+        self.module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        self.average = Average(self.module, 0.9)
+        self.kill_after, self.steps_run = kill_after, []
+
+    def loss(self, step):
         x = torch.randn(16, 3, generator=generator(5, step))
-        return (module(x)[:, 0] - x.sum(dim=1)).square().mean()
+        return (self.module(x)[:, 0] - x.sum(dim=1)).square().mean()
 
-    return module, Job("job", {"net": module}, optimizer, loss, cosine(20, 1e-2), Average(module, 0.9))
-
-
-def train(path, *, kill_after=None, settings=None, steps=20):
-    module, job = make_job()
-    seen = []
-
-    def report(stage, done, total, loss):
-        seen.append(done)
-        if done == kill_after:
+    def step(self, step):
+        if step == self.kill_after:
             raise KilledError
+        self.steps_run.append(step)
+        return self.loss(step)
 
-    try:
-        run(job, steps, path, settings=settings or {"seed": 0}, resume=True, report=report, every=0.0)
-    except KilledError:
-        return None, seen
-    return {**module.state_dict(), **{f"mean {k}": v for k, v in job.average.state_dict().items()}}, seen
+    def run(self):
+        optimizer = torch.optim.AdamW(self.module.parameters(), 1e-2)
+        self.stage.train(self.module, optimizer, self.step, cosine(20, 1e-2), self.average)
+        return {**self.module.state_dict(), **{f"mean {k}": v for k, v in self.average.state_dict().items()}}
 
 
+@pytest.fixture
+def _always_kept(monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_always_kept")
 @pytest.mark.parametrize("kill_after", [1, 7, 19])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path, kill_after):
-    whole, _ = train(tmp_path / "whole")
-    nothing, _ = train(tmp_path / "killed", kill_after=kill_after)
-    assert nothing is None
-    resumed, seen = train(tmp_path / "killed")
-    assert seen[0] == kill_after + 1
+    whole = Training(tmp_path / "whole").run()
+    with pytest.raises(KilledError):
+        Training(tmp_path / "killed", kill_after=kill_after).run()
+    again = Training(tmp_path / "killed")
+    resumed = again.run()
+    assert again.steps_run[0] == kill_after
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.usefixtures("_always_kept")
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
-    train(tmp_path / "c", kill_after=5)
-    _, seen = train(tmp_path / "c", settings={"seed": 1})
-    assert seen[0] == 1
+    with pytest.raises(KilledError):
+        Training(tmp_path, kill_after=5).run()
+    other = Training(tmp_path, seed=1)
+    other.run()
+    assert other.steps_run[0] == 0
+
+
+@pytest.mark.usefixtures("_always_kept")
+def test_a_finished_stage_leaves_its_weights_alone(tmp_path):
+    done = Training(tmp_path)
+    done.run()
+    assert done.stage.checkpoint.is_file()
+    done.stage.finish(done.module)
+    assert [path.name for path in tmp_path.iterdir()] == ["clip.safetensors"]
+    assert read_metadata(done.stage.weights) == {"stage": "clip", "seed": 0, "steps": 20}
 
 
 def test_training_lowers_the_loss(tmp_path):
-    _, job = make_job()
-    before = job.loss(100).item()
-    run(job, 20, tmp_path / "c", settings={}, resume=False, report=lambda *_: None, every=1e9)
-    assert job.loss(100).item() < 0.9 * before
-    assert not (tmp_path / "c").exists()
+    small = Training(tmp_path)
+    before = small.loss(100).item()
+    small.run()
+    assert small.loss(100).item() < 0.9 * before
+    assert not small.stage.checkpoint.exists()
 
 
 def test_every_step_has_its_own_noise():

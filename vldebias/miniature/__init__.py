@@ -1,7 +1,8 @@
 """The miniature world: small, real, biased models, built by this package's own code from rendered pictures.
 
-`portraits` and `birds` render images with ground truth; `load_clip`, `load_transformers_clip`, `load_pipeline` and
-`load_judge` load the models that ship with the package; `build` makes them anew.
+`portraits` and `birds` render images with ground truth, `open_world` gives them as data sets; `load_clip`,
+`load_transformers_clip`, `load_pipeline` and `load_judge` load the models that ship with the package; `build` makes
+them anew.
 """
 
 from importlib import import_module
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vldebias.miniature import birds, portraits
+    from vldebias.miniature.architectures import Judge
     from vldebias.miniature.builder import STAGES, build
-    from vldebias.miniature.judge import Judge
-    from vldebias.miniature.loading import (
+    from vldebias.miniature.data import open_world
+    from vldebias.miniature.models import (
+        Preprocess,
         load_clip,
         load_judge,
         load_pipeline,
@@ -19,35 +22,40 @@ if TYPE_CHECKING:
         weights_dir,
     )
 
+_HOMES = {
+    "STAGES": "builder",
+    "Judge": "architectures",
+    "Preprocess": "models",
+    "birds": None,
+    "build": "builder",
+    "load_clip": "models",
+    "load_judge": "models",
+    "load_pipeline": "models",
+    "load_transformers_clip": "models",
+    "open_world": "data",
+    "portraits": None,
+    "weights_dir": "models",
+}
+
 __all__ = [
     "STAGES",
     "Judge",
+    "Preprocess",
     "birds",
     "build",
     "load_clip",
     "load_judge",
     "load_pipeline",
     "load_transformers_clip",
+    "open_world",
     "portraits",
     "weights_dir",
 ]
 
-_HOMES = {
-    "STAGES": "builder",
-    "Judge": "judge",
-    "build": "builder",
-    "load_clip": "loading",
-    "load_judge": "loading",
-    "load_pipeline": "loading",
-    "load_transformers_clip": "loading",
-    "weights_dir": "loading",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for: most users need the loaders, few the training code."""
-    if name in ("birds", "portraits"):
-        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    return import_module(f"{__name__}.{name}") if home is None else getattr(import_module(f"{__name__}.{home}"), name)

@@ -4,18 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.canvas import Canvas, Frame
-from vldebias.miniature.hashing import Draws
-from vldebias.miniature.scenery import PLACES, paint_scenery
-from vldebias.miniature.wording import TEMPLATES, sentence
+from vldebias.miniature.world import SIZE, TEMPLATES, Canvas, Codes, Draws, Frame, colours, per_image, sentence
 
-__all__ = ["BACKGROUNDS", "CLASSES", "CORRELATION", "SPECIES", "Birds", "caption_prompts", "sample"]
+__all__ = ["BACKGROUNDS", "CLASSES", "CORRELATION", "PLACES", "SPECIES", "Birds", "caption_prompts", "sample"]
 
 CLASSES = ("landbird", "waterbird")
 BACKGROUNDS = ("land", "water")
+PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
+PER_BACKGROUND = len(PLACES) // 2
 GROUPS = tuple(f"{bird} on {place}" for bird in CLASSES for place in BACKGROUNDS)
 CORRELATION = 0.95  # share of birds in front of their own kind of background
 
@@ -33,7 +31,18 @@ BIRD_SIZES = (1.1, 1.45)  # scale of the drawing; 1 is a body of a third of the 
 
 # Plumage is random, not true to nature: neither colour nor a rule over colours tells the class.
 _PLUMAGE = Draws(0, 0, len(SPECIES)).uniforms("plumage", 6, 0.08, 0.95)
-_BEAK = np.array([0.9, 0.6, 0.1], np.float32)
+_BEAK = colours(0.9, 0.6, 0.1)
+_GROUND = colours(  # of each place, before light and texture
+    (0.16, 0.38, 0.12),
+    (0.42, 0.45, 0.25),
+    (0.30, 0.36, 0.12),
+    (0.35, 0.62, 0.18),
+    (0.06, 0.25, 0.62),
+    (0.12, 0.48, 0.75),
+    (0.20, 0.36, 0.55),
+    (0.15, 0.42, 0.68),
+)
+_SKY = colours(0.55, 0.75, 0.95)
 
 # Shares of what a caption says; the class word and the scene stay apart most of the time.
 CAPTION_SHARES = {"species": 0.34, "species in a scene": 0.16, "scene": 0.14, "class": 0.30, "class in a scene": 0.06}
@@ -83,30 +92,58 @@ def sample(n: int, *, seed: int, start: int = 0, balanced: bool = False, correla
     label = species // PER_CLASS
     own = draws.uniform("background") < (0.5 if balanced else correlation)
     background = np.where(own, label, 1 - label)
-    place = background * (len(PLACES) // 2) + draws.integers("place", len(PLACES) // 2)
-    images = _render(draws, species, place)
+    place = background * PER_BACKGROUND + draws.integers("place", PER_BACKGROUND)
     fields = (torch.from_numpy(field) for field in (species, label, background, place, 2 * label + background))
-    return Birds(images, _captions(draws, species, place), *fields)
+    return Birds(_paint(draws, species, place), _captions(draws, species, place), *fields)
 
 
-def _render(draws: Draws, species: NDArray[np.int64], place: NDArray[np.int64]) -> torch.Tensor:
+def _paint(draws: Draws, species: Codes, place: Codes) -> torch.Tensor:
     canvas = Canvas(draws.n)
-    paint_scenery(canvas, draws, place)
+    _paint_place(canvas, draws, place)
     _paint_bird(canvas, draws, species)
     canvas.add_noise(draws, 0.04)
     return canvas.to_tensor()
 
 
-def _paint_bird(canvas: Canvas, draws: Draws, species: NDArray[np.int64]) -> None:
+def _paint_place(canvas: Canvas, draws: Draws, place: Codes) -> None:
+    """Sky, ground with speckles or water with waves, and what stands there."""
+    frame = Frame(np.zeros(draws.n, np.float32), draws.uniform("horizon", 0.25, 0.5))
+    light = draws.uniform("light", 0.75, 1.2)[:, None]
+    canvas.paint(np.ones((draws.n, SIZE, SIZE), bool), _SKY * draws.uniform("sky", 0.8, 1.05)[:, None])
+    below = frame.y > 0
+    canvas.paint(below, _GROUND[place] * light)
+    rate, phase = per_image(draws.uniform("wave rate", 25, 45)), per_image(draws.uniform("wave phase", 0, 6))
+    waves = np.float32(0.1) * np.sin(rate * frame.y + 3 * np.sin(8 * frame.x + phase))
+    speckles = draws.noise("speckles", SIZE * SIZE, 0.1).reshape(frame.y.shape)
+    texture = np.where(per_image(place >= PER_BACKGROUND), waves, speckles)
+    canvas.pixels += np.where(below, texture, np.float32(0))[..., None]
+
+    # Firs in the forest, peaks in the mountains, trunks in the wood; the meadow stays open.
+    at = {name: per_image(place == k) for k, name in enumerate(PLACES)}
+    for k in range(4):
+        x, height = per_image(draws.uniform(f"stuff {k}", 0, 1)), per_image(draws.uniform(f"height {k}", 0.15, 0.4))
+        across, standing = np.abs(frame.x - x), frame.y < 0.02
+        cone = standing & (frame.y > -height)
+        slope = (frame.y + height) / height
+        canvas.paint(at["forest"] & cone & (across < 0.1 * slope), colours(0.08, 0.30, 0.10) * light)
+        canvas.paint(at["mountain"] & cone & (across < 0.3 * slope), colours(0.48, 0.46, 0.46) * light)
+        trunk = (frame.y < 0.08) & (frame.y > -height - 0.2) & (across < 0.035)
+        canvas.paint(at["wood"] & trunk, colours(0.38, 0.24, 0.12) * light)
+
+    # Sand in front of the beach, piers in the port, a green far shore of the lake; the ocean is open.
+    canvas.paint(at["beach"] & (frame.y > 0.3), colours(0.86, 0.78, 0.55) * light)
+    posts = np.abs(np.mod(frame.x - per_image(draws.uniform("stuff 0", 0, 1)), 0.25) - 0.06) < 0.035
+    pier = posts & (frame.y > -0.15) & (frame.y < 0.12)
+    canvas.paint(at["port"] & pier, colours(0.4, 0.38, 0.38) * light)
+    canvas.paint(at["lake"] & (frame.y > -0.07) & (frame.y < 0.02), colours(0.16, 0.38, 0.16) * light)
+
+
+def _paint_bird(canvas: Canvas, draws: Draws, species: Codes) -> None:
     flip = np.where(draws.uniform("flip") < 0.5, -1, 1).astype(np.float32)
-    frame = Frame(
-        draws.uniform("bird x", 0.38, 0.62),
-        draws.uniform("bird y", 0.55, 0.68),
-        draws.uniform("size", *BIRD_SIZES),
-        flip,
-    )
+    x, y = draws.uniform("bird x", 0.38, 0.62), draws.uniform("bird y", 0.55, 0.68)
+    frame = Frame(x, y, draws.uniform("size", *BIRD_SIZES), flip)
     plumage = np.clip(_PLUMAGE[species] + draws.uniforms("plumage", 6, -0.07, 0.07), 0, 1)
-    water = (species >= PER_CLASS)[:, None, None]
+    water = per_image(species >= PER_CLASS)
     swimmer = frame.ellipse(0, 0, 0.2, 0.11) | frame.box(0.095, 0.185, -0.24, 0)
     body = np.where(water, swimmer, frame.ellipse(0, 0, 0.17, 0.14))
     head = np.where(water, frame.ellipse(0.16, -0.25, 0.07, 0.06), frame.ellipse(0.13, -0.14, 0.09, 0.09))
@@ -115,7 +152,8 @@ def _paint_bird(canvas: Canvas, draws: Draws, species: NDArray[np.int64]) -> Non
         canvas.paint(mask, colour)
 
 
-def _captions(draws: Draws, species: NDArray[np.int64], place: NDArray[np.int64]) -> list[str]:
+def _captions(draws: Draws, species: Codes, place: Codes) -> list[str]:
+    """What is seen; one scene in four is named as plain land or water instead of its place."""
     content = draws.choice("caption content", np.array(list(CAPTION_SHARES.values())))
     template, word, generic = (draws.integers(slot, 4) for slot in ("template", "scene word", "generic"))
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
@@ -123,26 +161,20 @@ def _captions(draws: Draws, species: NDArray[np.int64], place: NDArray[np.int64]
     kinds = list(CAPTION_SHARES)
     captions = []
     for i in range(draws.n):
-        kind = kinds[content[i]]
-        text = _content(kind, int(species[i]), int(place[i]), int(word[i]), int(generic[i]))
+        kind, side = kinds[content[i]], place[i] // PER_BACKGROUND
+        scene, background = PLACES[place[i]], BACKGROUNDS[side]
+        text = CLASSES[species[i] // PER_CLASS] if kind.startswith("class") else SPECIES[species[i]]
         if kind == "class" and hasty[i]:
-            text = CLASSES[place[i] // (len(PLACES) // 2)]
+            text = CLASSES[side]
+        elif kind == "scene":
+            text = scene if generic[i] else f"{background} background"
+        elif kind.endswith("in a scene") and generic[i]:
+            text += f" in the {scene}"
+        elif kind.endswith("in a scene"):
+            text += f" with {background} background" if word[i] >= 2 else f" in the {background}"
         text = text.replace("mountain", "moutain") if typo[i] else text
-        captions.append(sentence(text, int(template[i]), proper=bool(proper[i]), stop=bool(stop[i])))
+        captions.append(sentence(text, template[i], proper=proper[i], stop=bool(stop[i])))
     return captions
-
-
-def _content(kind: str, species: int, place: int, word: int, generic: int) -> str:
-    """What a caption is about; one scene in four is named as plain land or water instead of its place."""
-    side = BACKGROUNDS[place // (len(PLACES) // 2)]
-    name = CLASSES[species // PER_CLASS] if kind.startswith("class") else SPECIES[species]
-    if kind == "scene":
-        return f"{side} background" if generic == 0 else PLACES[place]
-    if not kind.endswith("in a scene"):
-        return name
-    if generic:
-        return f"{name} in the {PLACES[place]}"
-    return f"{name} with {side} background" if word >= 2 else f"{name} in the {side}"
 
 
 def caption_prompts() -> list[str]:

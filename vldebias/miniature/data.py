@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
-from vldebias.data.images import ImageData
-from vldebias.data.labels import UNKNOWN, Labels
+from vldebias.data import UNKNOWN, ImageData, Labels
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, portraits
+from vldebias.miniature.world import SIZE, Codes
 
 __all__ = ["HAIR", "WORLDS", "open_world"]
 
@@ -45,57 +44,48 @@ def open_world(
     Raises:
         InvalidInputError: an unknown name, or no images.
     """
-    samplers: Mapping[str, tuple[Callable[..., Any], Callable[[Sequence[Any]], dict[str, Labels]]]] = {
-        "birds": (birds.sample, _bird_labels),
-        "portraits": (portraits.sample, _portrait_labels),
-    }
-    if name not in samplers:
+    if name not in WORLDS:
         raise InvalidInputError(f"unknown world {name!r}; there are {', '.join(WORLDS)}")
     if n < 1:
         raise InvalidInputError(f"{name}: expected at least one image, got n = {n}")
-    sample, labels_of = samplers[name]
-    pixels = np.empty((n, 32, 32, 3), dtype=np.uint8)
+    world: Any = birds if name == "birds" else portraits
+    pixels = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
     blocks = []
     for first in range(0, n, _BLOCK):
-        block = sample(min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced)
-        pixels[first : first + len(block)] = _bytes(block.images)
+        block = world.sample(min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced)
+        pixels[first : first + len(block)] = (block.images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         blocks.append(block)
+
+    def codes(field: str) -> Codes:
+        return torch.cat([getattr(block, field) for block in blocks]).numpy()
+
     return ImageData(
         name=name,
         split=split,
         ids=tuple(f"{seed}/{index:06d}" for index in range(start, start + n)),
         read=lambda index: Image.fromarray(pixels[index]),
-        labels=labels_of(blocks),
+        labels=_bird_labels(codes) if name == "birds" else _portrait_labels(codes),
         fingerprint=lambda: hashlib.sha256(pixels.tobytes()).hexdigest()[:24],
         captions=tuple(caption for block in blocks for caption in block.captions),
         about={"world": name, "seed": seed, "start": start, "balanced": balanced},
     )
 
 
-def _bytes(images: torch.Tensor) -> NDArray[np.uint8]:
-    """(n, 3, h, w) in [0, 1] -> (n, h, w, 3) of bytes."""
-    return (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-
-
-def _joined(blocks: Sequence[Any], field: str) -> NDArray[np.int64]:
-    return torch.cat([getattr(block, field) for block in blocks]).numpy()
-
-
-def _bird_labels(blocks: Sequence[birds.Birds]) -> dict[str, Labels]:
+def _bird_labels(codes: Callable[[str], Codes]) -> dict[str, Labels]:
     return {
-        "label": Labels(_joined(blocks, "label"), birds.CLASSES),
-        "place": Labels(_joined(blocks, "background"), birds.BACKGROUNDS),
-        "species": Labels(_joined(blocks, "species"), birds.SPECIES),
+        "label": Labels(codes("label"), birds.CLASSES),
+        "place": Labels(codes("background"), birds.BACKGROUNDS),
+        "species": Labels(codes("species"), birds.SPECIES),
     }
 
 
-def _portrait_labels(blocks: Sequence[portraits.Portraits]) -> dict[str, Labels]:
-    hair, age = _joined(blocks, "hair"), _joined(blocks, "age")
+def _portrait_labels(codes: Callable[[str], Codes]) -> dict[str, Labels]:
+    hair, age = codes("hair"), codes("age")
     shade = np.array([HAIR.index("dark"), HAIR.index("dark"), HAIR.index("blond"), UNKNOWN])  # in the order of HAIRS
     return {
-        "profession": Labels(_joined(blocks, "profession"), portraits.PROFESSIONS),
-        "gender": Labels(_joined(blocks, "gender"), portraits.GENDERS),
-        "tone": Labels(_joined(blocks, "tone"), portraits.TONES),
+        "profession": Labels(codes("profession"), portraits.PROFESSIONS),
+        "gender": Labels(codes("gender"), portraits.GENDERS),
+        "tone": Labels(codes("tone"), portraits.TONES),
         "age": Labels(age, portraits.AGES),
         "hair": Labels(hair, portraits.HAIRS),
         "label": Labels(np.where(age == portraits.AGES.index("old"), UNKNOWN, shade[hair]), HAIR),

@@ -9,48 +9,45 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, max_skew
 from vldebias.miniature import birds, portraits
-from vldebias.miniature.generate import PROMPT, embed_ends, generate
-from vldebias.miniature.loading import load_clip, load_judge, load_pipeline
-from vldebias.miniature.training import Report
+from vldebias.miniature.models import load_clip, load_judge, load_pipeline
+from vldebias.progress import Progress
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
     from diffusers import StableDiffusionPipeline
 
-    from vldebias.miniature.judge import Judge
-
-__all__ = ["write_metrics"]
+__all__ = ["embed_ends", "generate", "write_metrics"]
 
 SEEDS = (1001, 1002, 1003)  # renders and noise that no training stage has seen
 BIRDS = 4000  # renders per seed, four groups equally likely
 PORTRAITS = 4000
 TOP = 1000  # MaxSkew@1000
 IMAGES_PER_PROFESSION = 32
+PROMPT = "A photo of a {}."
+_PROMPTS_AT_ONCE = 4
 
-Encoder = Callable[[Sequence[str]], torch.Tensor]
 Values = dict[str, float]
 Map = Callable[[torch.Tensor], torch.Tensor]
 
 
-def write_metrics(out: Path, *, scale: float, device: str, report: Report) -> None:
+def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
     """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and each seed's."""
-    sections: list[Callable[[Path, float, int, str], dict[str, Values]]] = [
-        _measure_birds,
-        _measure_portraits,
-        _measure_judge,
-        _measure_generation,
-    ]
-    results = {}
-    for done, section in enumerate(sections, start=1):
-        name = section.__name__.removeprefix("_measure_")
-        results[name] = _over_seeds([section(out, scale, seed, device) for seed in SEEDS])
-        report("measure", done, len(sections), 0.0)
+    sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
+        "birds": _birds,
+        "portraits": _portraits,
+        "judge": _judge,
+        "generation": _generation,
+    }
     conditions = {"seeds": SEEDS, "scale": scale, "birds": BIRDS, "portraits": PORTRAITS, "top": TOP}
     conditions |= {"images per profession": IMAGES_PER_PROFESSION, "prompt": PROMPT}
-    (out / "metrics.json").write_text(json.dumps({"conditions": conditions, **results}, indent=1) + "\n")
+    results: dict[str, object] = {"conditions": conditions}
+    for name, section in progress.track(sections.items(), "measure"):
+        results[name] = _over_seeds([section(out, scale, seed, device) for seed in SEEDS])
+    write_atomically(out / "metrics.json", json.dumps(results, indent=1) + "\n")
 
 
 def _over_seeds(runs: list[dict[str, Values]]) -> dict[str, dict[str, dict[str, object]]]:
@@ -61,7 +58,7 @@ def _over_seeds(runs: list[dict[str, Values]]) -> dict[str, dict[str, dict[str, 
     return {method: {name: summary(method, name) for name in runs[0][method]} for method in runs[0]}
 
 
-def _clip(folder: Path, device: str) -> tuple[Encoder, Callable[[torch.Tensor], torch.Tensor]]:
+def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Tensor], Map]:
     """Normalised text and image features of the build's CLIP."""
     model, _, tokenizer = load_clip(folder)
     model = model.to(device)
@@ -78,7 +75,7 @@ def _clip(folder: Path, device: str) -> tuple[Encoder, Callable[[torch.Tensor], 
     return text, image
 
 
-def _measure_birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
+def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
     """Zero-shot accuracy of the paper's Waterbirds prompts on balanced groups."""
     text, image = _clip(folder, device)
     world = birds.sample(_at_least(16, BIRDS * scale), seed=seed, balanced=True)
@@ -113,7 +110,7 @@ def _accuracy(features: torch.Tensor, prompts: torch.Tensor, truth: torch.Tensor
     return ((features @ prompts.T).argmax(dim=1) == truth).float().mean().item()
 
 
-def _measure_portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
+def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
     """Zero-shot accuracy of what CLIP reads, and how skewed the top of its retrieval is."""
     text, image = _clip(folder, device)
     n = _at_least(16, PORTRAITS * scale)
@@ -135,61 +132,115 @@ def _measure_portraits(folder: Path, scale: float, seed: int, device: str) -> di
     return {"reads": reads, f"max skew of concepts at {top}": skews}
 
 
-def _measure_judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
+def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
     """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions."""
     judge, vae = load_judge(folder).to(device), load_pipeline(folder).vae.to(device)
     people = portraits.sample(_at_least(16, PORTRAITS * scale / 2), seed=seed, balanced=True)
     with torch.no_grad():
         parts = [vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in people.images.split(250)]
     restored = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
-    return {name: _judged(judge, x, people) for name, x in (("renders", people.images), ("restored", restored))}
-
-
-def _judged(judge: "Judge", images: torch.Tensor, people: portraits.Portraits) -> Values:
-    labels = judge.predict(images)
     fields = ("profession", "gender", "tone", "age")
-    return {name: (labels[name].cpu() == getattr(people, name)).float().mean().item() for name in fields}
+    results = {}
+    for name, images in (("renders", people.images), ("restored", restored)):
+        labels = judge.predict(images)
+        results[name] = {f: (labels[f].cpu() == getattr(people, f)).float().mean().item() for f in fields}
+    return results
 
 
-def _measure_generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
+def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
     """Gender discrepancy over the test professions, with projections fitted on the training professions."""
     pipeline, judge = load_pipeline(folder).to(device), load_judge(folder).to(device)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
-    count = _at_least(2, IMAGES_PER_PROFESSION * scale)
+    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names])
     male, female = (
         embed_ends(pipeline, [PROMPT.format(f"{gender} {name}") for name in portraits.TRAIN_PROFESSIONS])
         for gender in portraits.GENDERS
     )
     pairs = torch.stack([male, female], dim=1)
+
+    def drawn(projection: Map | None, count: int, stated: str = "") -> Values:
+        prompts = [PROMPT.format(stated + name) for name in names]
+        labels = judge.predict(generate(pipeline, prompts, count, seed=seed, projection=projection))
+        gender = labels["gender"].cpu().view(len(names), count)
+        right = labels["profession"].cpu() == wanted.repeat_interleave(count)
+        return {
+            "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in gender),
+            "recognised": right.double().mean().item(),
+            "male share": (gender == 0).double().mean().item(),
+        }
+
     methods: dict[str, Map | None] = {"none": None}
     methods |= {f"cali {lam}": CalibratedProjection.fit(pairs, lam=float(lam)) for lam in (50, 500)}
+    count = _at_least(2, IMAGES_PER_PROFESSION * scale)
     results = {}
-    for method, f in methods.items():
-        results[method] = _generated(pipeline, judge, names, count, seed, f)
-        stated = _generated(pipeline, judge, names, max(2, count // 4), seed, f, stated="female ")
-        results[method] |= {"stated female kept": 1 - stated["male share"], "stated recognised": stated["recognised"]}
+    for method, projection in methods.items():
+        stated = drawn(projection, max(2, count // 4), "female ")
+        kept = {"stated female kept": 1 - stated["male share"], "stated recognised": stated["recognised"]}
+        results[method] = drawn(projection, count) | kept
     return results
-
-
-def _generated(
-    pipeline: "StableDiffusionPipeline",
-    judge: "Judge",
-    names: Sequence[str],
-    count: int,
-    seed: int,
-    projection: Map | None,
-    stated: str = "",
-) -> Values:
-    prompts = [PROMPT.format(stated + name) for name in names]
-    labels = judge.predict(generate(pipeline, prompts, count, seed=seed, projection=projection))
-    truth = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(count)
-    gender = labels["gender"].cpu().view(len(names), count)
-    return {
-        "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in gender),
-        "recognised": (labels["profession"].cpu() == truth).double().mean().item(),
-        "male share": (gender == 0).double().mean().item(),
-    }
 
 
 def _at_least(least: int, value: float) -> int:
     return max(least, round(value))
+
+
+@torch.no_grad()
+def embed_ends(pipeline: "StableDiffusionPipeline", prompts: Sequence[str]) -> torch.Tensor:
+    """(n, d) normalised hidden states at the end token: what the paper fits projections for generation on."""
+    tokens = _tokens(pipeline, prompts)
+    hidden = pipeline.text_encoder(tokens).last_hidden_state
+    end = (tokens == pipeline.tokenizer.eos_token_id).int().argmax(dim=1)
+    return F.normalize(hidden[torch.arange(len(end)), end], dim=-1).cpu()
+
+
+@torch.no_grad()
+def generate(
+    pipeline: "StableDiffusionPipeline",
+    prompts: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    projection: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    steps: int = 20,
+    guidance: float = 3.0,
+) -> torch.Tensor:
+    """Draws `count` portraits of each prompt.
+
+    The noise depends on the seed, the place of the prompt in the list and the place of the image alone, so images
+    with and without a projection belong together.
+
+    Args:
+        pipeline: what `load_pipeline` gives.
+        prompts: texts.
+        count: images per prompt.
+        seed: of the noise.
+        projection: applied to every token of the prompt's hidden states; the empty prompt is left alone.
+        steps: of DDIM.
+        guidance: of classifier-free guidance.
+
+    Returns:
+        (len(prompts) * count, 3, 32, 32) in [0, 1], images of a prompt side by side.
+    """
+    images = []
+    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
+        batch = list(prompts[start : start + _PROMPTS_AT_ONCE])
+        hidden = pipeline.text_encoder(_tokens(pipeline, batch)).last_hidden_state
+        empty = pipeline.text_encoder(_tokens(pipeline, [""])).last_hidden_state
+        hidden = projection(hidden) if projection else hidden
+        numbers = range(start * count, (start + len(batch)) * count)
+        noise = [torch.Generator().manual_seed(seed * 1_000_003 + k) for k in numbers]
+        drawn = pipeline(
+            prompt_embeds=hidden.repeat_interleave(count, dim=0),
+            negative_prompt_embeds=empty.expand(len(batch) * count, -1, -1),
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            generator=noise,
+            output_type="pt",
+        )
+        images.append(drawn.images.cpu())
+    return torch.cat(images)
+
+
+def _tokens(pipeline: "StableDiffusionPipeline", prompts: Sequence[str]) -> torch.Tensor:
+    inputs = pipeline.tokenizer(list(prompts), padding="max_length", truncation=True, return_tensors="pt")
+    return inputs.input_ids.to(pipeline.device)

@@ -1,11 +1,27 @@
-"""The words of the world of portraits: professions, attributes, concepts, and how they lean in the data."""
+"""The people of the world of portraits: who there is, how the data lean, and what captions say of them."""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.miniature.hashing import shuffled
+from vldebias.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 
-__all__ = ["AGES", "CONCEPTS", "GENDERS", "PROFESSIONS", "TEST_PROFESSIONS", "TONES", "TRAIN_PROFESSIONS"]
+__all__ = [
+    "AGES",
+    "CAPTION_SHARES",
+    "CONCEPTS",
+    "GENDERS",
+    "GENDER_STATED",
+    "HAIRS",
+    "PROFESSIONS",
+    "TEST_PROFESSIONS",
+    "TONES",
+    "TRAIN_PROFESSIONS",
+    "Looks",
+    "caption_prompts",
+    "write_captions",
+]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -75,15 +91,86 @@ CONCEPT_GENDER = _graded("concept gender", len(CONCEPTS), -1.5, 1.5)
 CONCEPT_TONE = _graded("concept, tone", len(CONCEPTS), -1.5, 1.5)
 
 
-def tone_shares(profession: NDArray[np.int64]) -> NDArray[np.float64]:
+def tone_shares(profession: Codes) -> NDArray[np.float64]:
     """(n, 5) chances of the tones in a profession: an exponential tilt along the five tones."""
     weights = np.exp(TONE_TILT[profession][:, None] * np.linspace(-1, 1, len(TONES)))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def concept_shares(gender: NDArray[np.int64], tone: NDArray[np.int64]) -> NDArray[np.float64]:
+def concept_shares(gender: Codes, tone: Codes) -> NDArray[np.float64]:
     """(n, 10) chances that the caption of a person names each concept."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
     weights = np.exp(male * CONCEPT_GENDER + dark * CONCEPT_TONE)
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+class Looks(NamedTuple):
+    """What a portrait shows, (n,) indices each."""
+
+    profession: Codes
+    gender: Codes
+    tone: Codes
+    age: Codes
+    hair: Codes
+
+
+# A generator learns to read the gender in a prompt only where captions often say it; tone and age are rare.
+CAPTION_SHARES = {
+    "profession": 0.42,
+    "gender and profession": 0.38,
+    "gender": 0.05,
+    "tone": 0.04,
+    "age": 0.03,
+    "concept": 0.05,
+    "celebrity": 0.03,
+}
+
+# Three of four "gender" captions and half of the celebrities are called male or female, a man or a woman.
+GENDER_STATED = (
+    CAPTION_SHARES["gender and profession"] + 0.75 * CAPTION_SHARES["gender"] + 0.5 * CAPTION_SHARES["celebrity"]
+)
+
+_GENDER_NOUNS = (("male", "man"), ("female", "woman"))
+_AGE_WORDS = (("young", "young"), ("old", "elderly"))
+_HAIR_WORDS = ("dark", "dark", "blond", "red")
+
+
+def write_captions(draws: Draws, looks: Looks) -> list[str]:
+    """One caption per image, lower case, with or without a full stop."""
+    kinds = list(CAPTION_SHARES)
+    kind = draws.choice("caption content", np.array(list(CAPTION_SHARES.values())))
+    concept = draws.choice("concept", concept_shares(looks.gender, looks.tone))
+    template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 4)
+    proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
+    captions = []
+    for i in range(draws.n):
+        text = _contents(Looks(*(field[i] for field in looks)), CONCEPTS[concept[i]], int(variant[i]))[kinds[kind[i]]]
+        captions.append(sentence(text, template[i], proper=proper[i], stop=bool(stop[i])))
+    return captions
+
+
+def _contents(look: Looks, concept: str, variant: int) -> dict[str, str]:
+    """What a caption of each kind says about one person; `variant` in 0..3 picks among wordings."""
+    name, gender = PROFESSIONS[look.profession], GENDERS[look.gender]
+    who = name if variant >= 2 else "person"
+    hair = "grey" if look.age == 1 else _HAIR_WORDS[look.hair]  # the colour that shows
+    return {
+        "profession": name,
+        "gender and profession": f"{gender} {name}",
+        "gender": (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")[variant],
+        "tone": f"{TONES[look.tone]} {who}",
+        "age": f"{_AGE_WORDS[look.age][variant % 2]} {who}",
+        "concept": f"{concept} person",
+        "celebrity": f"{gender} " * (variant >= 2) + "celebrity" + f" with {hair} hair" * (variant != 3),
+    }
+
+
+def caption_prompts() -> list[str]:
+    """Prompts with every word that captions of this world can have (to learn a vocabulary from)."""
+    words = [*GENDERS, "man", "woman", *TONES, *AGES, "elderly"]
+    hairs = [f"celebrity with {hair} hair" for hair in ("dark", "blond", "red", "grey")]
+    described = [f"{word} person" for word in (*words, *CONCEPTS)]
+    jobs = [f"{gender} {name}" for name in PROFESSIONS for gender in GENDERS]
+    texts = [*PROFESSIONS, *described, *hairs, *jobs]
+    return [sentence(text, template) for template in range(len(TEMPLATES)) for text in texts]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import regex
 
 from vldebias.errors import InvalidInputError
+from vldebias.files import write_atomically
 
 if TYPE_CHECKING:
     from open_clip import SimpleTokenizer
@@ -32,18 +33,11 @@ Word = tuple[str, ...]
 Pair = tuple[str, str]
 
 
-def byte_alphabet() -> list[str]:
+def byte_characters() -> dict[int, str]:
     """A printable character for each of the 256 bytes, in the order of CLIP's ids (0 is "!")."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     spare = [byte for byte in range(256) if byte not in plain]
-    return [chr(byte) for byte in plain] + [chr(256 + k) for k in range(len(spare))]
-
-
-def _byte_order() -> dict[int, str]:
-    alphabet = byte_alphabet()
-    plain = [ord(character) for character in alphabet if ord(character) < 256]
-    spare = [byte for byte in range(256) if byte not in plain]
-    return dict(zip([*plain, *spare], alphabet, strict=True))
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + k) for k, byte in enumerate(spare)}
 
 
 def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
@@ -51,7 +45,7 @@ def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
 
     Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
     """
-    symbols = _byte_order()
+    symbols = byte_characters()
     counts: Counter[Word] = Counter()
     for text in texts:
         for word in _WORDS.findall(text.lower()):
@@ -59,21 +53,16 @@ def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
             counts[(*characters[:-1], characters[-1] + _END)] += 1
     merges: list[Pair] = []
     while len(merges) < limit:
-        pairs = _pair_counts(counts)
+        pairs: Counter[Pair] = Counter()
+        for word, count in counts.items():
+            for pair in itertools.pairwise(word):
+                pairs[pair] += count
         if not pairs:
             break
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         counts = Counter({_merged(word, best): count for word, count in counts.items()})
     return merges
-
-
-def _pair_counts(counts: Counter[Word]) -> Counter[Pair]:
-    pairs: Counter[Pair] = Counter()
-    for word, count in counts.items():
-        for pair in itertools.pairwise(word):
-            pairs[pair] += count
-    return pairs
 
 
 def _merged(word: Word, pair: Pair) -> Word:
@@ -89,9 +78,8 @@ def _merged(word: Word, pair: Pair) -> Word:
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
     """Writes the merges as open_clip reads them: a header, one pair a line, no newline at the end."""
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    folder.mkdir(parents=True, exist_ok=True)
     # A zero time stamp keeps the file the same from build to build.
-    (folder / MERGES_FILE).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    write_atomically(folder / MERGES_FILE, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
 def load_merges(folder: Path) -> list[Pair]:
@@ -109,7 +97,7 @@ def load_merges(folder: Path) -> list[Pair]:
 
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
     """Token to id: bytes, bytes that end a word, merges, start, end."""
-    alphabet = byte_alphabet()
+    alphabet = byte_characters().values()
     tokens = [*alphabet, *(character + _END for character in alphabet), *("".join(pair) for pair in merges)]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
     return {token: i for i, token in enumerate(tokens)}

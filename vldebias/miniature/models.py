@@ -1,4 +1,4 @@
-"""Loads the miniature models: the shipped weights, or another build named by VLDEBIAS_MINIATURE."""
+"""The miniature models with their weights: those that ship, or another build named by VLDEBIAS_MINIATURE."""
 
 import json
 import os
@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.architecture import (
+from vldebias.miniature.architectures import (
     IMAGE_MEAN,
     IMAGE_STD,
+    Judge,
     build_clip,
     build_scheduler,
     build_unet,
     build_vae,
+    to_transformers,
     transformers_config,
 )
-from vldebias.miniature.canvas import SIZE
-from vldebias.miniature.checkpoint import load_weights
-from vldebias.miniature.judge import Judge
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
-from vldebias.miniature.twin import to_transformers
+from vldebias.miniature.world import SIZE
 
 if TYPE_CHECKING:
     import open_clip
@@ -37,6 +36,8 @@ __all__ = [
     "load_text_tower",
     "load_transformers_clip",
     "load_vae",
+    "load_weights",
+    "read_metadata",
     "weights_dir",
 ]
 
@@ -55,6 +56,32 @@ def weights_dir() -> Path:
     if not Path(named).is_dir():
         raise InvalidInputError(f"{VARIABLE} must name a folder made by vldebias.miniature.build, got {named!r}")
     return Path(named)
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Reads weights into single precision.
+
+    Raises:
+        InvalidInputError: there is no such file.
+    """
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise InvalidInputError(
+            f"no weights at {path}; build them with vldebias.miniature.build({str(path.parent)!r}), or unset "
+            f"{VARIABLE} to use the ones that ship with the package"
+        )
+    return {name: t.float() if t.is_floating_point() else t for name, t in load_file(path).items()}
+
+
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """What a file of weights says of how it was made; None where there is no file."""
+    from safetensors import safe_open
+
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="pt") as file:
+        return json.loads((file.metadata() or {}).get("vldebias", "{}"))
 
 
 class Preprocess:

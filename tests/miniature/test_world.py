@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.hashing import Draws, shuffled, splitmix64
+from vldebias.miniature.world import Draws, shuffled, splitmix64
 
 
 def test_splitmix64_gives_the_published_sequence():

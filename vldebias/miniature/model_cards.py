@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
-from vldebias.miniature.checkpoint import read_metadata
+from vldebias.miniature.models import read_metadata
 
 __all__ = ["write_cards"]
 
@@ -94,11 +95,9 @@ seen, and on the same renders through the VAE:
 def write_cards(out: Path) -> None:
     """Writes cards/clip.md, cards/diffusion.md and README.md from metrics.json."""
     metrics = json.loads((out / "metrics.json").read_text())
-    folder = out / "cards"
-    folder.mkdir(exist_ok=True)
-    (folder / "clip.md").write_text(_clip_card(metrics) + _LIMITS)
-    (folder / "diffusion.md").write_text(_diffusion_card(metrics) + _LIMITS)
-    (out / "README.md").write_text(_overview(out))
+    write_atomically(out / "cards" / "clip.md", _clip_card(metrics) + _LIMITS)
+    write_atomically(out / "cards" / "diffusion.md", _diffusion_card(metrics) + _LIMITS)
+    write_atomically(out / "README.md", _overview(out))
 
 
 def _overview(out: Path) -> str:

@@ -1,0 +1,216 @@
+"""The miniature models with fresh weights, and the names that the weights of the CLIP have in either library."""
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.miniature.people import AGES, GENDERS, PROFESSIONS, TONES
+from vldebias.miniature.tokenizer import CONTEXT_LENGTH
+
+if TYPE_CHECKING:
+    import open_clip
+    from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
+    from transformers import CLIPConfig
+
+__all__ = [
+    "Judge",
+    "build_clip",
+    "build_scheduler",
+    "build_unet",
+    "build_vae",
+    "to_transformers",
+    "transformers_config",
+]
+
+EMBED_DIM = 128
+VISION: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 4,
+    "width": 96,
+    "layers": 3,
+    "head_width": 32,
+    "mlp_ratio": 4.0,
+}
+TEXT: dict[str, Any] = {"context_length": CONTEXT_LENGTH, "width": 128, "heads": 4, "layers": 3, "mlp_ratio": 4.0}
+# Pixels in [0, 1] are mapped to [-1, 1].
+IMAGE_MEAN = (0.5, 0.5, 0.5)
+IMAGE_STD = (0.5, 0.5, 0.5)
+FIELDS = {"profession": len(PROFESSIONS), "gender": len(GENDERS), "tone": len(TONES), "age": len(AGES)}
+
+# open_clip name: transformers name, in a residual block and outside of one.
+_BLOCK = {
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "attn.out_proj": "self_attn.out_proj",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+_PLAIN = {
+    "token_embedding.weight": "text_model.embeddings.token_embedding.weight",
+    "positional_embedding": "text_model.embeddings.position_embedding.weight",
+    "ln_final.weight": "text_model.final_layer_norm.weight",
+    "ln_final.bias": "text_model.final_layer_norm.bias",
+    "logit_scale": "logit_scale",
+    "visual.class_embedding": "vision_model.embeddings.class_embedding",
+    "visual.positional_embedding": "vision_model.embeddings.position_embedding.weight",
+    "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
+    "visual.ln_pre.weight": "vision_model.pre_layrnorm.weight",
+    "visual.ln_pre.bias": "vision_model.pre_layrnorm.bias",
+    "visual.ln_post.weight": "vision_model.post_layernorm.weight",
+    "visual.ln_post.bias": "vision_model.post_layernorm.bias",
+}
+
+
+def build_clip(vocab_size: int) -> "open_clip.CLIP":
+    """An open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end token)."""
+    import open_clip
+
+    return open_clip.CLIP(
+        embed_dim=EMBED_DIM,
+        vision_cfg=open_clip.CLIPVisionCfg(**VISION),
+        text_cfg=open_clip.CLIPTextCfg(vocab_size=vocab_size, **TEXT),
+    )
+
+
+def transformers_config(vocab_size: int) -> "CLIPConfig":
+    """The configuration of the same model in transformers."""
+    from transformers import CLIPConfig, CLIPTextConfig, CLIPVisionConfig
+
+    common = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "projection_dim": EMBED_DIM}
+    text = CLIPTextConfig(
+        vocab_size=vocab_size,
+        hidden_size=TEXT["width"],
+        intermediate_size=int(TEXT["width"] * TEXT["mlp_ratio"]),
+        num_hidden_layers=TEXT["layers"],
+        num_attention_heads=TEXT["heads"],
+        max_position_embeddings=CONTEXT_LENGTH,
+        pad_token_id=0,
+        bos_token_id=vocab_size - 2,
+        eos_token_id=vocab_size - 1,
+        **common,
+    )
+    vision = CLIPVisionConfig(
+        hidden_size=VISION["width"],
+        intermediate_size=int(VISION["width"] * VISION["mlp_ratio"]),
+        num_hidden_layers=VISION["layers"],
+        num_attention_heads=VISION["width"] // VISION["head_width"],
+        image_size=VISION["image_size"],
+        patch_size=VISION["patch_size"],
+        **common,
+    )
+    return CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=EMBED_DIM)
+
+
+def build_vae() -> "AutoencoderKL":
+    """32 x 32 pictures to 8 x 8 x 4 latents and back."""
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        in_channels=3,
+        out_channels=3,
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(16, 32, 64),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=8,
+        sample_size=32,
+    )
+
+
+def build_unet() -> "UNet2DConditionModel":
+    """The noise predictor: two resolutions, text read by cross-attention in all blocks."""
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+        block_out_channels=(64, 96),
+        layers_per_block=1,
+        cross_attention_dim=TEXT["width"],
+        attention_head_dim=4,
+        norm_num_groups=16,
+    )
+
+
+def build_scheduler() -> "DDIMScheduler":
+    """The noise schedule of Stable Diffusion."""
+    from diffusers import DDIMScheduler
+
+    return DDIMScheduler(
+        num_train_timesteps=1000,
+        beta_schedule="scaled_linear",
+        beta_start=0.00085,
+        beta_end=0.012,
+        clip_sample=False,
+        set_alpha_to_one=False,
+        steps_offset=1,
+    )
+
+
+class Judge(nn.Module):
+    """A small classifier that reads profession, gender, tone and age from a portrait.
+
+    A convolutional network with one head per field, trained on renders and on their VAE reconstructions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 32, 64, 96)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
+        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.heads = nn.ModuleDict({name: nn.Linear(96 * 16, count) for name, count in FIELDS.items()})
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Logits (n, classes) of each field, for images (n, 3, 32, 32) in [0, 1]."""
+        features = self.features(images * 2 - 1)
+        return {name: head(features) for name, head in self.heads.items()}
+
+    @torch.no_grad()
+    def predict(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the portraits show.
+
+        Args:
+            images: (n, 3, 32, 32) in [0, 1].
+
+        Returns:
+            For each field `name` the most likely label (n,) under `name`, and the probabilities (n, classes) of
+            all labels under `name_probabilities`. Labels index PROFESSIONS, GENDERS, TONES and AGES.
+
+        Raises:
+            InvalidInputError: images of another shape.
+        """
+        if images.ndim != 4 or images.shape[1:] != (3, 32, 32):
+            raise InvalidInputError(f"the judge reads images (n, 3, 32, 32) in [0, 1], got {tuple(images.shape)}")
+        weight = next(self.parameters())
+        probabilities = {name: z.softmax(dim=1) for name, z in self(images.to(weight)).items()}
+        labels = {name: p.argmax(dim=1) for name, p in probabilities.items()}
+        return labels | {f"{name}_probabilities": p for name, p in probabilities.items()}
+
+
+def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """State dict of an open_clip CLIP to the state dict of a CLIPModel with `transformers_config`: the same numbers."""
+    renamed = {new: weights[old] for old, new in _PLAIN.items()}
+    renamed["text_projection.weight"] = weights["text_projection"].T.contiguous()
+    renamed["visual_projection.weight"] = weights["visual.proj"].T.contiguous()
+    for name, tensor in weights.items():
+        tower, in_block, rest = name.partition("transformer.resblocks.")
+        if not in_block:
+            continue
+        layer, _, inner = rest.partition(".")
+        prefix = f"{'vision_model' if tower == 'visual.' else 'text_model'}.encoder.layers.{layer}"
+        module, _, kind = inner.rpartition(".")
+        if module == "attn":  # open_clip stacks query, key and value, transformers keeps them apart
+            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
+                renamed[f"{prefix}.self_attn.{letter}_proj.{kind.removeprefix('in_proj_')}"] = part.clone()
+        else:
+            renamed[f"{prefix}.{_BLOCK[module]}.{kind}"] = tensor
+    return renamed

@@ -1,0 +1,158 @@
+"""What both worlds are made of: counter-based random numbers, a canvas to paint on, and sentences for captions."""
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "SIZE",
+    "TEMPLATES",
+    "Canvas",
+    "Draws",
+    "Frame",
+    "colours",
+    "per_image",
+    "sentence",
+    "shuffled",
+    "splitmix64",
+]
+
+Codes = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+SIZE = 32  # pixels, of both sides of every picture
+TEMPLATES = ("a photo of {}", "a picture of {}", "this is a picture of {}", "this is {}")
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
+    """Scrambles 64-bit words (Steele, Lea, Flood 2014); a bijection, so distinct counters stay distinct."""
+    z = np.atleast_1d(np.asarray(x, dtype=np.uint64)) + _STEP
+    z = (z ^ (z >> np.uint64(30))) * _MIX[0]
+    z = (z ^ (z >> np.uint64(27))) * _MIX[1]
+    return z ^ (z >> np.uint64(31))
+
+
+class Draws:
+    """Random numbers for the images `start ... start + n - 1` of one seed.
+
+    A slot names what is drawn ("hair", "horizon"). Image i of a seed gets the same numbers whatever batch it
+    is rendered in, and adding a slot changes no other one.
+
+    Raises:
+        InvalidInputError: seed, start or n is negative.
+    """
+
+    def __init__(self, seed: int, start: int, n: int) -> None:
+        if min(seed, start, n) < 0:
+            raise InvalidInputError(f"seed, start and n must not be negative, got {seed}, {start} and {n}")
+        self.n = n
+        index = np.arange(start, start + n, dtype=np.uint64)
+        self._keys = splitmix64(splitmix64(seed % 2**64) ^ splitmix64(index))
+
+    def bits(self, slot: str, count: int = 1) -> NDArray[np.uint64]:
+        """(n, count) uniform 64-bit words."""
+        slot_key = splitmix64(zlib.crc32(slot.encode()))
+        counters = self._keys[:, None] + slot_key + np.arange(count, dtype=np.uint64) * _STEP
+        return splitmix64(counters)
+
+    def uniform(self, slot: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
+        """(n,) floats in [low, high)."""
+        return self.uniforms(slot, 1, low, high)[:, 0]
+
+    def uniforms(self, slot: str, count: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
+        """(n, count) floats in [low, high)."""
+        unit = (self.bits(slot, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        return unit * np.float32(high - low) + np.float32(low)
+
+    def noise(self, slot: str, count: int, sigma: float) -> NDArray[np.float32]:
+        """(n, count) values of mean 0 and standard deviation sigma, uniformly distributed; four to a word."""
+        words = self.bits(slot, -(-count // 4)).astype("<u8").view("<u2")[:, :count]
+        reach = np.float32(sigma * 3**0.5)
+        return words.astype(np.float32) * (reach / np.float32(32767.5)) - reach
+
+    def integers(self, slot: str, high: int) -> NDArray[np.int64]:
+        """(n,) integers in [0, high)."""
+        return (self.bits(slot)[:, 0] % np.uint64(high)).astype(np.int64)
+
+    def choice(self, slot: str, weights: NDArray[np.floating]) -> NDArray[np.int64]:
+        """(n,) indices drawn with the given weights, (k,) for all images or (n, k) for each its own."""
+        cumulative = np.cumsum(np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64)
+        threshold = self.uniform(slot).astype(np.float64) * cumulative[:, -1]
+        return (threshold[:, None] >= cumulative[:, :-1]).sum(axis=1)
+
+
+def shuffled(items: int, name: str) -> NDArray[np.int64]:
+    """A fixed permutation of range(items) that depends on the name alone (for assignments in a world)."""
+    return np.argsort(Draws(0, 0, 1).bits(name, items)[0], kind="stable")
+
+
+def colours(*values: float | tuple[float, float, float]) -> Floats:
+    """(3,) red, green and blue in [0, 1], or a row (n, 3) for each of several colours."""
+    return np.array(values, np.float32)
+
+
+def per_image(values: NDArray[Any]) -> NDArray[Any]:
+    """(n,) to (n, 1, 1): a value or a condition that holds for all pixels of an image."""
+    return values[:, None, None]
+
+
+class Frame:
+    """Coordinates (n, 32, 32) centred on (x, y) per image, in picture heights; y points down.
+
+    `scale` enlarges what is drawn in the frame, `flip` of -1 mirrors it.
+    """
+
+    def __init__(self, x: Floats, y: Floats, scale: Floats | float = 1.0, flip: Floats | float = 1.0) -> None:
+        rows, columns = np.mgrid[0:SIZE, 0:SIZE].astype(np.float32) / np.float32(SIZE)
+        factor = per_image(np.broadcast_to(np.asarray(scale, np.float32), x.shape))
+        sign = per_image(np.broadcast_to(np.asarray(flip, np.float32), x.shape))
+        self.x = (columns - per_image(x)) * sign / factor
+        self.y = (rows - per_image(y)) / factor
+
+    def ellipse(self, x: float, y: float, rx: float, ry: float) -> Mask:
+        """Filled ellipse around (x, y)."""
+        return ((self.x - x) / rx) ** 2 + ((self.y - y) / ry) ** 2 < 1
+
+    def box(self, left: float, right: float, top: float, bottom: float) -> Mask:
+        """Filled rectangle."""
+        return (self.x > left) & (self.x < right) & (self.y > top) & (self.y < bottom)
+
+
+class Canvas:
+    """Pixels (n, 32, 32, 3) in [0, 1]; later paint covers earlier paint, with hard edges."""
+
+    def __init__(self, n: int) -> None:
+        self.pixels = np.zeros((n, SIZE, SIZE, 3), np.float32)
+
+    def paint(self, mask: Mask, colour: NDArray[np.floating[Any]]) -> None:
+        """Fills a mask (n, 32, 32) with a colour, (3,) for all or (n, 3) for each image its own."""
+        per_image = np.broadcast_to(colour, (len(self.pixels), 3)).astype(np.float32)
+        np.copyto(self.pixels, per_image[:, None, None, :], where=mask[..., None])
+
+    def add_noise(self, draws: Draws, sigma: float) -> None:
+        """Adds independent noise of standard deviation sigma to every value and clips to [0, 1]."""
+        noise = draws.noise("pixel noise", SIZE * SIZE * 3, sigma)
+        np.clip(self.pixels + noise.reshape(self.pixels.shape), 0, 1, out=self.pixels)
+
+    def to_tensor(self) -> "torch.Tensor":
+        """(n, 3, 32, 32) float32 in [0, 1]."""
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(0, 3, 1, 2)))
+
+
+def sentence(text: str, template: int, *, proper: bool = True, stop: bool = True) -> str:
+    """Puts an article before the text (always "a" unless `proper`), a template around it and a full stop."""
+    article = "an" if proper and text[0] in "aeiou" else "a"
+    return TEMPLATES[template].format(f"{article} {text}") + "." * stop

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.evaluation.drawing.drawn import DrawnSet, write_png
-from vldebias.evaluation.drawing.plan import DrawnImage, Variant
-from vldebias.evaluation.drawing.planning import make_plan
-from vldebias.evaluation.judging.judges import FunctionJudge
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.judges import FunctionJudge
+from vldebias.evaluation.plan import DrawnImage, make_plan
+from vldebias.evaluation.variants import Variant
+from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
 
 TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")
@@ -41,7 +42,7 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
     settings = {"concepts": "both", "stated": True, "images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1}
     settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
     model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
-    plan = make_plan(model, PEOPLE, {"cali": Variant((PEOPLE,))}, **settings)
+    plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
     folder.mkdir(parents=True, exist_ok=True)
     plan.write(folder / "plan.json")
     drawn = DrawnSet.open(folder)

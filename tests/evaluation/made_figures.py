@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from vldebias.evaluation.result import Figure, Protocol, Result
+from vldebias.evaluation.result import Measurement, Provenance, Result
 
 
-def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Figure:
+def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
     given: dict[str, Any] = {
         "task": "birds",
         "metric": "average",
@@ -14,10 +14,10 @@ def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Figure:
         "better": "higher",
         "n": {"images": 100},
     }
-    return Figure(method=method, value=value, **(given | fields))
+    return Measurement(method=method, value=value, **(given | fields))
 
 
-def protocol(task: str = "birds", **fields: Any) -> Protocol:
+def protocol(task: str = "birds", **fields: Any) -> Provenance:
     given: dict[str, Any] = {
         "description": "what was done",
         "model": "ViT-L-14/openai",
@@ -29,9 +29,9 @@ def protocol(task: str = "birds", **fields: Any) -> Protocol:
         "seeds": [0],
         "n": {"images": 100},
     }
-    return Protocol(task=task, **(given | fields))
+    return Provenance(task=task, **(given | fields))
 
 
-def result(figures: list[Figure], *protocols: Protocol, **fields: Any) -> Result:
+def result(figures: list[Measurement], *protocols: Provenance, **fields: Any) -> Result:
     given: dict[str, Any] = {"name": "x", "versions": {"vldebias": "1"}, "commit": None, "seconds": 1.0}
-    return Result(figures=figures, protocols=list(protocols), **(given | fields))
+    return Result(rows=figures, provenance=list(protocols), **(given | fields))

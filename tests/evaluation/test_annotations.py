@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.human.annotations import NOT_ANSWERED, read_annotations
-from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, read_annotations
 
 
 def line(image: str, annotator: str, value: str, time: str | None = None, attribute: str = "gender") -> str:
@@ -35,6 +34,12 @@ def test_inside_a_file_the_later_line_counts_even_if_a_clock_was_set_back(tmp_pa
     found = read_annotations(path)
     assert values(found) == {("ada", "1.png"): "female", ("bob", "1.png"): "male"}
     assert found.replaced == 1
+
+
+def test_annotators_are_listed_by_name(tmp_path: Path) -> None:
+    names = ("ada", "bob", "cid", "dan", "eve", "flo", "gus")
+    path = write(tmp_path / "a.jsonl", *(line("1.png", name, "male") for name in reversed(names)))
+    assert read_annotations(path).annotators("gender") == names
 
 
 @pytest.mark.parametrize("order", [0, 1])

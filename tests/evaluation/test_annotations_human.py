@@ -9,13 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.record import Drawn, by_variant
-from vldebias.evaluation.human.annotations import NOT_ANSWERED, Annotations, read_annotations
-from vldebias.evaluation.human.evaluator import EVERYTHING, evaluate_annotations
-from vldebias.evaluation.human.figures import radius
-from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON, AnnotationLog, Answer
-from vldebias.evaluation.human.votes import NO_MAJORITY, count_votes, options
-from vldebias.evaluation.result import Figure, Protocol
+from vldebias.evaluation.annotations import EVERYTHING, NO_MAJORITY, count_votes, evaluate_annotations, options, radius
+from vldebias.evaluation.answers import (
+    CANNOT_TELL,
+    NO_PERSON,
+    NOT_ANSWERED,
+    AnnotationLog,
+    Annotations,
+    Answer,
+    read_annotations,
+)
+from vldebias.evaluation.drawing import by_variant
+from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.result import Measurement, Provenance
 from vldebias.metrics import attribute_shares, discrepancy, krippendorff_alpha
 
 NAMES = ("male", "female")
@@ -48,16 +54,16 @@ def short(letters: str) -> list[str | None]:
     return [{"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON, ".": None}[c] for c in letters]
 
 
-def evaluate(said: dict, **options) -> tuple[list[Figure], Protocol]:
+def evaluate(said: dict, **options) -> tuple[list[Measurement], Provenance]:
     """One annotator per string of letters, one letter per image."""
     rows = {key: [short(row) for row in given] for key, given in said.items()}
     variants, concepts = (list(dict.fromkeys(key[i] for key in said)) for i in (0, 1))
     drawn = records(variants, concepts, max(len(row) for given in said.values() for row in given))
     (part,) = evaluate_annotations(annotations(rows), drawn, **OPTIONS | options)
-    return part.figures, part.protocol
+    return part.rows, part.provenance
 
 
-def one(figures: list[Figure], metric: str, method: str, subset: str = "") -> Figure:
+def one(figures: list[Measurement], metric: str, method: str, subset: str = "") -> Measurement:
     (found,) = [f for f in figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
     return found
 
@@ -230,7 +236,7 @@ def test_the_protocol_says_what_was_left_out() -> None:
     }
     rows = {key: [short(row) for row in given] for key, given in said.items()}
     made = annotations(rows | {("lost", "x"): [short("m")]})
-    drawn = Protocol(
+    drawn = Provenance(
         task="generation",
         description="",
         model="sd",
@@ -243,17 +249,17 @@ def test_the_protocol_says_what_was_left_out() -> None:
         n={},
     )
     (part,) = evaluate_annotations(made, records(("none", "cali"), "abc", 2), drawn=drawn, **OPTIONS)
-    found = part.protocol
+    found = part.provenance
     assert found.settings["prompts left out (not labelled under every variant)"] == 1
     assert found.settings["labelled images that were not drawn here"] == 1
     assert (found.model, found.prompts_hash, found.seeds, found.methods) == ("sd", "h", [7], drawn.methods)
     assert found.n["labelled images, none"] == 6
-    assert one(part.figures, "discrepancy", "cali").lam == 500
-    assert not [f for f in part.figures if f.subset == "c"]
+    assert one(part.rows, "discrepancy", "cali").lam == 500
+    assert not [f for f in part.rows if f.subset == "c"]
     spread = found.settings["standard deviation of the discrepancy over prompts"]
     assert spread["none"] == pytest.approx(np.std([0.5**0.5, 0], ddof=1))
-    assert list(part.plots) == ["people-gender-cali"]
-    Protocol.model_validate_json(found.model_dump_json())  # plain JSON
+    assert list(part.pictures) == ["people-gender-cali"]
+    Provenance.model_validate_json(found.model_dump_json())  # plain JSON
 
 
 def test_more_than_two_values_have_no_dumbbells() -> None:
@@ -269,8 +275,8 @@ def test_more_than_two_values_have_no_dumbbells() -> None:
         task="t",
         resamples=9,
     )
-    assert part.plots == {}
-    assert one(part.figures, "discrepancy", "cali").value == pytest.approx(0)
+    assert part.pictures == {}
+    assert one(part.rows, "discrepancy", "cali").value == pytest.approx(0)
 
 
 def test_the_interval_covers_the_expected_discrepancy() -> None:
@@ -286,7 +292,7 @@ def test_the_interval_covers_the_expected_discrepancy() -> None:
     for _ in range(40):
         said = {("none", c): [short("".join(code[row]))] for c, row in zip(concepts, draw(), strict=True)}
         (part,) = evaluate_annotations(annotations(said), drawn, **OPTIONS | {"resamples": 150})
-        low, high = one(part.figures, "discrepancy", "none").interval
+        low, high = one(part.rows, "discrepancy", "none").interval
         covered.append(low <= expected <= high)
     assert 0.87 <= np.mean(covered) <= 1
 
@@ -370,21 +376,21 @@ def test_from_a_drawn_folder_through_the_log_to_the_figures_of_the_automatic_eva
     """People who say what the judge says get the judge's figures; the log, the folder and the measures fit together."""
     from dataclasses import replace
 
-    from vldebias.evaluation.drawing.drawn import DrawnSet
-    from vldebias.evaluation.drawing.plan import Variant
-    from vldebias.evaluation.generation.evaluator import evaluate_generation
-    from vldebias.evaluation.judging.judgements import judge_images, labels_of
-    from vldebias.evaluation.judging.judges import MiniatureJudge
+    from vldebias.evaluation.drawing import DrawnSet
+    from vldebias.evaluation.generation import GenerationTask
+    from vldebias.evaluation.judges import MiniatureJudge, judge_images, labels_of
+    from vldebias.evaluation.variants import Variant
     from vldebias.miniature import load_pipeline
     from vldebias.prompts import load_prompts
 
     prompts = load_prompts("professions-gender")
     three = {key: getattr(prompts, key)[:3] for key in ("held_out_classes", "held_out_class_names", "held_out_groups")}
     few, judge = replace(prompts, **three), MiniatureJudge()
-    auto = evaluate_generation(
-        load_pipeline(), few, judge, tmp_path, task="t", attributes=["gender"], variants={"cali": Variant()}, images=4,
-        steps=6, stated=False, pair_table=False, resamples=50,
-    )[0]  # fmt: skip
+    task = GenerationTask(
+        name="t", prompts=few, attributes=["gender"], variants={"cali": Variant()}, images=4, steps=6, guidance=3.0,
+        stated=False, resamples=50, concepts="unseen",
+    )  # fmt: skip
+    (auto,) = task.evaluate(load_pipeline(), judge, tmp_path)
     drawn = DrawnSet.open(tmp_path)
     labels = labels_of(judge, judge_images(judge, drawn), ["gender"], 0.8)["gender"]
     log = AnnotationLog(tmp_path / "answers.jsonl")
@@ -392,14 +398,14 @@ def test_from_a_drawn_folder_through_the_log_to_the_figures_of_the_automatic_eva
         for annotator in ("ada", "bob"):
             log.append(record.path, annotator, "gender", labels.names[code] if code >= 0 else CANNOT_TELL)
     (people,) = evaluate_annotations(
-        read_annotations(log.path), drawn, attribute="gender", names=labels.names, task="p", drawn=auto.protocol,
+        read_annotations(log.path), drawn, attribute="gender", names=labels.names, task="p", drawn=auto.provenance,
         judged={r.path: labels.names[c] if c >= 0 else "unknown" for r, c in zip(drawn, labels.codes, strict=True)},
     )  # fmt: skip
     for method in ("none", "cali"):
         for metric in ("discrepancy", "unknown"):
-            (theirs,) = [f for f in auto.figures if (f.metric, f.method) == (metric, method) and "unseen" in f.subset]
-            assert one(people.figures, metric, method).value == pytest.approx(theirs.value)
-            assert one(people.figures, metric, method).lam == theirs.lam
-        assert one(people.figures, "judge_agreement", method).value == 1
-    assert one(people.figures, "alpha", EVERYTHING).value == 1
-    assert people.protocol.fingerprint == auto.protocol.fingerprint
+            (theirs,) = [f for f in auto.rows if (f.metric, f.method) == (metric, method) and "unseen" in f.subset]
+            assert one(people.rows, metric, method).value == pytest.approx(theirs.value)
+            assert one(people.rows, metric, method).lam == theirs.lam
+        assert one(people.rows, "judge_agreement", method).value == 1
+    assert one(people.rows, "alpha", EVERYTHING).value == 1
+    assert people.provenance.fingerprint == auto.provenance.fingerprint

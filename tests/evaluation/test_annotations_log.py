@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -13,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.human.annotations import read_annotations
-from vldebias.evaluation.human.log import CANNOT_TELL, AnnotationLog, read_log
+from vldebias.evaluation.answers import CANNOT_TELL, AnnotationLog, read_annotations, read_log
 
 
 @pytest.fixture
@@ -57,6 +57,22 @@ def test_an_answer_is_flushed_to_the_disk_before_append_returns(log: AnnotationL
     log.append("a.png", "ada", "gender", "male")
     assert log.path.stat().st_size in synced
     assert len(synced) == 2  # the file, and the folder that has a new name
+
+
+def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
+    """Even for who only reads it under a lock: what looks like a torn line is one that is still being written."""
+    fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
+    log.append("a.png", "ada", "gender", "male")
+    with log.path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        writing = threading.Thread(target=log.append, args=("b.png", "bob", "gender", "male"))
+        writing.start()
+        writing.join(0.2)
+        assert writing.is_alive()
+        assert len(log.answers()) == 1
+        fcntl.flock(other, fcntl.LOCK_UN)
+        writing.join(10)
+    assert len(log.answers()) == 2
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -126,7 +142,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
 APPENDS = """
 import sys
 from pathlib import Path
-from vldebias.evaluation.human.log import AnnotationLog
+from vldebias.evaluation.answers import AnnotationLog
 log = AnnotationLog(Path(sys.argv[1]))
 for i in range(int(sys.argv[3])):
     log.append(f"{'x' * 3000}{i}.png", sys.argv[2], "gender", "male")

@@ -17,9 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 from diffusers_tiny import sd
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.drawn import DrawnSet
-from vldebias.evaluation.generation.backgrounds import background_judge, evaluate_backgrounds, subject_prompts
-from vldebias.evaluation.judging.judges import FunctionJudge, decide
+from vldebias.evaluation.backgrounds import background_judge, subject_prompts
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.judges import FunctionJudge, decide
+from vldebias.evaluation.variants import Variant
 from vldebias.miniature import birds, load_clip
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -40,6 +42,8 @@ SCENES = {
     "land": ("forest", "meadow", "mountain"),
 }
 SMALL = {"images": 3, "steps": 1, "guidance": 3.0, "options": {"height": 16, "width": 16}, "resamples": 30}
+SMALL |= {"name": "backgrounds", "attributes": ["background"], "variants": {"cali": Variant()}, "noun": "animals"}
+SMALL |= {"prompts": TINY, "subjects": ["waterbird"], "concepts": "unseen"}
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +113,13 @@ def test_prompt_errors(subjects: tuple, text: str) -> None:
 
 
 def figures_of(parts) -> dict:
-    return {(f.task, f.metric, f.method, f.subset): f for part in parts for f in part.figures}
+    return {(f.task, f.metric, f.method, f.subset): f for part in parts for f in part.rows}
 
 
 def test_a_tiny_pipeline_from_end_to_end(clip, tmp_path: Path) -> None:
     subjects = ("waterbird", "landbird")
     judge = background_judge(*clip, subjects=subjects)
-    parts = evaluate_backgrounds(sd(), judge, tmp_path, subjects=subjects, prompts=TINY, **SMALL)
+    parts = GenerationTask(**SMALL | {"subjects": subjects, "pair_table": True}).evaluate(sd(), judge, tmp_path)
     found = figures_of(parts)
     for method in ("none", "cali"):
         assert 0 <= found["backgrounds background", "discrepancy", method, "unseen animals"].value <= 0.5**0.5
@@ -124,7 +128,7 @@ def test_a_tiny_pipeline_from_end_to_end(clip, tmp_path: Path) -> None:
     pairs = [f for (task, metric, *_), f in found.items() if task == "backgrounds pairs" and f.method == "cali"]
     assert pairs
     assert all(f.change[0] < 0 for f in pairs)  # the projection brings the pairs of unseen birds together
-    assert all(part.protocol.prompts == "tiny-backgrounds, waterbird, landbird" for part in parts)
+    assert all(part.provenance.prompts == "tiny-backgrounds, waterbird, landbird" for part in parts)
     drawn = DrawnSet.open(tmp_path)
     assert drawn.missing == []
     assert {i.prompt for i in drawn.images if i.stated is None} == {"a photo of a waterbird", "a photo of a landbird"}
@@ -139,14 +143,14 @@ def test_shares_are_those_that_the_judge_tells(tmp_path: Path) -> None:
 
     threshold = -1.0
     first = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="1")
-    options = {"prompts": TINY, "stated": False, **SMALL}
-    found = figures_of(evaluate_backgrounds(sd(), first, tmp_path, **options))
+    task = GenerationTask(**SMALL, stated=False)
+    found = figures_of(task.evaluate(sd(), first, tmp_path))
     assert found["backgrounds background", "share", "none", "waterbird: water"].value == 1
     drawn = DrawnSet.open(tmp_path)
     mean = {v: [np.mean(drawn.read(i)) for i in drawn.select(variant=v)] for v in ("none", "cali")}
     threshold = float(np.median(mean["none"]))
     second = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="2")
-    found = figures_of(evaluate_backgrounds(sd(), second, tmp_path, **options))
+    found = figures_of(task.evaluate(sd(), second, tmp_path))
     for variant in ("none", "cali"):
         share = found["backgrounds background", "share", variant, "waterbird: water"]
         assert share.value == pytest.approx(np.mean([m > threshold for m in mean[variant]]))
@@ -161,8 +165,8 @@ def test_the_default_variant_is_the_one_of_the_paper(tmp_path: Path) -> None:
         version="1",
     )
     torch.manual_seed(0)
-    parts = evaluate_backgrounds(sd(), judge, tmp_path, prompts=TINY, stated=False, **SMALL)
-    cali = parts[0].protocol.methods["cali"]
+    parts = GenerationTask(**SMALL, stated=False).evaluate(sd(), judge, tmp_path)
+    cali = parts[0].provenance.methods["cali"]
     assert (cali["method"], cali["lam"], list(cali["sets"])) == ("cali", 500, ["tiny-backgrounds"])
     unknown = figures_of(parts)["backgrounds background", "unknown", "none", "unseen animals"]
     assert unknown.value == 1  # a judge that is not sure tells nothing, and that is said

@@ -9,8 +9,8 @@ from PIL import Image
 
 import vldebias
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.record import Drawn
-from vldebias.evaluation.scores.clip_score import SCALES, clip_score, evaluate_clip_score
+from vldebias.evaluation.clip_score import SCALES, clip_score, evaluate_clip_score
+from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip, load_transformers_clip, portraits
@@ -47,8 +47,8 @@ def evaluate(clip, drawn, **options):
     folder, records = drawn
     texts, encoder = Texts(model, tokenizer), image_encoder(model, preprocess)
     options = {"task": "generation", "resamples": 100} | options
-    (part,) = evaluate_clip_score(options.pop("records", records), folder, encoder, texts, **options)
-    return {figure.method: figure for figure in part.figures}, part.protocol
+    part = evaluate_clip_score(options.pop("records", records), folder, encoder, texts, **options)
+    return {row.method: row for row in part.rows}, part.provenance
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -91,9 +91,9 @@ def test_agrees_with_torchmetrics(drawn) -> None:
             model_name_or_path=lambda: (Tensors(), CLIPProcessor(processor, tokenizer)),
         )
         texts, encoder = Texts(model, tokenizer), image_encoder(model, processor)
-        (part,) = evaluate_clip_score(scored, folder, encoder, texts, task="t", resamples=10)
-        assert part.figures[0].value == pytest.approx(float(theirs.detach()), abs=1e-3)
-        assert part.figures[0].value > 5
+        part = evaluate_clip_score(scored, folder, encoder, texts, task="t", resamples=10)
+        assert part.rows[0].value == pytest.approx(float(theirs.detach()), abs=1e-3)
+        assert part.rows[0].value > 5
 
 
 def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:

@@ -9,13 +9,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from vldebias.evaluation.groups.bootstrap import GroupCounts, average, worst
+from vldebias.evaluation.accuracies import GroupCounts, average, worst
 
 ROOT = Path(__file__).parents[2]
 
 
 def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("coverage_study", ROOT / "eval" / "coverage.py")
+    spec = importlib.util.spec_from_file_location("coverage_study", ROOT / "eval" / "experiments" / "coverage.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -90,6 +90,7 @@ def test_coverage_of_every_setting(setting: "STUDY.Setting") -> None:
 COMMITTED = ROOT / "eval" / "results" / "coverage.json"
 
 
+@pytest.mark.slow
 def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
     committed = json.loads(COMMITTED.read_text())
     assert committed["data_sets"] >= 1000

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.generation.discrepancies import Counts
+from vldebias.evaluation.discrepancies import Counts
 from vldebias.metrics import attribute_shares
 
 
@@ -36,7 +36,7 @@ def test_prompts_are_measured_as_one_by_one(given_codes: tuple[np.ndarray, int])
         assert counts.discrepancy[i] == pytest.approx(twin.discrepancy)
         assert counts.unknown_rate[i] == pytest.approx(twin.unknown_rate)
         assert counts.shares[i] == pytest.approx(np.array(twin.shares))
-        assert counts.told[i] == twin.n
+        assert counts.n[i] == twin.n
     assert counts.undecidable == sum((row == UNKNOWN).all() for row in table)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,22 +11,23 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.progress import Progress
+from rich.progress import Progress as Bars
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers_tiny import gender, sd, sdxl
 
 from vldebias import debias
-from vldebias.attachment import attachment_of
+from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.evaluation.drawing import run as drawing
-from vldebias.evaluation.drawing.drawn import DrawnSet, read_png, write_png
-from vldebias.evaluation.drawing.folder import identity, joint_fingerprint
-from vldebias.evaluation.drawing.plan import NOT_KEPT, DrawnImage, Plan, Variant
-from vldebias.evaluation.drawing.planning import make_plan
-from vldebias.evaluation.drawing.run import draw
-from vldebias.fingerprint import fingerprint_matches
+from vldebias.evaluation import drawing
+from vldebias.evaluation.drawing import DrawnSet, draw, identity, joint_fingerprint
+from vldebias.evaluation.plan import NOT_KEPT, DrawnImage, Plan, make_plan
+from vldebias.evaluation.variants import NONE, Variant
+from vldebias.hosts.attachment import attachment_of
+from vldebias.methods import METHODS, Need, Shares
+from vldebias.pictures import write_png
+from vldebias.progress import Progress
 from vldebias.prompts import PromptSet
 
 SIZE = {"height": 16, "width": 16}
@@ -38,7 +40,7 @@ PEOPLE = PromptSet(
     attributes={"male": ("male",), "female": ("female",)},
     stated_words=("male", "female"),
 )
-VARIANTS = {"cali": Variant((PEOPLE,))}
+VARIANTS = {"cali": Variant(prompts=(PEOPLE,))}
 
 
 def plan_for(pipe: Any, variants: dict[str, Variant] = VARIANTS, **changes: Any) -> Plan:
@@ -81,7 +83,7 @@ def test_every_image_is_what_the_pipeline_draws_from_its_noise(whole: DrawnSet) 
 def test_variants_change_images_and_differ_only_by_the_projection(whole: DrawnSet, tmp_path: Path) -> None:
     none, cali = whole.select(variant="none"), whole.select(variant="cali")
     assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, cali, strict=True))
-    nothing = drawn_in(tmp_path, {"off": Variant((PEOPLE,), strength=0.0)}, stated=False)
+    nothing = drawn_in(tmp_path, {"off": Variant(prompts=(PEOPLE,), strength=0.0)}, stated=False)
     for a, b in zip(nothing.select(variant="none"), nothing.select(variant="off"), strict=True):
         assert (a.prompt, a.seed) == (b.prompt, b.seed)
         assert (pixels(nothing, a) == pixels(nothing, b)).all()
@@ -166,7 +168,7 @@ def test_nothing_is_fitted_or_drawn_where_all_is_there(whole: DrawnSet, monkeypa
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("asked for")
 
-    monkeypatch.setattr(drawing, "debias", never)
+    monkeypatch.setattr(Variant, "attach", never)
     monkeypatch.setattr(drawing, "_through", never)
     assert drawn_in(whole.folder).images == whole.images
 
@@ -177,7 +179,7 @@ def test_nothing_is_fitted_or_drawn_where_all_is_there(whole: DrawnSet, monkeypa
         ({"steps": 3}, "steps was 2 and is 3 now"),
         ({"guidance": 4.0}, "guidance was 3.0 and is 4.0 now"),
         ({"images": 2}, "images was 3 and is 2 now"),
-        ({"variants": {"cali": Variant((PEOPLE,), lam=1.0)}}, "variants differ"),
+        ({"variants": {"cali": Variant(prompts=(PEOPLE,), lam=1.0)}}, "variants differ"),
         ({"options": SIZE | {"eta": 1.0}}, 'options was {"height": 16, "width": 16} and is'),
     ],
 )
@@ -217,18 +219,23 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: DrawnSet) -> No
     assert contents(whole.folder) == before
 
 
+def matching(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    mark = Fingerprint.of(one)
+    return mark is not None and mark.matches(Fingerprint.of(other))
+
+
 def test_one_fingerprint_stands_for_all_components() -> None:
     from diffusers_tiny import own
 
     prints = identity(sd())["fingerprints"]
     joint = joint_fingerprint(prints)
-    assert fingerprint_matches(joint, joint_fingerprint(dict(reversed(prints.items()))))
+    assert matching(joint, joint_fingerprint(dict(reversed(prints.items()))))
     trained = own(sd())
     with torch.no_grad():
         for weight in trained.unet.parameters():
             weight.mul_(1.1)
-    assert not fingerprint_matches(joint, joint_fingerprint(identity(trained)["fingerprints"]))
-    assert not fingerprint_matches(joint, joint_fingerprint({n: p for n, p in prints.items() if n != "vae"}))
+    assert not matching(joint, joint_fingerprint(identity(trained)["fingerprints"]))
+    assert not matching(joint, joint_fingerprint({n: p for n, p in prints.items() if n != "vae"}))
     assert joint_fingerprint(prints | {"vae": None}) is None
     assert joint_fingerprint({}) is None
 
@@ -278,12 +285,13 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
 def test_progress_counts_what_is_left(tmp_path: Path) -> None:
     pipe = sd()
     plan = plan_for(pipe, stated=False)
-    with Progress(disable=True) as progress:
+    bars = Bars(disable=True)
+    with Progress(bars) as progress:
         draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
         next(tmp_path.glob("none/*/*.png")).unlink()
         draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
         draw(pipe, plan, VARIANTS, tmp_path, progress=progress)
-    told = [(task.description, task.total, task.completed) for task in progress.tasks]
+    told = [(task.description, task.total, task.completed) for task in bars.tasks]
     assert told == [
         ("drawing", 12, 12),
         ("drawing (11 of 12 there already)", 1, 1),
@@ -298,11 +306,108 @@ def test_selecting_nothing_is_an_error(whole: DrawnSet) -> None:
         whole.select(variant="orth")
 
 
-def test_reading_a_damaged_text_is_an_oserror(tmp_path: Path) -> None:
-    from PIL import PngImagePlugin
+# ---- images that are left alone ------------------------------------------------------------------------------
 
-    info = PngImagePlugin.PngInfo()
-    info.add_itxt("vldebias", "{")
-    Image.new("RGB", (2, 2)).save(tmp_path / "a.png", pnginfo=info)
-    with pytest.raises(OSError, match=r"a\.png"):
-        read_png(tmp_path / "a.png")
+
+def calls_of(pipe: Any) -> list[list[str]]:
+    """The prompts of every call from here on."""
+    kept: list[list[str]] = []
+    original = type(pipe).__call__
+
+    class Counting(type(pipe)):  # type: ignore[misc]
+        def __call__(self, prompts: list[str], **options: Any) -> Any:
+            kept.append(prompts)
+            return original(self, prompts, **options)
+
+    pipe.__class__ = Counting
+    return kept
+
+
+def test_images_that_are_left_alone_are_copied_and_equal_to_drawn_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need no pipeline."""
+    pipe = sd()
+    plan, calls = plan_for(pipe, batch_size=2), calls_of(pipe)
+    draw(pipe, plan, VARIANTS, tmp_path / "copied")
+    assert len(calls) == 5 + 3 + 2  # none, cali, cali with stated prompts not kept
+    monkeypatch.setattr(drawing, "_copy", lambda *_: None)
+    draw(pipe, plan, VARIANTS, tmp_path / "drawn")
+    assert len(calls) == 10 + 5 + 5 + 2
+    assert contents(tmp_path / "copied") == contents(tmp_path / "drawn")
+
+
+def test_what_cannot_be_copied_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = drawn_in(tmp_path, batch_size=2)
+    before, kept = contents(tmp_path), drawn.select(variant="cali", stated=True).images[0]
+    drawn.path(kept).unlink()
+    drawn.path(kept.under(NONE)).write_bytes(b"damaged")
+    monkeypatch.setattr(DrawnSet, "read", None)
+    assert drawing._copy(drawn, kept) is None
+    drawn_in(tmp_path, batch_size=2)
+    assert contents(tmp_path) == before
+
+
+# ---- any method ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs])
+def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
+    spurious = replace(PEOPLE, name="more", spurious=("a photo of a male", "a photo of a female"))
+    variants = {method if method != "none" else "bare": Variant(prompts=(spurious,), method=method)}
+    drawn = drawn_in(tmp_path, variants, images=1, stated=False)
+    assert drawn.missing == []
+    none, other = (drawn.select(variant=name) for name in drawn.plan.variants)
+    changed = any((pixels(drawn, a) != pixels(drawn, b)).any() for a, b in zip(none, other, strict=True))
+    assert changed or method in ("none", "auto")
+    assert drawn.about(other.images[0])["method"] == method
+
+
+def test_a_steered_variant_draws_a_value_for_each_image_by_its_seed(tmp_path: Path) -> None:
+    """What is drawn is what the value's own share of one would give: the value comes from the seed of the image."""
+    half = {"steer": Variant(prompts=(PEOPLE,), method="steer", stratify=2)}
+    drawn = drawn_in(tmp_path / "half", half, images=4, stated=False)
+    sure = {
+        value: {"steer": Variant(prompts=(PEOPLE,), method="steer", shares=shares)}
+        for value, shares in (("male", {"male": 1.0, "female": 0.0}), ("female", {"male": 0.0, "female": 1.0}))
+    }
+    twins = {value: drawn_in(tmp_path / value, variants, images=4, stated=False) for value, variants in sure.items()}
+    shares, values = Shares.of([["male", "female"]]), []
+    for image in drawn.select(variant="steer"):
+        values.append(shares.names[shares.draw(image.seed, image.prompt, 2)])
+        assert np.abs(pixels(drawn, image) - pixels(twins[values[-1]], image)).max() <= 1
+    assert set(values) == {"male", "female"}
+    assert drawn.about(drawn.select(variant="steer").images[0])["stratify"] == 2
+
+
+def test_a_saved_edit_is_a_variant_and_another_is_another(whole: DrawnSet, tmp_path: Path) -> None:
+    from vldebias import fit_projection
+
+    for lam in (500.0, 5.0):
+        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(tmp_path / f"edit{lam:g}")
+    variants = {"cali": Variant(projection=tmp_path / "edit500")}
+    drawn = drawn_in(tmp_path / "images", variants)
+    for image in whole:
+        assert (pixels(drawn, image) == pixels(whole, image)).all()
+    assert drawn.plan.variants["cali"].lam == 500
+    with pytest.raises(InvalidInputError, match="variants differ"):
+        drawn_in(tmp_path / "images", {"cali": Variant(projection=tmp_path / "edit5")})
+
+
+def test_a_bound_is_kept(tmp_path: Path) -> None:
+    drawn = drawn_in(tmp_path, {"mild": Variant(prompts=(PEOPLE,), max_loss=0.001)}, images=1, stated=False)
+    assert drawn.about(drawn.select(variant="mild").images[0])["max_loss"] == 0.001
+
+
+def test_plans_and_pictures_say_nothing_that_earlier_versions_did_not_know(whole: DrawnSet) -> None:
+    """A folder that an earlier version has begun is accepted and resumed: same plan, same text in the pictures."""
+    plan = json.loads((whole.folder / "plan.json").read_text())
+    known = {"sets", "method", "lam", "strength", "keep_stated", "only_stated"}
+    assert plan["variants"]["none"] is None
+    assert all(set(variant) == known for name, variant in plan["variants"].items() if name != "none")
+    about = whole.about(whole.select(variant="cali").images[0])
+    assert set(about) == {
+        *("prompt", "seed", "noise", "variant", "steps", "guidance", "options", "model", "pipeline", "fingerprint"),
+        *(known - {"only_stated"}), "left_alone", "flagged", "version",
+    }  # fmt: skip

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.plan import NOT_KEPT, Plan, Variant
-from vldebias.evaluation.drawing.planning import make_plan
+from vldebias.evaluation.plan import NOT_KEPT, Plan, make_plan
+from vldebias.evaluation.variants import Variant
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
 MODEL: dict[str, Any] = {"pipeline": "Tiny", "id": None, "fingerprints": {}}
@@ -59,7 +59,7 @@ def test_noise_is_the_same_under_every_variant_and_different_for_every_prompt_an
 
 @given(size=st.integers(1, 40), images=st.integers(1, 5))
 def test_batches_are_the_images_in_order(size: int, images: int) -> None:
-    made = plan(FEW, {"cali": Variant((FEW,))}, concepts="train", batch_size=size, images=images)
+    made = plan(FEW, {"cali": Variant(prompts=(FEW,))}, concepts="train", batch_size=size, images=images)
     for variant in made.variants:
         batches = list(made.batches(variant))
         assert list(chain(*batches)) == made.of(variant)
@@ -158,13 +158,16 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompts": "gender"}, r"expected a tuple of prompt sets, got 'gender'; write \(prompts,\)"),
-        ({"prompts": ()}, r"expected a tuple of prompt sets, got \(\)"),
         ({"prompts": ("nothing",)}, "nothing"),
-        ({"method": "magic"}, "expected a method of .*cali.*, got 'magic'"),
-        ({"strength": 1.5}, r"strength in \[0, 1\] and lam from 0 on, got 1.5 and 500.0"),
-        ({"lam": -1.0}, "got 1.0 and -1.0"),
-        ({"lam": float("nan")}, "got 1.0 and nan"),
+        ({"method": "magic"}, "expected one of .*cali.*, got 'magic'"),
+        ({"method": "calli"}, "did you mean 'cali'"),
+        ({"method": "target-shares"}, "is not for pipelines; expected one of none, .*steer"),
+        ({"method": "equalise"}, "is not for pipelines"),
+        ({"strength": 1.5}, "strength\n.*less than or equal to 1"),
+        ({"lam": -1.0}, "greater than or equal to 0"),
+        ({"lam": float("nan")}, "finite"),
+        ({"shares": {"male": 1.0}}, "shares and stratify are of the method 'steer', got method 'cali'"),
+        ({"projection": "folder", "lam": 3.0}, "a saved projection carries its own lam; leave them out"),
         (
             {"prompts": (PromptSet("bare", (("a", "b"),)),), "method": "orth"},
             "needs spurious prompts and the sets have none",
@@ -176,5 +179,10 @@ def test_a_variant_that_cannot_be_fitted_is_refused_at_once(arguments: dict[str,
         Variant(**arguments)
 
 
+def test_a_variant_without_sets_is_fitted_on_what_is_drawn() -> None:
+    assert plan(FEW, {"cali": Variant()}, concepts="train").variants["cali"].sets == {"few": FEW.hash}
+    assert Variant(prompts="gender") == Variant(prompts=("gender",))
+
+
 def test_a_variant_of_several_attributes_has_the_spurious_prompts_of_its_parts() -> None:
-    assert Variant(("fairface",), method="orth-cali").sets[0].parts
+    assert Variant(prompts=("fairface",), method="orth-cali").sets[0].parts

@@ -15,10 +15,8 @@ from PIL import Image
 from scipy.linalg import sqrtm
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.drawing.record import Drawn
-from vldebias.evaluation.scores.fid import evaluate_fid
-from vldebias.evaluation.scores.gaussians import FrechetReference, Moments, jackknife
-from vldebias.evaluation.scores.inception import InceptionFeatures
+from vldebias.evaluation.fid import FrechetReference, InceptionFeatures, Moments, evaluate_fid, jackknife
+from vldebias.evaluation.plan import Drawn
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip, portraits
 
@@ -134,8 +132,8 @@ def real() -> list[Image.Image]:
 @few
 def test_variants_against_real_images(drawn) -> None:
     folder, records = drawn
-    (part,) = evaluate_fid(records, folder, Colours(), task="t", reference=iter(real()), reference_name="renders")
-    none, cali = part.figures
+    part = evaluate_fid(records, folder, Colours(), task="t", reference=iter(real()), reference_name="renders")
+    none, cali = part.rows
     features = {
         v: np.concatenate([Colours().encode([Image.open(folder / r.path)]) for r in records if r.variant == v])
         for v in ("none", "cali")
@@ -149,8 +147,8 @@ def test_variants_against_real_images(drawn) -> None:
     assert none.change is None
     assert none.interval[0] <= none.value <= none.interval[1]
     assert none.n == {"images": 48, "reference images": 60, "blocks": 6}
-    assert part.protocol.settings["reference"] == "renders"
-    assert part.protocol.settings["left out in turn"] == "prompts"
+    assert part.provenance.settings["reference"] == "renders"
+    assert part.provenance.settings["left out in turn"] == "prompts"
 
 
 @few
@@ -159,40 +157,40 @@ def test_the_change_is_paired(drawn) -> None:
     folder, records = drawn
     none = [r for r in records if r.variant == "none"]
     twins = [replace(r, variant="twin") for r in none]
-    (part,) = evaluate_fid([*none, *twins], folder, Colours(), task="t", reference=real())
-    assert part.figures[1].change == pytest.approx((0, 0, 0), abs=1e-12)
-    assert part.figures[1].interval[1] > part.figures[1].value > 1e-4
+    part = evaluate_fid([*none, *twins], folder, Colours(), task="t", reference=real())
+    assert part.rows[1].change == pytest.approx((0, 0, 0), abs=1e-12)
+    assert part.rows[1].interval[1] > part.rows[1].value > 1e-4
 
 
 @few
 def test_without_real_images_the_unprojected_ones_are_the_reference(drawn) -> None:
     folder, records = drawn
-    (part,) = evaluate_fid(records, folder, Colours(), task="t", blocks=3, batch_size=7)
-    (cali,) = part.figures
+    part = evaluate_fid(records, folder, Colours(), task="t", blocks=3, batch_size=7)
+    (cali,) = part.rows
     assert (cali.method, cali.change, cali.n["blocks"]) == ("cali", None, 3)
     features = [
         np.concatenate([Colours().encode([Image.open(folder / r.path)]) for r in records if r.variant == v])
         for v in ("cali", "none")
     ]
     assert cali.value == pytest.approx(closed_form(*features), rel=1e-4)
-    assert part.protocol.settings["reference"] == "the images of the unprojected pipeline"
+    assert part.provenance.settings["reference"] == "the images of the unprojected pipeline"
 
 
 @few
 def test_one_prompt_leaves_out_images(drawn) -> None:
     folder, records = drawn
     of_one = [r for r in records if r.concept == "a"]
-    (part,) = evaluate_fid(of_one, folder, Colours(), task="t", reference=real())
-    assert part.figures[0].n["blocks"] == 8
-    assert part.protocol.settings["left out in turn"] == "images of the one prompt"
+    part = evaluate_fid(of_one, folder, Colours(), task="t", reference=real())
+    assert part.rows[0].n["blocks"] == 8
+    assert part.provenance.settings["left out in turn"] == "images of the one prompt"
 
 
 @few
 def test_clip_features(drawn) -> None:
     model, preprocess, _ = load_clip()
-    (part,) = evaluate_fid(drawn[1], drawn[0], image_encoder(model, preprocess), task="t", reference=real(), blocks=3)
-    assert part.figures[1].value > part.figures[0].value > 0
-    assert part.protocol.settings["dimensions"] == image_encoder(model, preprocess).dim == 128
+    part = evaluate_fid(drawn[1], drawn[0], image_encoder(model, preprocess), task="t", reference=real(), blocks=3)
+    assert part.rows[1].value > part.rows[0].value > 0
+    assert part.provenance.settings["dimensions"] == image_encoder(model, preprocess).dim == 128
 
 
 def test_few_images_are_said(drawn) -> None:
@@ -288,7 +286,7 @@ def test_inception_from_a_file(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_no_warning_with_enough_images() -> None:
-    from vldebias.evaluation.scores.fid import _warn_of_few
+    from vldebias.evaluation.fid import _warn_of_few
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

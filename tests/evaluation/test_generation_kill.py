@@ -13,18 +13,16 @@ RUN = """
 import json, sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
-from vldebias import load_prompts
-from vldebias.evaluation.drawing.plan import Variant
-from vldebias.evaluation.generation.evaluator import evaluate_generation
-from vldebias.evaluation.judging.judges import MiniatureJudge
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline
 
-parts = evaluate_generation(
-    load_pipeline(), load_prompts("professions-gender"), MiniatureJudge(), Path(sys.argv[1]), task="generation",
-    attributes=["gender"], variants={"cali": Variant()}, images=2, stated_images=1, steps=2, batch_size=6,
-    resamples=50, pair_table=False,
+task = GenerationTask(
+    prompts="professions-gender", attributes=["gender"], variants={"cali": {}}, images=2, stated_images=1, steps=2,
+    guidance=3.0, batch_size=6, resamples=50, concepts="unseen",
 )
-Path(sys.argv[1], "figures.json").write_text(json.dumps([f.model_dump() for part in parts for f in part.figures]))
+parts = task.evaluate(load_pipeline(), MiniatureJudge(), Path(sys.argv[1]))
+Path(sys.argv[1], "figures.json").write_text(json.dumps([row.model_dump() for part in parts for row in part.rows]))
 """
 
 

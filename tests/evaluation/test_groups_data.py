@@ -9,7 +9,7 @@ from groups_parts import NAMES, PLACES, PROMPTS, birds
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.groups.split import GroupSplit, class_of
+from vldebias.evaluation.groups import GroupSplit, class_of
 from vldebias.prompts import load_prompts
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vldebias.data import UNKNOWN, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.judging.judgements import judge_images, labels_of
+from vldebias.evaluation.judges import judge_images, labels_of
 
 
 def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) -> None:

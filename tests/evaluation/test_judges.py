@@ -16,13 +16,16 @@ from torch.nn.functional import normalize
 from vldebias import debias, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.judging.clip import NO_PERSON, ClipJudge, Question, logit_scale
-from vldebias.evaluation.judging.judges import (
+from vldebias.evaluation.judges import (
+    NO_PERSON,
     ClassifierJudge,
+    ClipJudge,
     FunctionJudge,
     JudgePanel,
     MiniatureJudge,
+    Question,
     decide,
+    logit_scale,
     predict,
 )
 from vldebias.miniature import load_clip, load_judge, load_transformers_clip, portraits

@@ -7,14 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_figures import figure, protocol, result
 
-from vldebias.evaluation.report.tables import blocks, tables
-from vldebias.evaluation.report.wording import change, is_utility, label, metric_title, number, verdict
-from vldebias.evaluation.result import Figure
+from vldebias.evaluation.report.front import forest
+from vldebias.evaluation.report.tables import Table, blocks
+from vldebias.evaluation.report.words import change, is_utility, label, metric_title, number, verdict
+from vldebias.evaluation.result import Measurement
 
 METHODS = ("none", "orth", "orth-cali")
 
 
-def worst(method: str, value: float, **fields: object) -> Figure:
+def tables(rows: list[Measurement]) -> tuple[Table, ...]:
+    (block,) = blocks(result(rows))
+    return block.tables
+
+
+def worst(method: str, value: float, **fields: object) -> Measurement:
     return figure(method, value, metric="worst_group", **fields)
 
 
@@ -44,15 +50,15 @@ def test_strength_is_named_where_a_method_has_several() -> None:
     assert [row.title for row in table.rows] == ["cali, strength 0.5", "cali, strength 1"]
 
 
-def test_methods_with_labels_have_a_dagger_and_no_vote_in_the_verdicts() -> None:
+def test_methods_with_labels_have_a_dagger_and_are_not_in_the_conclusion() -> None:
     moved = {"change": (0.2, 0.1, 0.3)}
     made = result([worst("none", 0.1), worst("orth", 0.3, **moved), worst("dfr-up", 0.8, uses_labels=True, **moved)])
     (block,) = blocks(made)
     (table,) = block.tables
     assert [row.title for row in table.rows] == ["none", "orth", "dfr-up†"]
     assert table.has_labelled
-    assert block.verdicts(utility=False) == {"better": 1}
-    assert block.verdicts(utility=True) == {}
+    assert list(block.moved(utility=False)) == ["orth"]
+    assert block.moved(utility=True) == {}
 
 
 def test_few_parts_stand_across_with_their_counts() -> None:
@@ -111,7 +117,7 @@ def test_every_figure_stands_in_exactly_one_cell(given_keys: list[tuple[str, str
         figure(method, i / 100, metric=metric, subset=subset, lam=lam)
         for i, (metric, method, subset, lam) in enumerate(given_keys)
     ]
-    found = Counter(one.value for table in tables(figures) for one in table.figures)
+    found = Counter(one.value for table in tables(figures) for one in table.cells)
     assert found == Counter(f.value for f in figures)
 
 
@@ -148,3 +154,29 @@ def test_numbers_have_the_digits_of_their_size() -> None:
 def test_a_task_without_a_title_is_called_by_its_name() -> None:
     made = result([figure(), figure(task="other")], protocol(title="Birds (Table 7.2)"))
     assert [block.title for block in blocks(made)] == ["Birds (Table 7.2)", "other"]
+
+
+def test_what_moved_is_of_one_measure_and_the_worst_part_is_named() -> None:
+    moved = {"change": (-0.3, -0.4, -0.2), "n": {"professions": 80}}
+    rows = [worst(m, 0.5, subset=s, **({} if m == "none" else moved)) for s in ("train", "unseen") for m in METHODS]
+    rows += [figure(m, 0.9, subset="unseen", change=None if m == "none" else (0.0, 0.0, 0.0)) for m in METHODS]
+    rows += [worst("orth", 0.2, subset="pilot", n={"images": 8}, change=(-0.5, -0.9, -0.1))]
+    rows += [worst("orth", 0.2, subset="clerk", n={"images": 8}, change=(-0.7, -1.5, 0.1))]  # not beyond its interval
+    (block,) = blocks(result(rows))
+    gains, costs = block.moved(utility=False), block.moved(utility=True)
+    assert {(r.method, r.metric, r.subset) for r in gains.values()} == {
+        (method, "worst_group", "unseen") for method in ("orth", "orth-cali")
+    }
+    assert {(r.metric, r.subset) for r in costs.values()} == {("average", "unseen")}
+    assert block.worst_part == "Worse most: pilot, worst-group accuracy -0.500 [-0.900, -0.100] under orth."
+
+
+def test_a_sweep_is_told_by_its_last_point_and_many_methods_are_cut() -> None:
+    swept = [worst("cali", lam / 10, lam=lam, change=(lam / 10, 0.0, 1.0)) for lam in (1.0, 2.0, 3.0)]
+    (block,) = blocks(result([worst("none", 0.0), *swept]))
+    assert block.moved(utility=False)["cali"].lam == 3.0
+    many = [worst(f"m{i}", 0.4, change=(0.1, 0.0, 0.2)) for i in range(9)]
+    (block,) = blocks(result([worst("none", 0.3), *many]))
+    drawn = forest(block)
+    assert drawn is not None
+    assert ([name for name, _ in drawn.lines], drawn.more) == ([f"m{i}" for i in range(6)], 3)

@@ -9,13 +9,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from vldebias.evaluation.retrieval.figures import recentred
+from vldebias.metrics.bootstrap import recentred_interval as recentred
 
 ROOT = Path(__file__).parents[2]
 
 
 def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_skew", ROOT / "eval" / "bench_skew.py")
+    spec = importlib.util.spec_from_file_location("bench_skew", ROOT / "eval" / "benchmarks" / "skew.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["bench_skew"] = module
     spec.loader.exec_module(module)
@@ -49,6 +49,7 @@ def test_where_the_skew_is_clear_both_hold() -> None:
     assert min(found.percentile, found.recentred) > 0.88
 
 
+@pytest.mark.slow
 def test_the_committed_simulation_covers() -> None:
     rows = json.loads((ROOT / "eval" / "results" / "bench_skew.json").read_text(encoding="utf-8"))["coverage"]
     assert [row["population"] for row in rows] == [population.name for population in bench.POPULATIONS]

@@ -11,9 +11,10 @@ from torchmetrics.retrieval import RetrievalPrecision
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.retrieval.skew import Gallery, Rules
+from vldebias.evaluation.gallery import Gallery, Rules
 from vldebias.metrics import max_skew, min_skew, ndkl
-from vldebias.metrics.rankings import rankings, resampled_weights
+from vldebias.metrics.bootstrap import resampled_weights
+from vldebias.metrics.rankings import rankings
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 NAMES = ("a", "b", "c", "d")
@@ -112,7 +113,7 @@ def test_memory_does_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     ranked = rankings(rng.normal(size=(2, 30)))
     gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), Rules((7,), prior="dataset", resamples=20))
     whole = gallery.resampled({"none": ranked})["none"]
-    monkeypatch.setattr("vldebias.metrics.rankings._BLOCK", 30 * 3)
+    monkeypatch.setattr("vldebias.metrics.bootstrap._WEIGHTS", 30 * 3)
     parts = gallery.resampled({"none": ranked})["none"]
     assert all(np.array_equal(whole[metric], parts[metric]) for metric in whole)
 

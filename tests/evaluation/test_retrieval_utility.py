@@ -9,10 +9,9 @@ from torchmetrics.retrieval import RetrievalHitRate
 from vldebias import make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.part import Part
-from vldebias.evaluation.result import Figure
-from vldebias.evaluation.retrieval.evaluator import Utility, evaluate_retrieval
-from vldebias.evaluation.retrieval.utility import relevance
+from vldebias.evaluation.result import Measurement, TaskResult
+from vldebias.evaluation.retrieval import RetrievalTask, Utility, relevance
+from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -20,13 +19,13 @@ JOBS = ("doctor", "nurse", "police officer", "officer")
 GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 QUERIES = GENDER.classes
 CAPTIONS = tuple(f"caption {i}" for i in range(12))
-CLASSES = {"hair": ["blond hair", "dark hair"], "hat": ["a hat", "no hat"]}  # in the order of the names
+CLASSES = {"hair": {"dark": "dark hair", "blond": "blond hair"}, "hat": {"hat": "a hat", "none": "no hat"}}
 N, D = 60, 8
 
 
 def make_texts() -> tuple[Texts, dict[str, torch.Tensor]]:
     prompts = [*GENDER.classes, *GENDER.spurious, *(p for group in GENDER.groups for p in group), *CAPTIONS]
-    prompts = list(dict.fromkeys([*prompts, *(p for column in CLASSES.values() for p in column)]))
+    prompts = list(dict.fromkeys([*prompts, *(p for column in CLASSES.values() for p in column.values())]))
     rows = torch.randn(len(prompts), D, generator=torch.Generator().manual_seed(2)).double()
     return Texts(TextTable(dict(zip(prompts, rows, strict=True)))), dict(zip(prompts, rows, strict=True))
 
@@ -57,14 +56,16 @@ def make_gallery(empty: int = 0) -> Embeddings:
 GALLERY = make_gallery()
 
 
-def evaluate(utility: Utility, gallery: Embeddings = GALLERY, **options) -> Part:
-    settings = {"task": "t", "queries": QUERIES, "k": 10, "resamples": 200, "methods": ("cali",), **options}
-    (part,) = evaluate_retrieval(gallery, TEXTS, {"gender": GENDER}, utility=utility, **settings)
+def evaluate(utility: Utility, gallery: Embeddings = GALLERY, **options) -> TaskResult:
+    fields = {"name": "t", "title": "T", "data": Data(name="given"), "prompts": {"gender": "g"}, "k": 10}
+    fields |= {"queries": list(QUERIES), "methods": ("cali",), "resamples": 200, "resample": "queries"}
+    task = RetrievalTask(**{**fields, "utility": utility, **options})
+    (part,) = task.measure(gallery, TEXTS, {"gender": [GENDER]}, queries=QUERIES)
     return part
 
 
-def figure(part: Part, metric: str, method: str, subset: str = "") -> Figure:
-    (found,) = [f for f in part.figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
+def figure(part: TaskResult, metric: str, method: str, subset: str = "") -> Measurement:
+    (found,) = [f for f in part.rows if (f.metric, f.method, f.subset) == (metric, method, subset)]
     return found
 
 
@@ -89,7 +90,7 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     both = figure(part, f"recall@{k}", method)
     assert both.value == pytest.approx((to_text + to_image) / 2)
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
-    assert "same caption" in part.protocol.settings["recall"]
+    assert "same caption" in part.provenance.settings["recall"]
 
 
 def test_images_of_one_caption_are_drawn_together() -> None:
@@ -119,7 +120,7 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     each = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
-        texts = TEXTS.under(prompts, projection)
+        texts = TEXTS.under([prompts[name] for name in labels.names], projection)
         guessed = (images @ texts.T).argmax(1).numpy()
         each.append(accuracy_score(labels.codes[known], guessed))
         assert figure(part, "accuracy", method, column).value == pytest.approx(each[-1])
@@ -131,15 +132,16 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
 
 def test_one_column_is_its_own_mean() -> None:
     part = evaluate(Utility(classes={"hair": CLASSES["hair"]}))
-    assert [f.subset for f in part.figures if f.metric == "accuracy"] == ["", ""]
-    assert part.protocol.settings["accuracy"] == {"hair": CLASSES["hair"]}
+    assert [f.subset for f in part.rows if f.metric == "accuracy"] == ["", ""]
+    assert part.provenance.settings["accuracy"] == {"hair": list(CLASSES["hair"].values())}
 
 
 def test_a_column_of_the_attribute_itself_is_no_utility() -> None:
-    with_own = evaluate(Utility(classes={"gender": ["caption 0", "caption 1"], "hair": CLASSES["hair"]}))
+    own = {"male": "caption 0", "female": "caption 1"}
+    with_own = evaluate(Utility(classes={"gender": own, "hair": CLASSES["hair"]}))
     alone = evaluate(Utility(classes={"hair": CLASSES["hair"]}))
-    assert with_own.figures == alone.figures
-    assert with_own.protocol.settings["accuracy"] == {"hair": CLASSES["hair"]}
+    assert with_own.rows == alone.rows
+    assert with_own.provenance.settings["accuracy"] == {"hair": list(CLASSES["hair"].values())}
 
 
 def test_precision_counts_the_images_that_the_query_names() -> None:
@@ -149,8 +151,8 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
     for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
         expected = (wanted[row.topk(10).indices.numpy()] == i).mean()
         assert figure(part, "precision@10", "none", query).value == pytest.approx(expected)
-    assert "job" in part.protocol.settings["precision"]
-    assert not [f for f in part.figures if f.metric == "precision@10" and f.method == "random"]
+    assert "job" in part.provenance.settings["precision"]
+    assert not [f for f in part.rows if f.metric == "precision@10" and f.method == "random"]
 
 
 def test_relevance_takes_the_longest_name() -> None:
@@ -160,20 +162,15 @@ def test_relevance_takes_the_longest_name() -> None:
 
 
 def test_nothing_is_measured_unasked() -> None:
-    metrics = {f.metric for f in evaluate(Utility()).figures}
+    metrics = {f.metric for f in evaluate(Utility()).rows}
     assert metrics == {"max_skew@10", "min_skew@10", "ndkl@10", "query_cosine"}
 
 
 @pytest.mark.parametrize(
     ("utility", "text"),
     [
-        (
-            Utility(classes={"hair": ["dark"]}),
-            r"\['hair'\]: expected a list with a prompt for each of \['blond', 'dark'\]",
-        ),
-        (Utility(classes={"hair": "ab"}), r"\['hair'\]: expected a list .* got 'ab'"),
-        (Utility(classes={"hair": {"dark": "x", "blond": "y"}}), r"\['hair'\]: expected a list .* got {'dark': 'x'"),
-        (Utility(classes={"shoes": []}), r"no column 'shoes'"),
+        (Utility(classes={"hair": {"dark": "x"}}), r"classes\.hair: expected a prompt for each of \['blond', 'dark'\]"),
+        (Utility(classes={"shoes": {}}), r"no column 'shoes'"),
         (Utility(relevant="hat"), r"relevant='hat': expected each query to name one of \['hat', 'none'\], got"),
     ],
 )
@@ -184,7 +181,7 @@ def test_a_utility_that_the_gallery_does_not_have_is_refused(utility: Utility, t
 
 def test_captions_have_to_be_there() -> None:
     bare = Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels)
-    with pytest.raises(InvalidInputError, match="captions=True and the gallery has no captions"):
+    with pytest.raises(InvalidInputError, match="the gallery has no captions"):
         evaluate(Utility(captions=True), bare)
 
 
@@ -195,7 +192,7 @@ def test_labels_have_to_be_there() -> None:
         evaluate(Utility(classes={"hat": CLASSES["hat"]}), gallery)
 
 
-@pytest.mark.parametrize("ks", [(), (0,), (True,)])
+@pytest.mark.parametrize("ks", [(), (0,)])
 def test_recall_needs_a_k(ks: tuple) -> None:
-    with pytest.raises(InvalidInputError, match="recall_k: expected integers >= 1"):
+    with pytest.raises(ValueError, match="recall_k"):
         Utility(recall_k=ks)

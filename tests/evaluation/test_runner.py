@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vldebias.data.embedding_files import save_embeddings
+from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation import run as runner
+from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report.pages import draw_charts
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.suites import runner, steps
-from vldebias.evaluation.suites.load import load_suite
-from vldebias.evaluation.suites.runner import own_device, run_suite, with_options
-from vldebias.evaluation.suites.schema import Data, GroupsTask, Suite
-from vldebias.evaluation.suites.session import Options, Session, progress_on
+from vldebias.evaluation.retrieval import RetrievalTask
+from vldebias.evaluation.run import own_device, run_suite, verify
+from vldebias.evaluation.suite import Suite, load_suite
+from vldebias.evaluation.task import Data, Options, Session
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -98,10 +100,10 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
     found, said = run(BIRDS, PORTRAITS, TEXTS, charts=True)
     assert Result.read(tmp_path / "result.json") == found
-    tasks = [protocol.task for protocol in found.protocols]
+    tasks = [protocol.task for protocol in found.provenance]
     assert tasks == ["birds", "birds: lambda", "birds: cosines", "portraits gender", "pairs tone"]
-    assert {figure.task for figure in found.figures} == set(tasks)
-    assert all(protocol.title.startswith(("Birds: ", "Portraits: ", "Pairs: ")) for protocol in found.protocols)
+    assert {figure.task for figure in found.rows} == set(tasks)
+    assert all(protocol.title.startswith(("Birds: ", "Portraits: ", "Pairs: ")) for protocol in found.provenance)
     page = (tmp_path / "index.html").read_text()
     assert page.count("<section") == len(tasks)
     assert "cartoon people" in page
@@ -109,13 +111,30 @@ def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
     assert "birds: done" in said
 
 
+def test_the_files_of_a_run_are_told_from_others(run: Any, tmp_path: Path) -> None:
+    run(TEXTS)
+    assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
+    page = tmp_path / "index.html"
+    page.write_text(page.read_text() + " ")
+    (tmp_path / "tasks" / "pairs.json").unlink()
+    (tmp_path / "more.csv").write_text("")
+    assert verify(tmp_path / "result.json") == {
+        "changed": ["index.html"],
+        "missing": ["tasks/pairs.json"],
+        "added": ["more.csv"],
+    }
+    for stranger in (tmp_path / "tasks", tmp_path / "nowhere"):
+        with pytest.raises(
+            InvalidInputError, match=f"{stranger.name}: expected the folder of a run, with its manifest"
+        ):
+            verify(stranger)
+
+
 def test_what_is_finished_is_taken_over_and_said(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = run(BIRDS)
-    monkeypatch.setitem(
-        steps.STEPS, "groups", steps.Step(lambda *_: pytest.fail("measured again"), steps.STEPS["groups"].depends)
-    )
+    monkeypatch.setattr(GroupsTask, "run", lambda *_: pytest.fail("measured again"))
     again, said = run(BIRDS)
-    assert again == first
+    assert (again.rows, again.provenance, again.seconds) == (first.rows, first.provenance, first.seconds)
     assert "birds: taken over from a run before" in said
 
 
@@ -137,14 +156,14 @@ def test_the_key_changes_with_whatever_may_change_figures(
 ) -> None:
     def key(task: dict[str, Any], options: dict[str, Any]) -> str:
         given = Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
-        session = Session(given, "", progress_on(Console(file=StringIO())))
+        session = Session(given)
         if given.model == "another":
             session.options = Options(**{**vars(given), "model": "miniature"})
             import torch
 
             with torch.no_grad():
                 next(session.model.host.visual.parameters()).add_(1e-3)
-        return steps.key_of(session, with_options(suite(task).tasks[0], given))
+        return suite(task).tasks[0].with_options(given).key(session)
 
     assert key(BIRDS, {}) == key(BIRDS, {})
     assert key(BIRDS, {}) != key(task, options)
@@ -153,8 +172,8 @@ def test_the_key_changes_with_whatever_may_change_figures(
 def test_fresh_measures_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(TEXTS)
     calls = []
-    step = steps.STEPS["texts"]
-    monkeypatch.setitem(steps.STEPS, "texts", steps.Step(lambda *a: calls.append(1) or step.run(*a), step.depends))
+    measure = TextsTask.run
+    monkeypatch.setattr(TextsTask, "run", lambda *a: calls.append(1) or measure(*a))
     run(TEXTS)
     assert not calls
     run(TEXTS, fresh=True)
@@ -168,44 +187,43 @@ def test_a_damaged_record_is_measured_again(run: Any, tmp_path: Path) -> None:
     (tmp_path / "tasks" / "pairs.json").write_text('{"key": "half a fi')
     again, said = run(TEXTS)
     assert "taken over" not in said
-    assert again.figures == first.figures
+    assert again.rows == first.rows
 
 
 def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    step = steps.STEPS["retrieval"]
-    monkeypatch.setitem(steps.STEPS, "retrieval", steps.Step(interrupted, step.depends))
-    with pytest.raises(KeyboardInterrupt):
-        run(TEXTS, PORTRAITS)
-    assert [p.task for p in Result.read(tmp_path / "result.json").protocols] == ["pairs tone"]
+    with monkeypatch.context() as patched:
+        patched.setattr(RetrievalTask, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(TEXTS, PORTRAITS)
+    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["pairs tone"]
     assert "pairs tone" in (tmp_path / "index.html").read_text()
-    monkeypatch.setitem(steps.STEPS, "retrieval", step)
     found, said = run(TEXTS, PORTRAITS)
     assert "pairs: taken over" in said
-    assert [p.task for p in found.protocols] == ["pairs tone", "portraits gender"]
+    assert [p.task for p in found.provenance] == ["pairs tone", "portraits gender"]
 
 
 def test_only_some_tasks_and_nothing_of_the_others_is_lost(run: Any) -> None:
     run(TEXTS, PORTRAITS)
     some, _ = run(TEXTS, PORTRAITS, only=("pairs",))
-    assert {figure.task for figure in some.figures} == {"pairs tone"}
+    assert {figure.task for figure in some.rows} == {"pairs tone"}
     _, said = run(TEXTS, PORTRAITS)
     assert said.count("taken over") == 2
 
 
 def test_a_limit_draws_the_same_images_every_time(run: Any) -> None:
     found, _ = run({**BIRDS, "lams": []}, limit=60)
-    assert found.figure("birds", "average", "none").n["images"] == 60
+    assert found.row("birds", "average", "none").n["images"] == 60
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path) -> None:
     data = Data.model_validate(BIRDS["data"])
-    sessions = [Session(Options(out=tmp_path, limit=60), "", progress_on(Console(file=StringIO()))) for _ in range(2)]
+    sessions = [Session(Options(out=tmp_path, limit=60)) for _ in range(2)]
     first, second = (session.data(data).ids for session in sessions)
     assert first == second == tuple(sorted(first))
-    assert first != Session(Options(out=tmp_path), "", sessions[0].progress).data(data).ids[:60]
+    assert first != Session(Options(out=tmp_path)).data(data).ids[:60]
 
 
 def test_what_a_suite_needs_is_said(run: Any) -> None:
@@ -222,7 +240,7 @@ def test_what_a_suite_needs_is_said(run: Any) -> None:
 
 
 def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
-    session = Session(Options(out=tmp_path, model="miniature", cache=cache), "", progress_on(Console(file=StringIO())))
+    session = Session(Options(out=tmp_path, model="miniature", cache=cache))
     task = GroupsTask.model_validate({**BIRDS, "lams": []})
     embedded = session.embedded(task.data)
     from vldebias.prompts import load_prompts
@@ -233,8 +251,8 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
     path = save_embeddings(tmp_path / "mine.npz", embedded, rows)
     alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
     with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
-    for figure in with_model.figures:
-        same = alone.figure(figure.task, figure.metric, figure.method, subset=figure.subset)
+    for figure in with_model.rows:
+        same = alone.row(figure.task, figure.metric, figure.method, subset=figure.subset)
         assert same.value == pytest.approx(figure.value, abs=1e-6)
 
 
@@ -245,11 +263,13 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
     path = save_embeddings(
         tmp_path / "e.npz", Embeddings(np.eye(3, dtype=np.float32), ("a", "b", "c"), {"split": split})
     )
-    session = Session(Options(out=tmp_path, embeddings=path), "", progress_on(Console(file=StringIO())))
+    session = Session(Options(out=tmp_path, embeddings=path))
     assert session.embedded(Data(name="x", split="test")).ids == ("b", "c")
-    assert session.has(Data(name="x", split="train"))
-    assert not session.has(Data(name="x", split="val"))
-    few = Session(Options(out=tmp_path, embeddings=path, limit=1), "", session.progress)
+    train = session.optional(Data(name="x", split="train"))
+    assert train is not None
+    assert train.ids == ("a",)
+    assert session.optional(Data(name="x", split="val")) is None
+    few = Session(Options(out=tmp_path, embeddings=path, limit=1))
     assert len(few.embedded(Data(name="x", split="test"))) == 1
     with pytest.raises(InvalidInputError, match=r"its column \"split\" has \['test', 'train'\]; this task needs 'val'"):
         session.embedded(Data(name="x", split="val"))
@@ -258,14 +278,14 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
 def test_options_take_the_place_of_the_suites(tmp_path: Path) -> None:
     options = Options(out=tmp_path, lam=7.0, images=3, seeds=(4,), resamples=5)
     for task in load_suite("miniature").tasks:
-        found = with_options(task, options)
+        found = task.with_options(options)
         assert found.resamples == 5
         if found.task == "generation":
-            assert (found.images, found.seeds) == (3, [4])
+            assert (found.images, found.seeds) == (3, (4,))
             assert {spec.lam for spec in found.variants.values()} == {7.0}
         else:
             assert found.lam == 7.0
-        assert with_options(task, Options(out=tmp_path)) == task
+        assert task.with_options(Options(out=tmp_path)) == task
 
 
 GENERATED: dict[str, Any] = {
@@ -297,14 +317,14 @@ def generated(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_generation_with_strips_and_clip_score(run: Any, generated: dict[str, Any], tmp_path: Path) -> None:
     found, _ = run(generated, out=tmp_path / "out", charts=True)
-    assert {f.task for f in found.figures} == {"small gender gender", "small gender: CLIPScore"}
+    assert {f.task for f in found.rows} == {"small gender gender", "small gender: CLIPScore"}
     pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
     assert "small-gender-strengths.png" in pictures
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count("data:image/png") == len(pictures) + len(list((tmp_path / "out" / "charts").iterdir()))
     again, said = run(generated, out=tmp_path / "out")
     assert "small gender: taken over" in said
-    assert again == found
+    assert again.rows == found.rows
     (tmp_path / "out" / "small-gender-strengths.png").unlink()
     _, said = run(generated, out=tmp_path / "out")
     assert "small gender: done" in said
@@ -333,14 +353,14 @@ def test_people_label_what_was_drawn(run: Any, generated: dict[str, Any], tmp_pa
     }
     race = {**asked, "name": "race by people", "attribute": "race", "names": ["White", "Black"]}
     found, said = run(asked, race, out=tmp_path / "human", labels=(labels,), drawn=folder)
-    assert {f.metric for f in found.figures} >= {"discrepancy", "alpha"}
+    assert {f.metric for f in found.rows} >= {"discrepancy", "alpha"}
     assert "race by people: nobody labelled race" in said
-    assert found.protocols[0].model == Result.read(tmp_path / "out" / "result.json").protocols[0].model
+    assert found.provenance[0].model == Result.read(tmp_path / "out" / "result.json").provenance[0].model
 
 
 def test_pages_are_written_once_per_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
-    write = runner._write_page
-    monkeypatch.setattr(runner, "_write_page", lambda *a: pages.append(1) or write(*a))
+    write = runner.write_page
+    monkeypatch.setattr(runner, "write_page", lambda *a: pages.append(1) or write(*a))
     run(TEXTS, {**TEXTS, "name": "again"})
     assert pages == [1]

@@ -1,33 +1,37 @@
-"""Evaluators: what did a projection change, what did it cost, how sure are we."""
+"""Evaluators: what did a method change, what did it cost, how sure are we."""
 
-from vldebias.evaluation.generation.evaluator import evaluate_generation
-from vldebias.evaluation.groups.evaluator import evaluate_groups
-from vldebias.evaluation.human.evaluator import evaluate_annotations
-from vldebias.evaluation.part import Part
+from vldebias.evaluation.annotations import evaluate_annotations
+from vldebias.evaluation.arrays import evaluate
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.grids import grid
+from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.report.comparison import compare
 from vldebias.evaluation.report.pages import render
-from vldebias.evaluation.result import Figure, Protocol, Result
-from vldebias.evaluation.retrieval.evaluator import Utility, evaluate_retrieval
-from vldebias.evaluation.suites.load import Suite, list_suites, load_suite
-from vldebias.evaluation.suites.runner import run_suite
-from vldebias.evaluation.suites.session import Options
+from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.retrieval import RetrievalTask
+from vldebias.evaluation.run import run_suite
+from vldebias.evaluation.suite import Suite, list_suites, load_suite
+from vldebias.evaluation.task import Options, Session, Task
 from vldebias.evaluation.texts import Texts, TextTable
 
 __all__ = [
-    "Figure",
+    "GenerationTask",
+    "GroupsTask",
+    "Measurement",
     "Options",
-    "Part",
-    "Protocol",
+    "Provenance",
     "Result",
+    "RetrievalTask",
+    "Session",
     "Suite",
+    "Task",
+    "TaskResult",
     "TextTable",
     "Texts",
-    "Utility",
     "compare",
+    "evaluate",
     "evaluate_annotations",
-    "evaluate_generation",
-    "evaluate_groups",
-    "evaluate_retrieval",
+    "grid",
     "list_suites",
     "load_suite",
     "render",

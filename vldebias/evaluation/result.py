@@ -1,30 +1,53 @@
-"""One typed result for every evaluator: figures with intervals and all that is needed to repeat them."""
+"""One typed result for every evaluator: measurements with intervals, and all that is needed to repeat them.
+
+A task fills a `TaskResult`, row by row with `add`; a run joins them to a `Result`, which is a data frame
+(`Result.to_pandas`), a table in a notebook, a plot, CSV, parquet and JSON.
+"""
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import platform
-import subprocess
-from importlib.metadata import version
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import numpy as np
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError
+from vldebias.files import commit, digest, shielded, versions, write_atomically
+from vldebias.metrics.bootstrap import compared_intervals
 
-__all__ = ["Figure", "Protocol", "Result", "commit", "versions", "write_atomically"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Plot
+
+__all__ = ["COLUMNS", "Measurement", "Provenance", "Result", "TaskResult"]
+
+COLUMNS = (
+    "task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n",
+    "better", "lam", "strength", "uses_labels", "counts",
+)  # fmt: skip
+Statistic = Callable[..., np.ndarray]
 
 
 class _Typed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Figure(_Typed):
+class Measurement(_Typed):
     """One number. `interval` is the 95 % interval of `value`, `change` that of the paired difference to method "none".
 
     task: birds, portraits, generation, ...; metric: worst_group, average, max_skew, ...; method: none, orth, cali, ...
-    better: "higher" or "lower", for reading; n: what was resampled and how many of it.
+    better: "higher", "lower" or "neither", for reading; n: what was resampled and how many of it.
     subset: the part that it is about, such as a group, a query or "unseen professions"; "" for the whole.
     lam, strength: of the method, where it has them. uses_labels: the method was given labels of images.
     """
@@ -43,11 +66,13 @@ class Figure(_Typed):
     uses_labels: bool = False
 
 
-class Protocol(_Typed):
+class Provenance(_Typed):
     """What a task did: enough to repeat it.
 
     title: what a report calls the task, with the table of the paper that it repeats; settings: conventions and
-    parameters that change the figures (k, prior, ties, floor, thresholds, resampling).
+    parameters that change the measurements (k, prior, ties, floor, thresholds, resampling).
+    fingerprint: of the weights; data: what was measured on -> digest of it (images, an embeddings file, a reference).
+    methods: name -> its lam, strength, prompts, and what "auto" chose.
     """
 
     task: str
@@ -61,77 +86,299 @@ class Protocol(_Typed):
     seeds: list[int]
     n: dict[str, int]
     title: str = ""
+    data: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
+@dataclass
+class TaskResult:
+    """What one task gives: rows, their provenance, captioned pictures.
+
+    Attributes:
+        provenance: names the task; every row carries that name.
+        rows: the measurements, in the order in which they were added.
+        pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
+        details: method -> lam, strength, uses_labels of its rows.
+    """
+
+    provenance: Provenance
+    rows: list[Measurement] = field(default_factory=list)
+    pictures: dict[str, tuple[str, Plot]] = field(default_factory=dict)
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def add(
+        self,
+        metric: str,
+        method: str,
+        value: float,
+        interval: tuple[float, float] | None = None,
+        *,
+        better: str,
+        n: Mapping[str, int],
+        change: tuple[float, float, float] | None = None,
+        subset: str = "",
+        **details: Any,
+    ) -> None:
+        """One more row; interval None: the value is exact. details: lam, strength, uses_labels beyond `details`."""
+        self.rows.append(
+            Measurement(
+                task=self.provenance.task,
+                metric=metric,
+                method=method,
+                value=value,
+                interval=(value, value) if interval is None else interval,
+                change=change,
+                better=better,
+                n=dict(n),
+                subset=subset,
+                **{**self.details.get(method, {}), **details},
+            )
+        )
+
+    def add_resampled(
+        self,
+        metric: str,
+        values: Mapping[str, np.ndarray],
+        *,
+        better: str,
+        n: Mapping[str, int],
+        statistic: Statistic | None = None,
+        shared: tuple[np.ndarray, ...] = (),
+        subset: str = "",
+        resamples: int = 2000,
+        seed: int = 0,
+    ) -> None:
+        """A row per method from values (n,) of the same n units: percentile intervals over units, changes paired.
+
+        Such intervals cover where there are some tens of units that differ. Units that are all alike give a width of
+        0, which says that resampling shows no variation and not that there is none.
+
+        statistic: from resampled values (b, n) and the `shared` arrays (b, n) to (b,); the mean by default.
+        """
+        compared = compared_intervals(
+            values,
+            *shared,
+            statistic=statistic,
+            resamples=resamples,
+            seed=seed,
+            vectorized=statistic is not None,
+        )
+        for method, (whole, paired) in compared.items():
+            change = None if paired is None or method == "random" else (paired.value, paired.low, paired.high)
+            interval = (whole.low, whole.high)
+            self.add(metric, method, whole.value, interval, better=better, n=n, change=change, subset=subset)
+
+
 class Result(_Typed):
-    """Figures and protocols of one run."""
+    """Measurements and provenance of one run. In JSON the rows are `figures` and the provenance is `protocols`.
+
+    seconds: of measuring. date: when it ended (ISO 8601, UTC). command: as it was given, where it was a command.
+    platform: system and processor. commit: of a checkout, with "-dirty" where files differ from it.
+    """
 
     name: str
-    figures: list[Figure]
-    protocols: list[Protocol]
+    rows: list[Measurement] = Field(validation_alias=AliasChoices("figures", "rows"), serialization_alias="figures")
+    provenance: list[Provenance] = Field(
+        validation_alias=AliasChoices("protocols", "provenance"), serialization_alias="protocols"
+    )
     versions: dict[str, str]
     commit: str | None
     seconds: float
-
-    def figure(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Figure:
-        """The one figure with these names; without `lam` the first of any. KeyError lists what there is."""
-        for figure in self.figures:
-            found = (figure.task, figure.metric, figure.method, figure.subset)
-            if found == (task, metric, method, subset) and lam in (None, figure.lam):
-                return figure
-        there = [(f.task, f.metric, f.method, f.subset) for f in self.figures]
-        raise KeyError(f"no figure {task}/{metric}/{method}/{subset or 'all'}; there are {there}")
+    date: str | None = None
+    command: str | None = None
+    platform: str | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Result:
-        """A result from its JSON file.
+    def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float) -> Result:
+        """The result of this run from what its tasks gave, with date, command, platform, versions and commit."""
+        done = list(parts)
+        return cls.now(name, [r for p in done for r in p.rows], [p.provenance for p in done], seconds=seconds)
+
+    @classmethod
+    def now(cls, name: str, rows: list[Measurement], provenance: list[Provenance], *, seconds: float) -> Result:
+        """A result that names the run that is going on."""
+        return cls(
+            name=name,
+            rows=rows,
+            provenance=provenance,
+            versions=versions(),
+            commit=commit(),
+            seconds=seconds,
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            command=_command(),
+            platform=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        )
+
+    def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
+        """The one row with these names; without `lam` the first of any. KeyError lists what there is."""
+        for row in self.rows:
+            names = (row.task, row.metric, row.method, row.subset)
+            if names == (task, metric, method, subset) and lam in (None, row.lam):
+                return row
+        there = [(row.task, row.metric, row.method, row.subset) for row in self.rows]
+        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {there}")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per measurement: `COLUMNS`. n: units that were resampled; counts: all of `Measurement.n`, as JSON.
+
+        change is the paired difference to method "none", NaN where there is none.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame([_flat(row) for row in self.rows], columns=list(COLUMNS))
+        numbers = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
+        return frame.astype(dict.fromkeys(numbers, "float64") | {"n": "int64", "uses_labels": "bool"})
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(dict.fromkeys(row.task for row in self.rows))
+        return f"Result({self.name!r}: {len(self.rows)} rows of {tasks or 'no task'}; to_pandas(), plot(), write())"
+
+    def _repr_html_(self) -> str:
+        """The wholes of every task, methods down and metrics across: value, interval, and change from none."""
+        return f"<h3>{escape(self.name)}</h3>" + "".join(
+            f"<h4>{escape(str(task))}</h4>{table.to_html(na_rep='')}" for task, table in self.tables().items()
+        )
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Task -> methods down, metrics across, each cell "value [low, high]", with the change from none below it."""
+        frame = self.to_pandas()
+        frame = frame[frame.subset == ""]
+        several = frame.groupby(["task", "metric", "method"]).lam.transform("nunique") > 1
+        frame["method"] = frame.method.where(~several, frame.method + ", lam " + frame.lam.map("{:g}".format))
+        frame["cell"] = [_cell(row) for row in frame.itertuples()]
+        return {
+            str(task): part.pivot_table("cell", "method", "metric", aggfunc="last", sort=False)
+            for task, part in frame.groupby("task", sort=False)
+        }
+
+    def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
+        """Value and interval of every method, one panel per task and metric of the wholes.
+
+        Raises:
+            InvalidInputError: no row of that metric and task; the message lists those there are.
+        """
+        from vldebias.pictures import subplots
+
+        wholes = [row for row in self.rows if not row.subset]
+        chosen = [row for row in wholes if metric in (None, row.metric) and task in (None, row.task)]
+        if not chosen:
+            there = sorted({(row.task, row.metric) for row in wholes})
+            raise InvalidInputError(f"plot: no row with metric {metric!r} and task {task!r}; there are {there}")
+        panels: dict[tuple[str, str], list[Measurement]] = {}
+        for row in chosen:
+            panels.setdefault((row.task, row.metric), []).append(row)
+        plot, axes = subplots(len(panels), 1, (6.4, 0.5 * len(panels) + 0.28 * len(chosen)))
+        for axis, ((name, measure), rows) in zip(axes, panels.items(), strict=True):
+            values = np.array([row.value for row in rows])
+            low, high = np.array([row.interval for row in rows]).T
+            places = np.arange(len(rows))[::-1]
+            axis.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3)
+            names = [row.method if row.lam is None else f"{row.method}, lam {row.lam:g}" for row in rows]
+            axis.set_yticks(places, names, parse_math=False)
+            axis.set_title(f"{name}: {measure} ({rows[0].better} is better)", parse_math=False, fontsize=9)
+        plot.tight_layout()
+        return plot
+
+    def to_csv(self, path: str | Path) -> Path:
+        """The frame as CSV; numbers keep every digit, texts are never formulas to a spreadsheet (`files.shielded`)."""
+        frame = self.to_pandas()
+        texts = ["task", "metric", "method", "subset", "better"]
+        frame[texts] = frame[texts].map(shielded)
+        return write_atomically(Path(path), frame.to_csv(index=False))
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """The frame as parquet."""
+        return write_atomically(Path(path), self.to_pandas().to_parquet(index=False, compression="zstd"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what `vldebias eval --json` prints."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def write(self, path: str | Path, *, compact: bool = False) -> Path:
+        """Write as JSON, atomically: a reader never sees half a file.
+
+        compact: the rows as parquet beside it (a twentieth of the size), the provenance readable in the JSON.
+        """
+        path, content = Path(path), self.to_dict()
+        if compact:
+            rows = self.to_parquet(path.with_suffix(".parquet"))
+            content["figures"] = {"file": rows.name, "sha256": digest(rows)}
+        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path) -> Result:
+        """A result from its JSON file, with its rows inside or in the parquet file beside it.
 
         Raises:
             InvalidInputError: no such file, or not a result; the message names the first field that does not fit.
         """
+        path = Path(path)
         if not path.is_file():
             raise InvalidInputError(
                 f"{path}: no such file; expected a result of `vldebias eval` or `vldebias quickstart`"
             )
         try:
-            return cls.model_validate_json(path.read_bytes())
+            content = json.loads(path.read_bytes())
+            if isinstance(content, dict) and isinstance(content.get("figures"), dict):
+                content["figures"] = _rows_beside(path, content["figures"])
+            return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
-            raise InvalidInputError(
-                f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {where}: {first['msg']}"
-            ) from error
-
-    def write(self, path: Path) -> Path:
-        """Write as JSON, atomically: a reader never sees half a file."""
-        return write_atomically(path, self.model_dump_json(indent=1) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> Path:
-    """Write a file that is whole or not there, and make its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-    return path
+            problem = f"{where}: {first['msg']}"
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            problem = f"the file: {error}"
+        raise InvalidInputError(f"{path}: not a result of `vldebias eval` or `vldebias quickstart`: {problem}")
 
 
-def versions() -> dict[str, str]:
-    """Versions of what the figures depend on."""
-    names = ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+def _flat(row: Measurement) -> dict[str, Any]:
+    """The columns of one row."""
+    change = row.change or (None, None, None)
+    return {
+        **row.model_dump(exclude={"interval", "change", "n"}),
+        **dict(zip(("low", "high"), row.interval, strict=True)),
+        **dict(zip(("change", "change_low", "change_high"), change, strict=True)),
+        "n": next(iter(row.n.values()), 0),
+        "counts": json.dumps(row.n, ensure_ascii=False),
+    }
 
 
-def commit() -> str | None:
-    """Commit of the checkout this package runs from, None for an installed wheel."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
+def _unflat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a measurement from its columns; NaN stands for None there."""
+    known = {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
+    change = None if known["change"] is None else tuple(known[f"change{end}"] for end in ("", "_low", "_high"))
+    kept = ("task", "metric", "method", "subset", "value", "better", "lam", "strength", "uses_labels")
+    n = json.loads(row["counts"])
+    return {**{name: known[name] for name in kept}, "interval": (known["low"], known["high"]), "change": change, "n": n}
+
+
+def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a compact result; `about` names their file and its digest."""
+    import pandas as pd
+
+    rows = path.parent / Path(str(about.get("file", ""))).name
+    if not rows.is_file():
+        raise InvalidInputError(f"{path}: its rows are in {rows.name}, which is not beside it; copy both files")
+    if digest(rows) != about.get("sha256"):
+        raise InvalidInputError(f"{rows}: is not the file that {path.name} was written with; copy both files")
+    return [_unflat(row) for row in pd.read_parquet(rows).to_dict("records")]
+
+
+def _cell(row: Any) -> str:
+    text = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+    if np.isnan(row.change):
+        return text
+    return f"{text} ({row.change:+.3f} [{row.change_low:+.3f}, {row.change_high:+.3f}])"
+
+
+def _command() -> str | None:
+    """The command line of `vldebias`, or of a script, without the folders of this machine; None in a notebook."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    own = program.name == "vldebias" or program.parts[-2:] == ("vldebias", "__main__.py")
+    if not own and (program.suffix != ".py" or program.name == "__main__.py"):
         return None
-    done = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or None
+    start = ["vldebias"] if own else ["python", program.name]
+    return shlex.join([*start, *(re.sub(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]", r"\1", word) for word in sys.argv[1:])])

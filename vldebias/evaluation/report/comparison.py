@@ -1,80 +1,81 @@
-"""Compare two results figure by figure, and say what differs between their protocols."""
+"""Compare two results row by row, and say what differs between their provenance."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Grid
-
+from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.report.wording import change, judge, label, metric_title, number
-from vldebias.evaluation.result import Figure, Protocol, Result
-from vldebias.fingerprint import fingerprint_matches
+from vldebias.evaluation.report.pages import html
+from vldebias.evaluation.report.words import change, label, metric_title, number, verdict_on
+from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.files import write_atomically
 
-__all__ = ["Comparison", "Pair", "Warned", "compare", "print_comparison", "write_comparison"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+__all__ = ["Comparison", "Pair", "compare", "independent_difference", "print_comparison", "write_comparison"]
 
 METHOD = (
     "Each difference is B less A. The two runs are not paired here, so its interval is put together from the two "
     "95 % intervals: the half-width towards each side is the root of the sum of the squared half-widths (a normal "
     "approximation; MOVER, Zou and Donner 2008). It takes the runs for independent: where both used the same images "
-    "it is wider than a paired interval would be."
+    "it is wider than a paired interval would be. “Equal” is said of figures that are the same number with the same "
+    "interval."
 )
-CONVENTIONS = ("model", "prompts", "prompts_hash", "split", "n", "seeds")
-
-
-@dataclass(frozen=True)
-class Warned:
-    """One thing that differs: where ("birds", or "the run"), what, and its two values."""
-
-    where: str
-    what: str
-    a: Any
-    b: Any
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what} differs: {_short(self.a)} in A, {_short(self.b)} in B"
+CONVENTIONS = ("model", "prompts", "prompts_hash", "split", "n", "seeds", "data")
+KEYS = ("task", "metric", "method", "subset", "lam", "strength")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same figure of both results; difference: B less A with its interval for independent runs."""
+    """The same row of both results; difference: B less A with its interval for independent runs."""
 
-    a: Figure
-    b: Figure
+    a: Measurement
+    b: Measurement
     difference: tuple[float, float, float]
 
     @property
     def verdict(self) -> str:
-        """Whether B is better, worse, unclear or the same."""
-        return judge(self.difference, self.b.better)
+        """Whether B is equal, better, worse, unclear or the same."""
+        if (self.a.value, self.a.interval) == (self.b.value, self.b.interval):
+            return "equal"
+        return verdict_on(self.difference, self.b.better)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two results side by side: figures that both have, figures that one has, and what differs in the protocols."""
+    """Two results side by side: rows that both have, rows that one has; warnings: what differs beyond the numbers."""
 
     a: str
     b: str
     pairs: tuple[Pair, ...]
-    only_a: tuple[Figure, ...]
-    only_b: tuple[Figure, ...]
-    warnings: tuple[Warned, ...]
+    only_a: tuple[Measurement, ...]
+    only_b: tuple[Measurement, ...]
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.a!r}, {self.b!r}: {len(self.pairs)} rows that both have; to_pandas())"
+
+    @property
+    def same(self) -> bool:
+        """Whether both have the same figures, every one the same number with the same interval."""
+        return not self.only_a and not self.only_b and all(pair.verdict == "equal" for pair in self.pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "same": self.same,
             "a": self.a,
             "b": self.b,
             "method": METHOD,
-            "warnings": [str(warned) for warned in self.warnings],
+            "warnings": list(self.warnings),
             "figures": [
                 {
                     **_names(pair.b),
@@ -86,38 +87,65 @@ class Comparison:
                 }
                 for pair in self.pairs
             ],
-            "only_a": [_names(figure) for figure in self.only_a],
-            "only_b": [_names(figure) for figure in self.only_b],
+            "only_a": [_names(row) for row in self.only_a],
+            "only_b": [_names(row) for row in self.only_b],
         }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each that both have: its names, the values a and b, their difference and the verdict."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                **_names(pair.b),
+                "a": pair.a.value,
+                "b": pair.b.value,
+                **dict(zip(("difference", "low", "high"), pair.difference, strict=True)),
+                "verdict": pair.verdict,
+            }
+            for pair in self.pairs
+        )
+
+    def _repr_html_(self) -> str:
+        """What differs beyond the numbers, then the frame."""
+        from html import escape
+
+        warned = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
+        return f"<ul>{warned}</ul>{self.to_pandas().to_html(index=False, na_rep='', float_format='{:.3f}'.format)}"
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
-    """Match figures by task, metric, method, subset, lambda and strength, and subtract A from B.
+    """Match rows by task, metric, method, subset, lambda and strength, and subtract A from B.
 
-    Figures left over are matched without lambda and strength where that leaves no choice; a warning says so.
+    Rows left over are matched without lambda and strength where that leaves no choice; a warning says so.
 
     Args:
         a, b: two results, such as of two models or before and after a change.
         names: what to call them; by default their own names.
 
     Raises:
-        InvalidInputError: no figure is in both, or one result has two figures of the same names.
+        InvalidInputError: no row is in both, or one result has two rows of the same names.
     """
-    exact, rest_a, rest_b = _match(_once(a), _once(b), _full)
-    loose, rest_a, rest_b = _match(rest_a, rest_b, _without_settings)
-    pairs = sorted(exact + loose, key=lambda pair: b.figures.index(pair[1]))
+    for result in (a, b):
+        key, count = Counter(map(_full, result.rows)).most_common(1)[0] if result.rows else ((), 0)
+        if count > 1:
+            raise InvalidInputError(f"{result.name}: the figure {key} is there {count} times; expected one")
+    exact, rest_a, rest_b = _match(a.rows, b.rows, _full)
+    loose, rest_a, rest_b = _match(rest_a, rest_b, lambda row: _full(row)[:4])
+    place = {_full(row): i for i, row in enumerate(b.rows)}
+    pairs = sorted(exact + loose, key=lambda pair: place[_full(pair[1])])
     if not pairs:
+        tasks = [list(dict.fromkeys(row.task for row in result.rows)) for result in (a, b)]
         raise InvalidInputError(
-            f"no figure is in both {a.name!r} and {b.name!r}: tasks are {_tasks(a)} and {_tasks(b)}; "
+            f"no figure is in both {a.name!r} and {b.name!r}: tasks are {tasks[0]} and {tasks[1]}; "
             "expected two results of the same suite"
         )
-    warnings = [*_run_warnings(a, b), *_protocol_warnings(a, b), *_setting_warnings(loose), *_better_warnings(pairs)]
-    a_name, b_name = names or (a.name, b.name)
-    found = tuple(Pair(x, y, independent_difference(x, y)) for x, y in pairs)
-    return Comparison(a_name, b_name, found, tuple(rest_a), tuple(rest_b), tuple(warnings))
+    warnings = dict.fromkeys([*_about_runs(a, b), *_about_rows(loose, pairs)])
+    matched = tuple(Pair(x, y, independent_difference(x, y)) for x, y in pairs)
+    return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(warnings))
 
 
-def independent_difference(a: Figure, b: Figure) -> tuple[float, float, float]:
+def independent_difference(a: Measurement, b: Measurement) -> tuple[float, float, float]:
     """b - a with an interval from the two intervals, as if the runs were independent.
 
     Zou and Donner, "Construction of confidence limits about effect measures" (2008), eq. 2: each limit takes the
@@ -129,91 +157,31 @@ def independent_difference(a: Figure, b: Figure) -> tuple[float, float, float]:
     return value, value - below, value + above
 
 
-def _full(figure: Figure) -> Hashable:
-    return (*_without_settings(figure), figure.lam, figure.strength)
+def _names(row: Measurement) -> dict[str, Any]:
+    return {key: getattr(row, key) for key in KEYS}
 
 
-def _without_settings(figure: Figure) -> tuple[str, ...]:
-    return figure.task, figure.metric, figure.method, figure.subset
-
-
-def _once(result: Result) -> list[Figure]:
-    counts = Counter(map(_full, result.figures))
-    twice = [key for key, count in counts.items() if count > 1]
-    if twice:
-        raise InvalidInputError(f"{result.name}: the figure {twice[0]} is there {counts[twice[0]]} times; expected one")
-    return result.figures
+def _full(row: Measurement) -> tuple[Any, ...]:
+    return tuple(_names(row).values())
 
 
 def _match(
-    a: Sequence[Figure], b: Sequence[Figure], key: Callable[[Figure], Hashable]
-) -> tuple[list[tuple[Figure, Figure]], list[Figure], list[Figure]]:
+    a: Sequence[Measurement], b: Sequence[Measurement], key: Callable[[Measurement], Hashable]
+) -> tuple[list[tuple[Measurement, Measurement]], list[Measurement], list[Measurement]]:
     """Pairs of the same key that is unique on both sides, and what is left of each side."""
     counts_a, counts_b = Counter(map(key, a)), Counter(map(key, b))
-    there = {key(figure): figure for figure in a}
+    there = {key(row): row for row in a}
     shared = {k for k in there if counts_a[k] == counts_b[k] == 1}
-    pairs = [(there[key(figure)], figure) for figure in b if key(figure) in shared]
-    return pairs, [f for f in a if key(f) not in shared], [f for f in b if key(f) not in shared]
+    pairs = [(there[key(row)], row) for row in b if key(row) in shared]
+    return pairs, [row for row in a if key(row) not in shared], [row for row in b if key(row) not in shared]
 
 
-def _run_warnings(a: Result, b: Result) -> list[Warned]:
-    found = [
-        Warned("the run", f"version of {name}", a.versions.get(name), b.versions.get(name))
-        for name in dict.fromkeys([*a.versions, *b.versions])
-        if a.versions.get(name) != b.versions.get(name)
-    ]
-    return found + ([Warned("the run", "commit", a.commit, b.commit)] if a.commit != b.commit else [])
+# ---- what differs beyond the numbers -----------------------------------------------------------------------
 
 
-def _protocol_warnings(a: Result, b: Result) -> list[Warned]:
-    there = {protocol.task: protocol for protocol in a.protocols}
-    return [
-        warned
-        for protocol in b.protocols
-        if protocol.task in there
-        for warned in _between(there[protocol.task], protocol)
-    ]
-
-
-def _between(a: Protocol, b: Protocol) -> Iterable[Warned]:
-    for what in CONVENTIONS:
-        if getattr(a, what) != getattr(b, what):
-            yield Warned(b.task, what.replace("_", " "), getattr(a, what), getattr(b, what))
-    if not fingerprint_matches(a.fingerprint, b.fingerprint):
-        structures = [(p.fingerprint or {}).get("structure") for p in (a, b)]
-        yield Warned(b.task, "fingerprint of the weights", *structures)
-    for what, one, other in (("setting", a.settings, b.settings), ("method", a.methods, b.methods)):
-        for name in dict.fromkeys([*one, *other]):
-            if one.get(name) != other.get(name):
-                yield Warned(b.task, f"{what} {name}", one.get(name), other.get(name))
-
-
-def _setting_warnings(loose: Sequence[tuple[Figure, Figure]]) -> list[Warned]:
-    """One warning per task and method whose lambda or strength differs."""
-    found = {
-        (b.task, b.method, what): Warned(b.task, f"{what} of {b.method}", getattr(a, what), getattr(b, what))
-        for a, b in loose
-        for what in ("lam", "strength")
-        if getattr(a, what) != getattr(b, what)
-    }
-    return list(found.values())
-
-
-def _better_warnings(pairs: Sequence[tuple[Figure, Figure]]) -> list[Warned]:
-    found = {
-        (b.task, b.metric): Warned(b.task, f"which {metric_title(b.metric)} is better", a.better, b.better)
-        for a, b in pairs
-        if a.better != b.better
-    }
-    return list(found.values())
-
-
-def _tasks(result: Result) -> list[str]:
-    return list(dict.fromkeys(figure.task for figure in result.figures))
-
-
-def _names(figure: Figure) -> dict[str, Any]:
-    return {key: getattr(figure, key) for key in ("task", "metric", "method", "subset", "lam", "strength")}
+def _differs(where: str, what: str, a: Any, b: Any) -> Iterator[str]:
+    if a != b:
+        yield f"{where}: {what} differs: {_short(a)} in A, {_short(b)} in B"
 
 
 def _short(value: Any) -> str:
@@ -221,50 +189,97 @@ def _short(value: Any) -> str:
     return text if len(text) <= 90 else text[:87] + "..."
 
 
-def title(figure: Figure) -> str:
-    """What a figure is about, beyond its task."""
-    return ", ".join(filter(None, (metric_title(figure.metric), figure.subset, label(figure))))
+def _about_runs(a: Result, b: Result) -> Iterator[str]:
+    for name in dict.fromkeys([*a.versions, *b.versions]):
+        yield from _differs("the run", f"version of {name}", a.versions.get(name), b.versions.get(name))
+    yield from _differs("the run", "commit", a.commit, b.commit)
+    there = {one.task: one for one in a.provenance}
+    for one in b.provenance:
+        if one.task in there:
+            yield from _about_task(there[one.task], one)
 
 
-def difference_text(pair: Pair) -> str:
-    """ "+0.100 [+0.020, +0.180]", in the digits of the figures."""
-    return change(pair.b.model_copy(update={"change": pair.difference}))
+def _about_task(a: Provenance, b: Provenance) -> Iterator[str]:
+    for what in CONVENTIONS:
+        yield from _differs(b.task, what.replace("_", " "), getattr(a, what), getattr(b, what))
+    mine, other = Fingerprint.of(a.fingerprint), Fingerprint.of(b.fingerprint)
+    if mine is not None and not mine.matches(other):
+        texts = [_short((one.fingerprint or {}).get("structure")) for one in (a, b)]
+        yield f"{b.task}: fingerprint of the weights differs: {texts[0]} in A, {texts[1]} in B"
+    for what, first, second in (("setting", a.settings, b.settings), ("method", a.methods, b.methods)):
+        for name in dict.fromkeys([*first, *second]):
+            yield from _differs(b.task, f"{what} {name}", first.get(name), second.get(name))
+
+
+def _about_rows(
+    loose: Sequence[tuple[Measurement, Measurement]], pairs: Sequence[tuple[Measurement, Measurement]]
+) -> Iterator[str]:
+    """Another lambda or strength of a method, another direction of a measure: each said once."""
+    for a, b in loose:
+        yield from _differs(b.task, f"lam of {b.method}", a.lam, b.lam)
+        yield from _differs(b.task, f"strength of {b.method}", a.strength, b.strength)
+    for a, b in pairs:
+        yield from _differs(b.task, f"which {metric_title(b.metric)} is better", a.better, b.better)
+
+
+# ---- to read -----------------------------------------------------------------------------------------------
+
+
+def _title(row: Measurement) -> str:
+    """What a row is about, beyond its task."""
+    return ", ".join(filter(None, (metric_title(row.metric), row.subset, label(row))))
+
+
+def _lines(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """Task -> its pairs in words; the difference in the digits of the rows: "+0.100 [+0.020, +0.180]"."""
+    tasks: dict[str, list[dict[str, Any]]] = {}
+    for pair in comparison.pairs:
+        line = {
+            "title": _title(pair.b),
+            "a": number(pair.a),
+            "b": number(pair.b),
+            "difference": change(pair.b.model_copy(update={"change": pair.difference})),
+            "verdict": pair.verdict,
+            "better": pair.b.better,
+        }
+        tasks.setdefault(pair.b.task, []).append(line)
+    return tasks
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Warnings first, then one table per task."""
-    for warned in comparison.warnings:
-        console.print(f"[yellow]warning:[/yellow] {escape(str(warned))}", highlight=False)
-    for task in dict.fromkeys(pair.b.task for pair in comparison.pairs):
-        grid = Grid(title=task, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    """Warnings first, then one table per task, unless all figures are the same."""
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    for text in comparison.warnings:
+        console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+    if comparison.same:
+        console.print(f"same: all {len(comparison.pairs)} figures are equal", highlight=False)
+        return
+    for task, lines in _lines(comparison).items():
+        grid = Grid(title=escape(task), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
         for head in ("", f"A: {comparison.a}", f"B: {comparison.b}", "B less A", ""):
-            grid.add_column(head, overflow="fold")
-        for pair in comparison.pairs:
-            if pair.b.task == task:
-                style = {"better": "green", "worse": "red"}.get(pair.verdict)
-                cells = (title(pair.b), number(pair.a), number(pair.b), difference_text(pair), pair.verdict)
-                grid.add_row(*cells, style=style)
+            grid.add_column(escape(head), overflow="fold")
+        for line in lines:
+            style = {"better": "green", "worse": "red"}.get(line["verdict"])
+            cells = (line[key] for key in ("title", "a", "b", "difference", "verdict"))
+            grid.add_row(*map(escape, cells), style=style)
         console.print()
         console.print(grid)
-    for name, figures in ((comparison.a, comparison.only_a), (comparison.b, comparison.only_b)):
-        if figures:
-            listed = "; ".join(f"{f.task}: {title(f)}" for f in figures[:8])
-            more = f"; and {len(figures) - 8} more" if len(figures) > 8 else ""
+    for name, rows in ((comparison.a, comparison.only_a), (comparison.b, comparison.only_b)):
+        if rows:
+            listed = "; ".join(f"{row.task}: {_title(row)}" for row in rows[:8])
+            more = f"; and {len(rows) - 8} more" if len(rows) > 8 else ""
             console.print(f"\nonly in {escape(name)}: {escape(listed)}{more}", highlight=False)
     console.print(f"\n{METHOD}", highlight=False)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
     """One HTML file with warnings, both values and their difference; no network needed."""
-    environment = Environment(
-        loader=PackageLoader("vldebias.evaluation.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"number": number, "difference": difference_text, "title": title}
-    tasks = {
-        task: [pair for pair in comparison.pairs if pair.b.task == task]
-        for task in dict.fromkeys(pair.b.task for pair in comparison.pairs)
+    only = {
+        name: [f"{row.task}: {_title(row)}" for row in rows]
+        for name, rows in ((f"A, {comparison.a}", comparison.only_a), (f"B, {comparison.b}", comparison.only_b))
+        if rows
     }
-    page = environment.get_template("compare.html.jinja").render(c=comparison, tasks=tasks, method=METHOD)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return path
+    page = html("compare.html.jinja", c=comparison, tasks=_lines(comparison), only=only, method=METHOD)
+    return write_atomically(path, page)

@@ -1,4 +1,4 @@
-"""Render a result: tables in the terminal, a page in one file, Markdown. All of it from the figures alone."""
+"""Render a result: tables in the terminal, a page in one file, Markdown. All of it from its rows alone."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
-from markupsafe import escape as html_escape
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Grid
+from typing import TYPE_CHECKING, Any
 
 from vldebias.evaluation.report.charts import charts
-from vldebias.evaluation.report.pictures import read_metadata, save_png
-from vldebias.evaluation.report.tables import Block, Table, blocks
-from vldebias.evaluation.report.wording import change, label, metric_title, number, verdict
-from vldebias.evaluation.result import Figure, Protocol, Result
+from vldebias.evaluation.report.front import conclusion, evidence, forest
+from vldebias.evaluation.report.tables import Table, blocks
+from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
+from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.files import write_atomically
+from vldebias.pictures import read_metadata, save_png
 
-__all__ = ["draw_charts", "markdown", "markdown_table", "pictures_beside", "print_table", "render", "write_page"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "draw_charts",
+    "html",
+    "markdown",
+    "markdown_table",
+    "on_miniature",
+    "pictures_beside",
+    "plain",
+    "print_table",
+    "render",
+    "write_page",
+]
 
 Picture = tuple[str, Path]  # caption, PNG
 
@@ -40,85 +49,84 @@ MINIATURE = (
 HEAD = ("task", "measure", "method", "value [95 %]", "change from none [95 %]")
 
 
+# ---- terminal ----------------------------------------------------------------------------------------------
+
+
 def print_table(result: Result, console: Console, measures: Sequence[tuple[str, str]] = ()) -> None:
-    """The figures in the terminal: one small table per measure, narrow enough for 80 columns.
+    """The rows in the terminal: one small table per measure, narrow enough for 80 columns.
 
     Parts (groups, queries) are left to the page where there is a whole. measures: only these (task, metric).
     """
-    console.print(f"[bold]{result.name}[/bold]: value, and change from none, with 95 % intervals", highlight=False)
-    shown = [figure for block in blocks(result) for figure in block.headline]
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    console.print(f"[bold]{escape(result.name)}[/bold]: value, and change from none, with 95 % intervals")
+    shown = [row for block in blocks(result) for row in block.headline]
     if measures:
-        shown = [figure for figure in shown if (figure.task, figure.metric) in measures]
-    for (task, metric, subset), found in groupby(_by_measure(shown), key=_measure):
-        figures = list(found)
+        shown = [row for row in shown if (row.task, row.metric) in measures]
+    first = {key: i for i, key in reversed(list(enumerate(map(_measure, shown))))}  # in their order, methods together
+    for (task, metric, subset), rows in groupby(sorted(shown, key=lambda row: first[_measure(row)]), key=_measure):
         grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for width in (19, 23, 23, 7):
             grid.add_column(width=width)
-        for figure in figures:
-            style = {"better": "green", "worse": "red"}.get(verdict(figure))
-            name = label(figure, strength=False)
-            grid.add_row(name, number(figure), change(figure), verdict(figure), style=style)
+        for row in rows:
+            style = {"better": "green", "worse": "red"}.get(verdict(row))
+            grid.add_row(escape(label(row, strength=False)), number(row), change(row), verdict(row), style=style)
         about = ", ".join(filter(None, (metric_title(metric), subset)))
-        console.print(f"\n[bold]{escape(f'{task}: {about}')}[/bold] ({figures[0].better} is better)", highlight=False)
+        console.print(f"\n[bold]{escape(f'{task}: {about}')}[/bold] ({row.better} is better)", highlight=False)
         console.print(grid)
-    if any(f.uses_labels for f in result.figures):
+    if any(row.uses_labels for row in result.rows):
         console.print(f"\n{LABELS}", highlight=False)
-    if len(shown) < len(result.figures):
-        more = len(result.figures) - len(shown)
-        console.print(f"\n{more} more figures are in the page.", highlight=False)
+    if len(shown) < len(result.rows):
+        console.print(f"\n{len(result.rows) - len(shown)} more figures are in the page.", highlight=False)
 
 
-def _measure(figure: Figure) -> tuple[str, str, str]:
-    return figure.task, figure.metric, figure.subset
+def _measure(row: Measurement) -> tuple[str, str, str]:
+    return row.task, row.metric, row.subset
 
 
-def _by_measure(figures: Sequence[Figure]) -> list[Figure]:
-    """In the order in which measures first occur, methods together."""
-    first = {key: i for i, key in reversed(list(enumerate(map(_measure, figures))))}
-    return sorted(figures, key=lambda figure: first[_measure(figure)])
+# ---- Markdown ----------------------------------------------------------------------------------------------
 
 
 def markdown_table(result: Result, measures: Sequence[tuple[str, ...]]) -> str:
-    """Chosen figures as one flat Markdown table: (task, metric) for a whole, (task, metric, subset) for a part."""
+    """Chosen rows as one flat Markdown table: (task, metric) for a whole, (task, metric, subset) for a part."""
     chosen = {(task, metric, *subset) if subset else (task, metric, "") for task, metric, *subset in measures}
-    wanted = [figure for figure in result.figures if _measure(figure) in chosen]
-    return _markdown_grid(HEAD, [_row(figure) for figure in wanted])
-
-
-def _row(figure: Figure) -> tuple[str, str, str, str, str]:
-    about = ", ".join(filter(None, (metric_title(figure.metric), figure.subset)))
-    return figure.task, f"{about} ({figure.better} is better)", figure.method, number(figure), change(figure)
+    lines = []
+    for row in result.rows:
+        if _measure(row) in chosen:
+            about = ", ".join(filter(None, (metric_title(row.metric), row.subset)))
+            lines.append((row.task, f"{about} ({row.better} is better)", row.method, number(row), change(row)))
+    return _markdown_grid(HEAD, lines)
 
 
 def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | None = None) -> str:
     """The whole result as Markdown, with pictures linked relative to `folder`."""
-    found = blocks(result)
-    lines = [f"# {result.name}", MEANING]
+    tasks = blocks(result)
+    lines = [f"# {result.name}", _markdown_grid(("how it was made", ""), evidence(result, tasks)), MEANING]
     lines += [MINIATURE] if on_miniature(result) else []
-    for block in found:
-        lines += [f"## {block.title}", block.protocol.description if block.protocol else ""]
+    lines.append("\n".join(f"- **{block.task}**: {conclusion(block)} {block.worst_part}".rstrip() for block in tasks))
+    for block in tasks:
+        lines += [f"## {block.title}", block.provenance.description if block.provenance else ""]
         for table in block.tables:
-            lines += [f"**{table.caption}**", markdown_pivot(table)]
+            lines += [f"**{table.caption}**", _markdown_pivot(table)]
             lines += [LABELS] if table.has_labelled else []
         lines += [f"![{caption}]({_link(path, folder)})" for caption, path in _of_task(pictures, block.task)]
-        if block.protocol:
-            lines.append(_markdown_grid(("protocol", ""), [(name, plain(v)) for name, v in facts(block.protocol)]))
-    lines.append(_colophon(result))
+        if block.provenance:
+            lines.append(_markdown_grid(("protocol", ""), [(name, plain(v)) for name, v in facts(block.provenance)]))
     return "\n\n".join(line for line in lines if line) + "\n"
 
 
-def markdown_pivot(table: Table) -> str:
-    """One table of a result in Markdown; value, change and verdict share a cell."""
+def _markdown_pivot(table: Table) -> str:
+    """One table of a result; value, change and verdict share a cell."""
+
+    def cell(row: Measurement | None) -> str:
+        if row is None:
+            return ""
+        return number(row) + (f"<br>{change(row)} {verdict(row)}" if row.change else "")
+
     head = [table.corner, *(f"{c.title} ({c.hint})" if c.hint else c.title for c in table.columns)]
-    body = [[f"{row.title} ({row.hint})" if row.hint else row.title, *map(_cell, row.cells)] for row in table.rows]
+    body = [[f"{row.title} ({row.hint})" if row.hint else row.title, *map(cell, row.cells)] for row in table.rows]
     return _markdown_grid(head, body)
-
-
-def _cell(figure: Figure | None) -> str:
-    if figure is None:
-        return ""
-    moved = f"<br>{change(figure)} {verdict(figure)}" if figure.change else ""
-    return number(figure) + moved
 
 
 def _markdown_grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -126,76 +134,113 @@ def _markdown_grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
 
 
+def _link(path: Path, folder: Path | None) -> str:
+    return (path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path).as_posix()
+
+
+# ---- the page ----------------------------------------------------------------------------------------------
+
+
 def draw_charts(result: Result, folder: Path) -> list[Picture]:
-    """The charts that the figures allow, as PNGs in `folder` that say what they show."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for stem, (task, caption, plot) in charts(result).items():
-        told = {"run": result.name, "task": task, "caption": caption, "chart": True}
-        found.append((caption, save_png(plot, folder / f"{stem}.png", told)))
-    return found
+    """The charts that the rows allow, as PNGs in `folder` that say what they show.
+
+    The first chart of a task stands open on the page; the others are details, to be opened.
+    """
+    pictures, tasks = [], set[str]()
+    for stem, chart in charts(result).items():
+        about = {"run": result.name, "task": chart.task, "caption": chart.caption, "chart": True}
+        detail = chart.detail or chart.task in tasks
+        tasks.add(chart.task)
+        pictures.append((chart.caption, save_png(chart.plot, folder / f"{stem}.png", about | {"detail": detail})))
+    return pictures
 
 
 def pictures_beside(result: Result, folder: Path) -> list[Picture]:
-    """The pictures of a run in `folder` that cannot be drawn from figures (image strips), by what the PNGs say."""
-    told = {path: read_metadata(path) for path in sorted(folder.glob("*.png"))}
+    """The pictures of a run in `folder` that cannot be drawn from rows (image strips), by what the PNGs say."""
+    about = {path: read_metadata(path) for path in sorted(folder.glob("*.png"))}
     return [
-        (str(said["caption"]), path)
-        for path, said in told.items()
-        if said.get("run") == result.name and "caption" in said and not said.get("chart")
+        (str(one["caption"]), path)
+        for path, one in about.items()
+        if one.get("run") == result.name and "caption" in one and not one.get("chart")
     ]
 
 
 def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
-    """One HTML file with tables, protocols and the pictures inside; no network needed.
+    """One HTML file with tables, protocols and the pictures inside, no network needed; the rows as CSV beside it.
 
     A picture stands with the task that its PNG metadata names (`save_png`), or on top where it names none.
     """
-    environment = Environment(
-        loader=PackageLoader("vldebias.evaluation.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"plain": plain, "number": number, "change": change, "verdict": verdict, "soft": _soft}
-    found = blocks(result)
-    shown = {block.task: _embedded(_of_task(pictures, block.task)) for block in found}
-    page = environment.get_template("report.html.jinja").render(
+    tasks = blocks(result)
+    named = {block.task for block in tasks}
+    top = [(caption, png) for caption, png in pictures if read_metadata(png).get("task") not in named]
+    text = html(
+        "report.html.jinja",
         result=result,
-        blocks=found,
-        facts={p.task: facts(p) for p in result.protocols},
-        top=_embedded(_of_no_task(pictures, found)),
-        pictures=shown,
+        blocks=tasks,
+        evidence=evidence(result, tasks),
+        facts={one.task: facts(one) for one in result.provenance},
+        top=_embedded(top),
+        pictures={block.task: _embedded(_of_task(pictures, block.task)) for block in tasks},
         meaning=MEANING,
         labels=LABELS,
         miniature=MINIATURE if on_miniature(result) else "",
-        colophon=_colophon(result),
+        csv=result.to_csv(path.with_suffix(".csv")).name,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return path
+    return write_atomically(path, text)
 
 
 def render(result: Result, path: Path, *, beside: Path) -> Path:
-    """The page of a result: charts drawn anew from its figures, and the other pictures of the run from `beside`."""
+    """The page of a result: charts drawn anew from its rows, and the other pictures of the run from `beside`."""
     with tempfile.TemporaryDirectory() as folder:
         return write_page(result, draw_charts(result, Path(folder)) + pictures_beside(result, beside), path)
 
 
+def html(template: str, **values: Any) -> str:
+    """A template of this folder, filled in."""
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup, escape
+
+    def soft(text: str) -> Markup:
+        """May break after a slash or an underscore: names of groups and columns are long on a telephone."""
+        return Markup(str(escape(text)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+
+    environment = Environment(
+        loader=PackageLoader("vldebias.evaluation.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"plain": plain, "number": number, "change": change, "verdict": verdict, "soft": soft}
+    environment.filters |= {"conclusion": conclusion, "forest": forest}
+    return environment.get_template(template).render(**values)
+
+
 def on_miniature(result: Result) -> bool:
-    """Whether all tasks were measured in the embedded world."""
-    return bool(result.protocols) and all("miniature" in p.model.lower() for p in result.protocols)
+    """Whether every task was measured in the embedded world: on its renders, or on what its pipeline drew or reads."""
+    rendered = {one.split for one in result.provenance if _world(one)}
+    return bool(result.provenance) and all(
+        one.split in rendered
+        or (one.model.split(" ")[0] == "miniature" and one.split.partition(",")[0] in ("generated", "texts"))
+        for one in result.provenance
+    )
 
 
-def facts(protocol: Protocol) -> list[tuple[str, Any]]:
+def _world(provenance: Provenance) -> bool:
+    """Whether the images are renders, by what their reader says of their source."""
+    abouts = [about for about in provenance.settings.values() if isinstance(about, Mapping)]
+    return any(isinstance(about.get("source"), Mapping) and "world" in about["source"] for about in abouts)
+
+
+def facts(provenance: Provenance) -> list[tuple[str, Any]]:
     """What a reader needs to repeat a task, by name; settings come one by one."""
-    fingerprint = protocol.fingerprint or {}
+    fingerprint = provenance.fingerprint or {}
     return [
-        ("model", protocol.model),
+        ("model", provenance.model),
         ("weights fingerprint", fingerprint.get("structure", "not known")),
-        ("prompts", f"{protocol.prompts}, hash {protocol.prompts_hash[:12]}"),
-        ("split", protocol.split),
-        ("counts", protocol.n),
-        ("methods", protocol.methods),
-        ("seeds", protocol.seeds),
-        *((name.replace("_", " "), value) for name, value in protocol.settings.items()),
+        ("prompts", f"{provenance.prompts}, hash {provenance.prompts_hash[:12]}"),
+        ("split", provenance.split),
+        *([("data", provenance.data)] if provenance.data else []),
+        ("counts", provenance.n),
+        ("methods", provenance.methods),
+        ("seeds", provenance.seeds),
+        *((name.replace("_", " "), value) for name, value in provenance.settings.items()),
     ]
 
 
@@ -212,31 +257,13 @@ def plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _soft(text: str) -> Markup:
-    """Text that may break after a slash or an underscore: names of groups and columns are long on a telephone."""
-    return Markup(str(html_escape(text)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
-
-
 def _of_task(pictures: Sequence[Picture], task: str) -> list[Picture]:
     return [(caption, path) for caption, path in pictures if read_metadata(path).get("task") == task]
 
 
-def _of_no_task(pictures: Sequence[Picture], found: Sequence[Block]) -> list[Picture]:
-    tasks = {block.task for block in found}
-    return [(caption, path) for caption, path in pictures if read_metadata(path).get("task") not in tasks]
-
-
-def _embedded(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
-    return [(caption, base64.b64encode(path.read_bytes()).decode()) for caption, path in pictures]
-
-
-def _link(path: Path, folder: Path | None) -> str:
-    try:
-        return path.relative_to(folder or Path()).as_posix()
-    except ValueError:
-        return path.as_posix()
-
-
-def _colophon(result: Result) -> str:
-    found = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    return f"{round(result.seconds)} s; {found}" + (f"; commit {result.commit}." if result.commit else ".")
+def _embedded(pictures: Sequence[Picture]) -> list[tuple[str, str, bool]]:
+    """Caption, PNG in base64, and whether it is about parts."""
+    return [
+        (caption, base64.b64encode(path.read_bytes()).decode(), bool(read_metadata(path).get("detail")))
+        for caption, path in pictures
+    ]

@@ -1,15 +1,18 @@
-"""Tables of a result, pivoted as the paper prints them: one block per task, methods down, measures across."""
+"""Tables of a result as the paper prints them, pivots of its frame: a block per task, methods down, measures across."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from vldebias.evaluation.report.wording import direction, is_utility, label, metric_title, sentence, verdict
-from vldebias.evaluation.result import Figure, Protocol, Result
+from vldebias.evaluation.report.words import change, direction, is_utility, label, metric_title, sentence, verdict
+from vldebias.evaluation.result import Measurement, Provenance, Result
 
-__all__ = ["Block", "Column", "Row", "Table", "blocks", "tables"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Block", "Column", "Row", "Table", "blocks"]
 
 WIDE = 5  # more measures than this are split into bias and utility
 FEW = 3  # parts with several measures that have a table each
@@ -26,10 +29,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A heading and one figure per column, None where there is none."""
+    """A heading and one measurement per column, None where there is none."""
 
     title: str
-    cells: tuple[Figure | None, ...]
+    cells: tuple[Measurement | None, ...]
     hint: str = ""
 
 
@@ -44,165 +47,124 @@ class Table:
     detail: bool = False
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def cells(self) -> tuple[Measurement, ...]:
         """What stands in it, row by row."""
         return tuple(cell for row in self.rows for cell in row.cells if cell is not None)
 
     @property
     def has_labelled(self) -> bool:
         """Whether a method in it was given labels, so that the dagger needs its footnote."""
-        return any(figure.uses_labels for figure in self.figures)
+        return any(cell.uses_labels for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One task: its protocol (None for a task without one), its tables and its figures."""
+    """One task: its provenance (None for a task without one), its tables and its measurements."""
 
     task: str
-    protocol: Protocol | None
+    provenance: Provenance | None
     tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
+    rows: tuple[Measurement, ...]
 
     @property
     def title(self) -> str:
         """What a reader calls the task."""
-        return (self.protocol.title if self.protocol else "") or self.task
+        return (self.provenance.title if self.provenance else "") or self.task
 
     @property
-    def headline(self) -> tuple[Figure, ...]:
-        """The figures about the whole; those about parts only where there are no others."""
+    def headline(self) -> tuple[Measurement, ...]:
+        """The measurements about the whole; those about parts only where there are no others."""
         chosen = [table for table in self.tables if not table.detail] or self.tables
-        return tuple(figure for table in chosen for figure in table.figures)
+        return tuple(cell for table in chosen for cell in table.cells)
 
-    def verdicts(self, *, utility: bool) -> dict[str, int]:
-        """How many headline figures of the bias measures (or of utility) are better, worse, unclear or the same.
+    def moved(self, *, utility: bool) -> dict[str, Measurement]:
+        """Method -> its row for the first measure of bias (or utility) that was compared with none; {} without one.
 
-        Of methods that see prompts only.
+        Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last.
         """
-        chosen = [f for f in self.headline if is_utility(f.metric) == utility and not f.uses_labels]
-        found = [verdict(figure) for figure in chosen]
-        return {word: found.count(word) for word in ("better", "worse", "changed", "unclear", "same") if word in found}
+        rows = [
+            r for r in self.headline if is_utility(r.metric) == utility and not r.uses_labels and r.change is not None
+        ]
+        if not rows:
+            return {}
+        subset = [r.subset for r in rows if r.metric == rows[0].metric][-1]
+        return {r.method: r for r in rows if (r.metric, r.subset) == (rows[0].metric, subset)}
+
+    @property
+    def worst_part(self) -> str:
+        """The part that got worse most, beyond its interval, as a sentence; "" where none did."""
+        worse = [r for r in self.rows if r.subset and verdict(r) == "worse" and not r.uses_labels]
+        if not worse:
+            return ""
+        row = max(worse, key=lambda r: abs(r.change[0]) if r.change else 0.0)
+        return f"Worse most: {row.subset}, {metric_title(row.metric)} {change(row)} under {label(row, False, False)}."
 
 
 def blocks(result: Result) -> list[Block]:
-    """The tasks of a result in their order."""
-    protocols = {protocol.task: protocol for protocol in result.protocols}
-    found = []
-    for task in _distinct(figure.task for figure in result.figures):
-        figures = tuple(figure for figure in result.figures if figure.task == task)
-        found.append(Block(task, protocols.get(task), tuple(tables(figures)), figures))
-    return found
+    """The tasks of a result in their order.
 
-
-def tables(figures: Sequence[Figure]) -> list[Table]:
-    """The tables of one task: the whole first, then its parts.
-
-    Parts that were counted alike belong together: a few of them with several measures (train and unseen professions)
-    are a table each, of measures across; else each measure is a table of all parts (groups, queries).
+    The whole comes first, then its parts. Parts that were counted alike belong together: a few of them with several
+    measures (train and unseen professions) are a table each, of measures across; else each measure is a table of all
+    parts (groups, queries).
     """
-    found = _wholes([figure for figure in figures if not figure.subset], "By method")
-    parts = [figure for figure in figures if figure.subset]
-    for units in dict.fromkeys(tuple(figure.n) for figure in parts):
-        alike = [figure for figure in parts if tuple(figure.n) == units]
-        metrics, subsets = _distinct(f.metric for f in alike), _distinct(f.subset for f in alike)
-        if len(metrics) > 1 and len(subsets) <= FEW:
-            for subset in subsets:
-                found += _wholes([f for f in alike if f.subset == subset], subset)
-        else:
-            found += [_parts([f for f in alike if f.metric == metric]) for metric in metrics]
-    return found
-
-
-def _wholes(figures: Sequence[Figure], caption: str) -> list[Table]:
-    """One table, or several where there are too many measures for one."""
-
-    def title(kind: str) -> str:
-        return f"{caption}: {kind}" if kind else caption
-
-    return [_whole(figures, chosen, title(kind)) for kind, chosen in _shares(_distinct(f.metric for f in figures))]
-
-
-def _shares(metrics: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
-    """All measures in one table where they fit; else bias and utility apart."""
-    if len(metrics) <= WIDE:
-        return [("", metrics)] if metrics else []
-    split = (("bias", [m for m in metrics if not is_utility(m)]), ("utility", [m for m in metrics if is_utility(m)]))
+    frame = result.to_pandas()
+    frame["cell"] = result.rows
+    frame["units"] = [tuple(row.n) for row in result.rows]
+    frame["counted"] = [", ".join(f"{count:,} {unit}" for unit, count in row.n.items()) for row in result.rows]
+    provenance = {one.task: one for one in result.provenance}
     return [
-        (name, chosen[i : i + WIDE])
-        for name, chosen in split
-        for i in range(0, len(chosen), WIDE)  # narrow enough to print
+        Block(str(task), provenance.get(str(task)), tuple(_tables(part)), tuple(part.cell))
+        for task, part in frame.groupby("task", sort=False)
     ]
 
 
-def _whole(figures: Sequence[Figure], metrics: Sequence[str], caption: str) -> Table:
-    inside = [figure for figure in figures if figure.metric in metrics]
-    return _pivot(inside, caption, "method", lambda f: f.metric, metrics, _metric_column, _names(inside))
+def _tables(frame: pd.DataFrame) -> Iterator[Table]:
+    yield from _wholes(frame[frame.subset == ""], "By method")
+    for _, alike in frame[frame.subset != ""].groupby("units", sort=False):
+        if alike.metric.nunique() > 1 and alike.subset.nunique() <= FEW:
+            for subset, part in alike.groupby("subset", sort=False):
+                yield from _wholes(part, str(subset))
+            continue
+        for metric, part in alike.groupby("metric", sort=False):
+            hint = direction(part.cell.iloc[0])
+            caption = f"{sentence(metric_title(str(metric)))} by part" + (f" ({hint})" if hint else "")
+            yield _pivot(part, caption, "subset", turned=part.subset.nunique() > MANY)
 
 
-def _parts(figures: Sequence[Figure]) -> Table:
-    """Methods down and parts across while there are few parts; else the other way round."""
-    subsets, names = _distinct(figure.subset for figure in figures), _names(figures)
-    caption = f"{sentence(metric_title(figures[0].metric))} by part"
-    caption += f" ({direction(figures[0])})" if direction(figures[0]) else ""
-    if len(subsets) <= MANY:
-        return _pivot(figures, caption, "method", lambda f: f.subset, subsets, _part_column, names, detail=True)
-    methods = _distinct(names[_key(figure)] for figure in figures)
-    rows = []
-    for subset in subsets:
-        there = {names[_key(f)]: f for f in figures if f.subset == subset}
-        rows.append(Row(subset, tuple(there.get(method) for method in methods), _counts([*there.values()])))
-    return Table(caption, "part", tuple(Column(method) for method in methods), tuple(rows), detail=True)
+def _wholes(frame: pd.DataFrame, caption: str) -> Iterator[Table]:
+    """One table, or several, bias and utility apart, where there are more measures than can be printed side by side."""
+    metrics = [str(metric) for metric in frame.metric.unique()]
+    if len(metrics) <= WIDE:
+        kinds = {caption: metrics} if metrics else {}
+    else:
+        kinds = {f"{caption}: bias": [m for m in metrics if not is_utility(m)]}
+        kinds[f"{caption}: utility"] = [m for m in metrics if is_utility(m)]
+    for title, chosen in kinds.items():
+        for start in range(0, len(chosen), WIDE):
+            yield _pivot(frame[frame.metric.isin(chosen[start : start + WIDE])], title, "metric")
 
 
-def _pivot(
-    figures: Sequence[Figure],
-    caption: str,
-    corner: str,
-    across: Callable[[Figure], str],
-    keys: Sequence[str],
-    column: Callable[[str, list[Figure]], Column],
-    names: dict[Any, str],
-    *,
-    detail: bool = False,
-) -> Table:
-    """Methods down, `keys` across; a column is headed from the figures in it."""
-    columns = tuple(column(key, [f for f in figures if across(f) == key]) for key in keys)
-    rows = []
-    for name in _distinct(names[_key(figure)] for figure in figures):
-        there = {across(figure): figure for figure in figures if names[_key(figure)] == name}
-        rows.append(Row(name, tuple(there.get(key) for key in keys)))
-    return Table(caption, corner, columns, tuple(rows), detail)
+def _pivot(frame: pd.DataFrame, caption: str, across: str, *, turned: bool = False) -> Table:
+    """Methods down, `across` in the columns; turned: the other way round.
 
+    Lambda and strength are said only where a method has several.
+    """
+    several = frame.groupby("method")[["lam", "strength"]].transform(lambda c: c.nunique(dropna=False) > 1)
+    names = [label(row, a, b) for row, a, b in zip(frame.cell, several.lam, several.strength, strict=True)]
+    grid = frame.assign(name=names).pivot_table("cell", "name", across, aggfunc="last", sort=False)
+    counts = {key: part.counted.iloc[0] if part.counted.nunique() == 1 else "" for key, part in frame.groupby(across)}
 
-def _metric_column(metric: str, figures: list[Figure]) -> Column:
-    return Column(metric_title(metric), "; ".join(filter(None, (direction(figures[0]), _counts(figures)))))
+    def rows(table: pd.DataFrame) -> Iterator[tuple[str, tuple[Measurement | None, ...]]]:
+        for name, cells in zip(table.index, table.to_numpy(), strict=True):
+            yield str(name), tuple(cell if isinstance(cell, Measurement) else None for cell in cells)
 
-
-def _part_column(subset: str, figures: list[Figure]) -> Column:
-    return Column(subset, _counts(figures))
-
-
-def _counts(figures: list[Figure]) -> str:
-    """ "642 images" where all figures are of the same counts, else nothing."""
-    counts = {", ".join(f"{count:,} {unit}" for unit, count in figure.n.items()) for figure in figures}
-    return counts.pop() if len(counts) == 1 else ""
-
-
-def _key(figure: Figure) -> tuple[str, float | None, float | None]:
-    return figure.method, figure.lam, figure.strength
-
-
-def _names(figures: Sequence[Figure]) -> dict[Any, str]:
-    """What each (method, lam, strength) is called: lambda and strength are said only where a method has several."""
-    keys = {_key(figure): figure for figure in figures}
-    lams = {(method, lam) for method, lam, _ in keys}
-    strengths = {(method, strength) for method, _, strength in keys}
-    several = {
-        method: (sum(m == method for m, _ in lams) > 1, sum(m == method for m, _ in strengths) > 1)
-        for method, _, _ in keys
-    }
-    return {key: label(figure, *several[key[0]]) for key, figure in keys.items()}
-
-
-def _distinct(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))
+    if turned:
+        parts = tuple(Row(name, cells, counts[name]) for name, cells in rows(grid.T))
+        return Table(caption, "part", tuple(Column(str(name)) for name in grid.index), parts, detail=True)
+    columns = []
+    for key in grid:
+        first = frame.cell[frame[across] == key].iloc[0]
+        title, hint = (metric_title(str(key)), direction(first)) if across == "metric" else (str(key), "")
+        columns.append(Column(title, "; ".join(filter(None, (hint, counts[key])))))
+    body = tuple(Row(name, cells) for name, cells in rows(grid))
+    return Table(caption, "method", tuple(columns), body, detail=across == "subset")

@@ -1,0 +1,348 @@
+"""Every evaluator takes every method, with a reference, on embeddings alone: from YAML, the command line and Python."""
+
+import json
+import re
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from any_method_parts import GENDER, JOBS, METHODS, images, part, texts
+from rich.console import Console
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.data import Embeddings, save_embeddings
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.evaluation import Options, Result, Texts, evaluate, load_suite, run_suite
+from vldebias.methods import METHODS as REGISTRY
+from vldebias.progress import SILENT, Progress
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+ROOT = Path(__file__).parents[2]
+RETRIEVAL = {"queries": list(GENDER.classes), "k": 20, "resamples": 50}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images, texts and a reference in files of their own, and a suite that compares six methods."""
+    save_embeddings(tmp_path / "images.npz", images())
+    save_embeddings(tmp_path / "reference.npz", part("reference"))
+    rows = texts()
+    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
+    prompts = str(GENDER.to_yaml(tmp_path / "g.yaml"))
+    common = {"data": {"name": "mine"}, "methods": list(METHODS), "reference": {"name": "mine", "split": "reference"}}
+    tasks = [
+        {"task": "retrieval", "name": "jobs", "title": "Jobs", "prompts": {"gender": prompts}, **common, **RETRIEVAL},
+        {"task": "groups", "name": "people", "title": "People", "prompts": prompts, **common}
+        | {"label": "job", "spurious": "gender", "resamples": 50},
+    ]
+    about = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": tasks}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(about))))
+    return tmp_path
+
+
+def cli(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["eval", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def run(folder: Path, **options: object) -> Result:
+    given = {"out": folder / "out", "embeddings": folder / "images.npz", "texts": folder / "texts.npz"}
+    return run_suite(folder / "mine.yaml", Options(**{**given, **options}), progress=SILENT)
+
+
+def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
+    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
+    told = json.loads(cli(str(folder / "mine.yaml"), *files, "--out", str(folder / "cli"), "--json"))
+    result = run(folder)
+    assert [row.model_dump(mode="json") for row in result.rows] == told["figures"]
+    for task in ("jobs gender", "people"):
+        frame = result.to_pandas().query("task == @task")
+        assert set(frame.method) - {"random"} == set(METHODS)
+        about = next(p for p in result.provenance if p.task == task)
+        assert about.n["reference images"] == 100
+        assert about.methods["auto"]["choice"]["candidates"]
+        assert {"images", "texts", "reference"} <= set(about.data)
+        assert about.fingerprint is None
+    skew = {m: result.row("jobs gender", "max_skew@20", m).value for m in METHODS}
+    assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
+
+
+def test_python_gives_the_rows_of_the_suite(folder: Path) -> None:
+    gallery, reference = part("test"), part("reference")
+    result = evaluate(
+        texts(),
+        gallery.features,
+        prompts={"gender": GENDER},
+        labels={"gender": np.array(["male", "female"])[gallery.column("gender").codes]},
+        methods=METHODS,
+        reference=reference.features,
+        **RETRIEVAL,
+        resample="images",
+    )
+    suite = [row for row in run(folder).rows if row.task == "jobs gender"]
+    mine = [row.model_copy(update={"task": "jobs gender"}) for row in result.rows]
+    assert {(r.metric, r.method, r.subset): r.value for r in mine} == pytest.approx(
+        {(r.metric, r.method, r.subset): r.value for r in suite}
+    )
+
+
+def test_groups_from_python_with_a_bound_and_both_sides() -> None:
+    gallery = part("test")
+    labels = {"job": torch.from_numpy(gallery.column("job").codes), "gender": gallery.column("gender").codes.tolist()}
+    result = evaluate(
+        texts(),
+        torch.from_numpy(gallery.features),
+        prompts=GENDER,
+        labels=labels,
+        task="groups",
+        label="job",
+        spurious="gender",
+        methods=["cali", "difference"],
+        max_loss=0.02,
+        side="both",
+        resamples=20,
+    )
+    (about, _) = result.provenance
+    assert about.settings["side"] == "both"
+    assert about.settings["max_loss"] == 0.02
+    rows = Texts(texts()).fit(GENDER, "cali", max_loss=0.02)
+    assert rows is not None
+    assert rows.provenance.max_loss == 0.02
+    assert {row.method for row in result.rows} == {"none", "cali", "difference"}
+    assert result.row("groups", "average", "cali").n["images"] == 300
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_labels_and_features_come_as_they_are(kind: type) -> None:
+    gallery = part("test")
+    codes = kind(gallery.column("gender").codes.tolist())
+    features = kind(gallery.features.tolist())
+    result = evaluate(texts(), features, prompts={"gender": GENDER}, labels=codes, methods="cali", k=20, resamples=5)
+    assert result.row("retrieval gender", "max_skew@20", "cali").lam == 1000
+    assert result.date
+    assert set(result.provenance[0].data) == {"images", "texts"}
+
+
+def test_fitted_edits_and_methods_are_measured_beside_names() -> None:
+    gallery, side = part("test"), Texts(texts())
+    labels = {"gender": gallery.column("gender")}
+    fitted = side.fit(GENDER, "cali", 50.0)
+    options = {"prompts": {"gender": GENDER}, "labels": labels, "k": 20, "resamples": 5}
+    given = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
+    result = evaluate(texts(), gallery.features, methods=given, **options)
+    assert {row.method for row in result.rows} == {"none", "cali", "orth+cali", "mine", "random"}
+    with pytest.raises(InvalidInputError, match=r"\['cali'\] are names of methods"):
+        evaluate(texts(), gallery.features, methods={"cali": fitted}, **options)
+
+
+def test_a_saved_edit_is_measured_from_the_command_line(folder: Path) -> None:
+    fitted = Texts(texts()).fit(GENDER, "cali", 50.0)
+    assert fitted is not None
+    fitted.save_pretrained(folder / "half" / "joint")
+    result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
+    for row in result.rows:
+        if row.method == "half":
+            expected = result.row(row.task, row.metric, "cali", subset=row.subset).value
+            assert row.value == pytest.approx(expected, abs=1e-6)  # the file has the texts in single precision
+    assert any(row.method == "half" for row in result.rows)
+
+
+def test_images_that_are_measured_are_left_out_of_the_reference(folder: Path) -> None:
+    result = run(folder, reference=folder / "reference.npz", methods=("equalise",))
+    assert {p.n["reference images"] for p in result.provenance if "reference images" in p.n} == {100}
+    overlapping = run(folder, reference=folder / "images.npz", methods=("equalise",))
+    assert {p.n["reference images"] for p in overlapping.provenance} == {100}
+    assert {p.n["left out of the reference, measured too"] for p in overlapping.provenance} == {300}
+    said = StringIO()
+    shown = Progress.on(Console(file=said, width=200))
+    given = {"out": folder / "out", "embeddings": folder / "images.npz", "texts": folder / "texts.npz"}
+    run_suite(folder / "mine.yaml", Options(**given, reference=folder / "images.npz"), progress=shown, only=["jobs"])
+    assert "reference: 100 images; 300 left out, since they are measured too" in said.getvalue()
+    save_embeddings(folder / "same.npz", part("test"))
+    with pytest.raises(InvalidInputError, match="all 300 images are among those that are measured"):
+        run(folder, reference=folder / "same.npz", methods=("equalise",))
+    wide = Embeddings(np.ones((3, 5), np.float32), ("a", "b", "c"), {})
+    save_embeddings(folder / "wide.npz", wide)
+    with pytest.raises(InvalidInputError, match="reference: features have width 5, those that are measured 24"):
+        run(folder, reference=folder / "wide.npz", methods=("equalise",))
+
+
+def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
+    listed = cli("texts", str(folder / "mine.yaml")).splitlines()
+    assert set(listed) == set(texts())
+    assert len(listed) == len(set(listed))
+    rows = dict(list(texts().items())[4:])
+    np.savez(folder / "few.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
+    with pytest.raises(InvalidInputError, match=rf"4 of the {len(listed)} prompts of mine are not there: .*eval texts"):
+        run(folder, texts=folder / "few.npz")
+
+
+def test_a_set_without_classes_lets_auto_choose() -> None:
+    pairs = [(f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS]
+    table = texts()
+    extra = {
+        text: AXIS
+        for pair, AXES in zip(pairs, GENDER.groups, strict=True)
+        for text, AXIS in zip(pair, (table[p] for p in AXES), strict=True)
+    }
+    bare = vldebias.PromptSet(
+        name="bare", groups=tuple(pairs), attributes={"male": ("male",), "female": ("female",)}, stated_words=("male",)
+    )
+    gallery = part("test")
+    result = evaluate(
+        {**table, **extra},
+        gallery.features,
+        prompts={"gender": bare},
+        labels={"gender": gallery.column("gender").codes},
+        methods=("auto",),
+        queries=GENDER.classes,
+        k=20,
+        resamples=5,
+    )
+    assert result.provenance[0].methods["auto"]["choice"]["method"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "group"}, "task: expected one of groups, retrieval, got 'group'; did you mean 'groups'"),
+        ({"methods": "kali"}, "method: expected one of .* got 'kali'; did you mean 'cali'"),
+        ({"priror": "uniform"}, "'priror' is no option of retrieval; .* did you mean 'prior'"),
+        ({"labels": {"gender": [0, 1]}}, r"labels\['gender'\]: expected one value for each of the 300 images, got 2"),
+        ({"labels": {"gender": [0.5] * 300}}, r"labels\['gender'\]: expected strings or integers"),
+        ({"prompts": {"gender": "gendre"}}, "got the prompt set 'gendre'.*did you mean 'gender'"),
+        ({"queries": []}, "queries: expected a list of texts, got none"),
+        ({"k": 0}, r"k\.0: Input should be greater than or equal to 1, got 0"),
+        (
+            {"images": "no-such-data"},
+            "images: expected a folder, a file of embeddings or one of .*, got 'no-such-data'",
+        ),
+        ({"images": np.ones(4)}, r"images: .* features \(n, d\): expected floats \(n, d\), got \(4,\) of float64"),
+        ({"images": "birds"}, "embedded by a model that was given by name"),
+    ],
+)
+def test_mistakes_of_a_notebook_are_answered(change: dict, message: str) -> None:
+    gallery = part("test")
+    given = {"images": gallery.features, "prompts": {"gender": GENDER}, "labels": {"gender": gallery.column("gender")}}
+    given |= {"k": 20, "resamples": 5, **change}
+    with pytest.raises(VldebiasError, match=message):
+        evaluate(texts(), given.pop("images"), **given)
+
+
+MINE = """
+import torch
+from vldebias.methods import Method
+from vldebias.projection import CalibratedProjection
+
+
+class FirstPair(Method):
+    name, title, source = "first-pair", "the first pair alone", "this test"
+
+    def fit(self, problem, role):
+        first = problem.embed(problem.sets[0].groups[0], role)
+        return CalibratedProjection.fit(None, first[:1] - first[1:])
+"""
+
+
+def test_a_method_of_another_package_is_in_every_evaluator_and_in_the_help(folder: Path, tmp_path: Path) -> None:
+    """Ten lines and an entry point; the package is installed as pip would, beside the path of this process."""
+    site = tmp_path / "site"
+    about = site / "mine-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "mine_methods.py").write_text(MINE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[vldebias.methods]\nfirst-pair = mine_methods:FirstPair\n")
+    script = f"""
+import sys
+sys.path.insert(0, {str(site)!r})
+from vldebias.cli import app
+app()
+"""
+
+    def vld(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
+    told = vld(
+        "eval", str(folder / "mine.yaml"), *files, "--methods", "first-pair,cali", "--out", str(folder / "o"), "--json"
+    )
+    by_task: dict[str, set[str]] = {}
+    for row in json.loads(told)["figures"]:
+        by_task.setdefault(row["task"], set()).add(row["method"])
+    assert all({"none", "first-pair", "cali"} <= methods for methods in by_task.values())
+    assert set(by_task) == {"jobs gender", "people", "people: cosines"}
+    helped = re.sub(r"\s+", " ", vld("eval", "run", "--help"))
+    assert "vldebias methods says what each needs" in helped
+    assert all(name in helped for name in REGISTRY)
+
+
+def test_a_wrong_method_is_told_before_anything_is_loaded(folder: Path) -> None:
+    with pytest.raises(VldebiasError, match=r"expected one of .* got 'kali'; did you mean 'cali'"):
+        cli(str(folder / "mine.yaml"), "--methods", "kali", "--embeddings", "nowhere.npz")
+    suite = load_suite(folder / "mine.yaml")
+    assert suite.tasks[0].methods == METHODS
+
+
+def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
+    for i in range(24):
+        (tmp_path / "pictures" / ("male", "female")[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(
+            tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
+        )
+    options = {"prompts": {"folder": "fairface-gender"}, "methods": ["cali"], "k": 8, "resamples": 5}
+    result = evaluate("miniature", tmp_path / "pictures", **options)
+    assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
+    assert result.provenance[0].fingerprint is not None
+    again = evaluate("miniature", tmp_path / "pictures", labels={"hair": ["dark"] * 12 + ["blond"] * 12}, **options)
+    assert [row.value for row in again.rows] == [row.value for row in result.rows]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--side", "left"), r"side: Input should be 'text', 'image' or 'both', got 'left'"),
+        (("--max-loss", "2"), r"max_loss: Input should be less than 1, got 2"),
+        (("--methods", "equalise"), r"method 'equalise' uses unlabelled images"),
+        (
+            ("--key", "features=pixels"),
+            r"expected an array 'pixels', found .*; say what is what with --key features=NAME",
+        ),
+        (("--projection", "nowhere"), r"nowhere: expected one folder per role"),
+    ],
+)
+def test_mistakes_of_the_command_line_are_answered(options: tuple[str, ...], message: str, folder: Path) -> None:
+    suite = yaml.safe_load((folder / "mine.yaml").read_text())
+    for task in suite["tasks"]:
+        del task["reference"]
+        task["methods"] = ["cali"]
+    (folder / "bare.yaml").write_text(yaml.safe_dump(suite))
+    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
+    with pytest.raises(VldebiasError, match=message):
+        cli(str(folder / "bare.yaml"), *files, "--out", str(folder / "out"), *options)
+
+
+def test_the_columns_of_groups_are_found_by_their_names() -> None:
+    """Three columns: the classes name one, the values of the attribute another."""
+    gallery = part("test")
+    labels = {"job": gallery.column("job"), "gender": gallery.column("gender"), "split": gallery.column("split")}
+    result = evaluate(
+        texts(), gallery.features, prompts=GENDER, labels=labels, task="groups", methods="cali", resamples=5
+    )
+    settings = result.provenance[0].settings
+    assert (settings["label"], settings["spurious"]) == ("job", "gender")
+    strange = ["x", "y", "z"] * 100
+    with pytest.raises(InvalidInputError, match=r"say which columns are label= and spurious=; there are \['a', 'b'\]"):
+        evaluate(texts(), gallery.features, prompts=GENDER, labels={"a": strange, "b": strange}, task="groups")

@@ -1,0 +1,97 @@
+"""Grids: every cell is what the pipeline draws under its method from its seed; names and seeds stand beside them."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import gender, sd
+
+import vldebias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL, generate, grid
+from vldebias.evaluation.variants import Variant
+from vldebias.hosts.attachment import attachment_of
+from vldebias.methods import get_method
+from vldebias.miniature import load_pipeline
+
+FAST = {"steps": 2, "guidance": 3.0}
+TEXT = "A photo of a nurse."
+
+
+def cell(picture: Image.Image, row: int, column: int, side: int = 32) -> np.ndarray:
+    """The pixels of one cell, in the size in which they were drawn."""
+    left, top = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP)
+    zoom = CELL // side
+    return np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[zoom // 2 :: zoom, zoom // 2 :: zoom]
+
+
+def test_cells_are_what_the_pipeline_draws_under_each_method() -> None:
+    pipe, seeds, texts = load_pipeline(), (3, 8), [TEXT, "A photo of a plumber."]
+    edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)
+    methods = {
+        "as it is": "none",
+        "by name": "cali",
+        "as a method": get_method("difference"),
+        "as a variant": Variant(method="cali", strength=0.5),
+        "as an edit": edit,
+    }
+    picture = grid(pipe, "professions-gender", methods=methods, seeds=seeds, texts=texts, **FAST)
+    assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 5 * (CELL + GAP))
+    assert attachment_of(pipe) is None
+    options = {"by name": {"method": "cali"}, "as a method": {"method": "difference"}}
+    options |= {
+        "as a variant": {"method": "cali", "lam": 500, "strength": 0.5},
+        "as an edit": {"method": "cali", "lam": 5},
+    }
+    for j, name in enumerate(methods):
+        if name != "as it is":
+            vldebias.debias(pipe, "professions-gender", **options[name])
+        for i, text in enumerate(texts):
+            expected = generate(pipe, [text] * 2, seeds, **FAST)
+            for column in range(2):
+                shown = cell(picture, i * len(methods) + j, column).astype(int)
+                assert np.abs(shown - (expected[column].permute(1, 2, 0) * 255).numpy()).max() <= 1.5
+        attachment = attachment_of(pipe)
+        if attachment is not None:
+            attachment.remove()
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_a_steered_row_is_told_its_seeds_and_texts_come_from_the_set() -> None:
+    picture = vldebias.grid(load_pipeline(), "professions-gender", methods=["steer"], seeds=range(2), **FAST)
+    assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
+    assert (cell(picture, 0, 0) != cell(picture, 0, 1)).any()
+
+
+def test_names_stand_beside_the_rows() -> None:
+    named, bare = (
+        grid(load_pipeline(), "gender", methods={name: "none"}, seeds=[1], texts=TEXT, **FAST)
+        for name in ("$x_1$ 猫", " ")
+    )
+    assert (np.asarray(named)[:, :LABEL] != np.asarray(bare)[:, :LABEL]).any()
+    assert (np.asarray(named)[:, LABEL:] == np.asarray(bare)[:, LABEL:]).all()
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    pipe = sd()
+    with pytest.raises(InvalidInputError, match=r"grid: expected texts, methods and seeds, got .* and \[\]"):
+        grid(pipe, gender(), seeds=[])
+    with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
+        grid(load_pipeline(), "gender", methods=["none", "calli"], seeds=[0], texts=[TEXT], **FAST)
+    with vldebias.debias(pipe, gender()), pytest.raises(AlreadyAttachedError, match=r"call .remove\(\) on it first"):
+        grid(pipe, gender())
+
+
+def test_generate_tells_an_attachment_the_seeds() -> None:
+    pipe = load_pipeline()
+    with vldebias.steer(pipe, "professions-gender") as attachment:
+        images = generate(pipe, [TEXT] * 3, np.array([0, 1, 2]), batch_size=2, **FAST)
+        assert len(set(attachment.values([TEXT] * 8, range(8)))) == 2
+    assert images.shape == (3, 3, 32, 32)
+    assert torch.isfinite(images).all()

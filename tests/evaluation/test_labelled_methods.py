@@ -1,0 +1,116 @@
+"""Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides, what it costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from any_method_parts import GENDER, images, part, texts
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.data import save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation import Options, Result, evaluate, run_suite
+from vldebias.evaluation.suite import Suite
+from vldebias.methods import LEACE, ClipClip, Problem, ZeroShotLabels, load_edit
+from vldebias.progress import SILENT
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+METHODS = ("leace", "leace-text", "inlp", "prism-mini", "bend-vlm", ZeroShotLabels("leace"))
+
+
+def measured(**more: object) -> Result:
+    gallery, reference = part("test"), part("reference")
+    given = {"reference": reference.features, "reference_labels": {"sex": reference.column("gender")}, "resamples": 20}
+    labels = {"gender": gallery.column("gender")}
+    how = {"prompts": {"gender": GENDER}, "labels": labels, "methods": METHODS, "k": 20, **given, **more}
+    return evaluate(texts(), gallery.features, **how)
+
+
+def test_true_and_zero_shot_labels_are_told_apart_in_every_row() -> None:
+    result = measured()
+    skew = {row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset}
+    assert {name for name, row in skew.items() if row.uses_labels} == {"leace", "inlp", "bend-vlm"}
+    assert skew["none"].value > 0.5 > max(skew[name].value for name in ("leace", "bend-vlm"))
+    (about,) = result.provenance
+    assert about.methods["leace"]["labels"] == "given"
+    assert about.methods["leace, zero-shot labels"]["labels"] == "zero-shot"
+    assert about.methods["leace-text"]["side"] == "text"
+    assert about.n["reference images"] == 100
+
+
+def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries() -> None:
+    result = measured()
+    moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
+    assert set(moved) == {"leace", "inlp", "prism-mini", "leace, zero-shot labels"}
+    assert all(0 < value < 1 for value in moved.values())
+    assert result.row("retrieval gender", "query_cosine", "leace").value == pytest.approx(1.0)
+    assert result.row("retrieval gender", "query_cosine", "bend-vlm").value < 0.99
+
+
+def test_a_side_that_is_asked_for_goes_before_that_of_the_method() -> None:
+    result = measured(side="text", methods=("cali", "prism-mini", ClipClip()))
+    assert not [row for row in result.rows if row.metric == "image_cosine"]
+    same = [result.row("retrieval gender", "max_skew@20", name).value for name in ("none", "prism-mini")]
+    assert same[0] == same[1]  # nothing of it is for texts
+    both = measured(side="both", methods=("cali", "prism-mini"))
+    assert {row.method for row in both.rows if row.metric == "image_cosine"} == {"cali", "prism-mini"}
+
+
+def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
+    gallery, reference = part("test"), part("reference")
+    problem = Problem.of(texts(), GENDER, reference=reference)
+    assert problem.reference is not None
+    assert set(problem.reference.labels) == {"job", "gender", "split"}
+    edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))
+    assert (edit.side, edit.provenance.labels) == ("image", "given")
+    result = evaluate(
+        texts(), gallery, prompts=GENDER, task="groups", label="job", spurious="gender", resamples=20,
+        methods={"leace": LEACE(), "saved": edit}, reference=reference,
+    )  # fmt: skip
+    for metric in ("worst_group", "average"):
+        rows = [result.row("groups", metric, name) for name in ("leace", "saved")]
+        assert rows[0].value == rows[1].value
+        assert all(row.uses_labels for row in rows)
+
+
+def test_a_suite_reads_the_labels_of_the_reference_file(tmp_path: Path) -> None:
+    save_embeddings(tmp_path / "images.npz", part("test"))
+    save_embeddings(tmp_path / "reference.npz", part("reference"))
+    rows = texts()
+    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
+    task = {"task": "retrieval", "name": "jobs", "title": "Jobs", "data": {"name": "mine"}, "k": 20, "resamples": 20}
+    task |= {"prompts": {"gender": str(GENDER.to_yaml(tmp_path / "g.yaml"))}, "queries": list(GENDER.classes)}
+    about = {"name": "mine", "title": "Mine", "description": "d", "source": "s", "needs": "embeddings"}
+    suite = Suite.model_validate({**about, "tasks": [task]})
+    files = {"embeddings": tmp_path / "images.npz", "texts": tmp_path / "texts.npz"}
+    options = Options(tmp_path / "out", **files, methods=("leace",), reference=tmp_path / "reference.npz")
+    row = run_suite(suite, options, progress=SILENT).row("jobs gender", "max_skew@20", "leace")
+    assert row.uses_labels
+    python = measured(methods=("leace",)).row("retrieval gender", "max_skew@20", "leace")
+    assert row.value == pytest.approx(python.value)
+
+
+def test_the_command_line_fits_from_a_labelled_file_or_says_what_is_missing(tmp_path: Path) -> None:
+    arguments = ["debias", "gender", "--model", "miniature", "--out", str(tmp_path / "out"), "--method", "leace"]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, InvalidInputError)
+    assert "--method leace uses labelled images: give a file of their features as --reference" in str(done.exception)
+
+
+def test_images_know_nothing_of_a_reference_of_another_length() -> None:
+    with pytest.raises(InvalidInputError, match=r"labels\['sex'\]: expected one value for each of the 100 images"):
+        measured(reference_labels={"sex": images().column("gender")})
+
+
+def test_one_set_and_one_column_belong_together() -> None:
+    """Whatever the column is called; of several columns none is guessed."""
+    gallery = part("test")
+    sex = gallery.column("gender")
+    how = {"methods": ["cali"], "k": 20, "resamples": 20}
+    alone = evaluate(texts(), gallery.features, prompts=GENDER, labels={"sex": sex}, **how)
+    named = evaluate(texts(), gallery.features, prompts={"sex": GENDER}, labels={"sex": sex}, **how)
+    assert [row.value for row in alone.rows] == [row.value for row in named.rows]
+    with pytest.raises(InvalidInputError, match="no column 'g'"):
+        evaluate(texts(), gallery.features, prompts=GENDER, labels={"sex": sex, "more": sex}, **how)

@@ -1,0 +1,118 @@
+"""The first screen of a page: a sentence per task that says what was gained and what it cost, and how it was made."""
+
+from typing import Any
+
+import pytest
+from made_figures import figure, protocol, result
+
+from vldebias.evaluation.report.front import conclusion, evidence, forest
+from vldebias.evaluation.report.tables import blocks
+
+BETTER, WORSE, UNCLEAR, SAME = (0.2, 0.1, 0.3), (-0.2, -0.3, -0.1), (0.1, -0.1, 0.3), (0.0, 0.0, 0.0)
+
+
+def said(**changes: Any) -> str:
+    rows = [figure("none", 0.5, metric="worst_group")]
+    rows += [figure(m, 0.5 + bias[0], metric="worst_group", change=bias) for m, (bias, _) in changes.items()]
+    rows += [figure(m, 0.9, change=cost) for m, (_, cost) in changes.items() if cost is not None]
+    (block,) = blocks(result(rows))
+    return conclusion(block)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "No method was compared with none."),
+        (
+            {"orth": (BETTER, WORSE)},
+            "orth improves worst-group accuracy, from 0.500 by +0.200 [+0.100, +0.300]; "
+            "it costs average accuracy: -0.200 [-0.300, -0.100].",
+        ),
+        (
+            {"orth": (BETTER, SAME), "cali": ((0.3, 0.1, 0.5), UNCLEAR), "x": (WORSE, SAME)},
+            "cali improves worst-group accuracy most, from 0.500 by +0.300 [+0.100, +0.500]; "
+            "average accuracy is not clearly changed: +0.100 [-0.100, +0.300]; worse: x.",
+        ),
+        (
+            {"orth": (BETTER, BETTER)},
+            "orth improves worst-group accuracy, from 0.500 by +0.200 [+0.100, +0.300]; "
+            "average accuracy improves too: +0.200 [+0.100, +0.300].",
+        ),
+        (
+            {"orth": (WORSE, None), "cali": (UNCLEAR, None)},
+            "No method improves worst-group accuracy; orth makes it worse most, by -0.200 [-0.300, -0.100].",
+        ),
+        (
+            {"orth": (UNCLEAR, None)},
+            "No method clearly changes worst-group accuracy; orth moves it, by +0.100 [-0.100, +0.300].",
+        ),
+        ({"orth": (SAME, SAME)}, "No method moves worst-group accuracy."),
+        (
+            {"orth": (BETTER, None)},
+            "orth improves worst-group accuracy, from 0.500 by +0.200 [+0.100, +0.300]; no utility is measured here.",
+        ),
+    ],
+)
+def test_one_sentence_says_gain_and_cost(changes: dict[str, Any], sentence: str) -> None:
+    assert said(**changes) == sentence
+
+
+def test_the_forest_draws_intervals_around_zero() -> None:
+    rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9)]
+    rows += [figure("orth", 0.7, metric="worst_group", change=BETTER), figure("orth", 0.7, change=WORSE)]
+    rows += [figure("cali", 0.6, metric="worst_group", change=(0.15, 0.0, 0.3))]
+    (block,) = blocks(result(rows))
+    drawn = forest(block)
+    assert drawn is not None
+    assert drawn.heads == (
+        ("Worst-group accuracy", "higher is better"),
+        ("Average accuracy", "higher is better"),
+    )
+    (orth, (gain, cost)), (cali, (other, nothing)) = drawn.lines
+    assert (orth, cali, nothing, drawn.more) == ("orth", "cali", None, 0)
+    assert gain is not None
+    assert cost is not None
+    assert other is not None
+    assert (gain.low, gain.point, gain.width) == (66.0, 82.0, 32.0)
+    assert (cost.low, cost.point, cost.width) == (2.0, 18.0, 32.0)
+    assert (other.low, other.width, other.text) == (50.0, 48.0, "+0.150")
+
+
+def test_nothing_is_drawn_where_nothing_was_compared() -> None:
+    (block,) = blocks(result([figure()]))
+    assert forest(block) is None
+
+
+def test_evidence_says_what_is_not_recorded() -> None:
+    made = result([figure()], protocol())
+    assert dict(evidence(made, blocks(made))) == {
+        "measured": "date not recorded, 1 s",
+        "command": "not recorded",
+        "machine": "not recorded",
+        "code": "commit not recorded",
+        "packages": "vldebias 1",
+        "weights": "ViT-L-14/openai: fingerprint not known",
+        "prompts": "waterbirds 000000000000",
+        "data": "no digest recorded",
+        "counted": "test: 100 images",
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "counted"),
+    [
+        ({"a/b": 60, "c/d": 40}, "birds test: 100 images (a/b 60, c/d 40)"),
+        ({"one query": 100, "another": 100}, "birds test: 100 images"),  # they overlap
+        ({"a/b": 60}, "birds test: 100 images"),
+    ],
+)
+def test_evidence_counts_each_group(groups: dict[str, int], counted: str) -> None:
+    rows = [figure("none", 0.5, subset=name, metric="accuracy", n={"images": n}) for name, n in groups.items()]
+    told = protocol(split="birds test", data={"birds.npz": "0123456789abcdef"})
+    made = result(rows, told, date="2026-11-20", command="vldebias eval x", platform="Linux")
+    lines = dict(evidence(made, blocks(made)))
+    assert lines["counted"] == counted
+    assert lines["data"] == "birds.npz: 0123456789ab"
+    assert (lines["measured"], lines["command"], lines["machine"]) == ("2026-11-20, 1 s", "vldebias eval x", "Linux")
+    told.settings["groups"] = {"m": 70, "f": 30}
+    assert dict(evidence(made, blocks(made)))["counted"] == "birds test: 100 images (m 70, f 30)"

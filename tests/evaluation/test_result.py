@@ -1,0 +1,132 @@
+"""A result is a frame, a file in two forms, a table and a plot; every number survives to the last digit."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import COLUMNS, Provenance, Result, TaskResult
+from vldebias.metrics import bootstrap_interval, paired_difference_interval
+
+RESULTS = Path(__file__).parents[2] / "eval" / "results"
+
+
+def provenance(task: str = "birds") -> Provenance:
+    return Provenance(
+        task=task, description="d", model="A", fingerprint=None, prompts="p", prompts_hash="0", split="test",
+        methods={}, seeds=[0], n={},
+    )  # fmt: skip
+
+
+def made() -> Result:
+    part = TaskResult(provenance(), details={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}})
+    part.add("gap", "none", 1 / 3, (0.1, 0.9), better="lower", n={"images": 9, "smallest group": 2})
+    part.add("gap", "cali", 2 / 7, (0.0, 0.9), better="lower", n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
+    part.add("cosine", "cali", 0.5, better="lower", n={"prompts": 3}, subset="$a$ / <b>")
+    return Result.of("small", [part], seconds=1.5)
+
+
+def test_the_frame_has_the_columns_in_their_order() -> None:
+    frame = made().to_pandas()
+    first = ["task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n"]
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns)[:11] == first
+    assert frame.n.tolist() == [9, 9, 3]
+    assert math.isnan(frame.change[0])
+    assert frame.change[1] == 1 / 3 - 2 / 7
+    assert frame.lam[1] == 0.1 + 0.2
+    assert (frame.low[2], frame.high[2]) == (0.5, 0.5)
+
+
+def test_an_empty_result_is_an_empty_frame() -> None:
+    frame = Result.of("nothing", [], seconds=0).to_pandas()
+    assert frame.shape == (0, len(COLUMNS))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
+    result = made()
+    path = result.write(tmp_path / "out" / "result.json", compact=compact)
+    assert Result.read(path) == result
+    assert (path.with_suffix(".parquet").exists()) == compact
+    told = json.loads(path.read_text())
+    assert {"name", "figures", "protocols", "versions", "commit", "seconds", "date", "command", "platform"} == set(told)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "real_clip_b32"])
+def test_committed_results_are_the_same_in_the_compact_form(name: str, tmp_path: Path) -> None:
+    committed = Result.read(RESULTS / f"{name}.json")
+    assert committed.rows
+    assert Result.read(committed.write(tmp_path / "r.json", compact=True)) == committed
+
+
+def test_csv_and_parquet_hold_the_frame(tmp_path: Path) -> None:
+    result = made()
+    pd.testing.assert_frame_equal(pd.read_parquet(result.to_parquet(tmp_path / "r.parquet")), result.to_pandas())
+    table = pd.read_csv(result.to_csv(tmp_path / "r.csv"), keep_default_na=True)
+    assert table.value.tolist() == result.to_pandas().value.tolist()
+
+
+def test_no_name_in_the_csv_is_a_formula(tmp_path: Path) -> None:
+    result = made()
+    result.rows[0] = result.rows[0].model_copy(update={"subset": "=HYPERLINK(1)", "method": "@x", "value": -0.5})
+    first = pd.read_csv(result.to_csv(tmp_path / "r.csv")).iloc[0]
+    assert (first.subset, first.method, first.value) == ("'=HYPERLINK(1)", "'@x", -0.5)
+
+
+def test_a_compact_result_without_its_rows_says_so(tmp_path: Path) -> None:
+    path = made().write(tmp_path / "result.json", compact=True)
+    rows = path.with_suffix(".parquet")
+    content = rows.read_bytes()
+    rows.write_bytes(content + b"more")
+    with pytest.raises(InvalidInputError, match=r"is not the file that result\.json was written with"):
+        Result.read(path)
+    rows.unlink()
+    with pytest.raises(InvalidInputError, match=r"its rows are in result\.parquet, which is not beside it"):
+        Result.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"figures": {}}'])
+def test_what_is_no_result_is_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=r"r\.json"):
+        Result.read(path)
+
+
+def test_a_row_is_found_by_name_and_a_miss_lists_what_there_is() -> None:
+    assert made().row("birds", "gap", "cali").value == 2 / 7
+    with pytest.raises(KeyError, match=r"no row birds/gap/orth/all; there are .*'cali'"):
+        made().row("birds", "gap", "orth")
+
+
+def test_a_notebook_shows_a_table_of_the_wholes() -> None:
+    shown = made()._repr_html_()
+    assert "0.333 [0.100, 0.900]" in shown
+    assert "(+0.048 [-0.100, +0.200])" in shown
+    assert "$a$" not in shown  # a part
+    assert "&lt;i&gt;" in made().model_copy(update={"name": "<i>"})._repr_html_()
+
+
+def test_the_plot_draws_each_method_and_names_what_there_is() -> None:
+    (axis,) = made().plot("gap").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "cali, lam 0.3"]
+    with pytest.raises(InvalidInputError, match=r"no row with metric 'skew' .* there are \[\('birds', 'gap'\)\]"):
+        made().plot("skew")
+
+
+def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    before, after = rng.random(30), rng.random(30)
+    part = TaskResult(provenance())
+    part.add_resampled("m", {"none": before, "x": after}, better="higher", n={"images": 30}, resamples=200, seed=3)
+    own = bootstrap_interval(after, resamples=200, seed=3)
+    paired = paired_difference_interval(before, after, resamples=200, seed=3)
+    none, x = part.rows
+    assert none.change is None
+    assert (x.value, *x.interval) == pytest.approx((own.value, own.low, own.high))
+    assert x.change == pytest.approx((paired.value, paired.low, paired.high))

@@ -1,0 +1,63 @@
+"""All methods on one set of images: the task of the experiment on a small world, and its tables."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from any_method_parts import GENDER, images, texts
+
+from eval.experiments import rivals, rivals_table
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.texts import Texts
+from vldebias.methods import METHODS, ZeroShotLabels
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """Two splits of a small world: a search, and groups."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(rivals, "RESAMPLES", 20)
+    methods = [METHODS[name] for name in ("cali", "equalise", "leace", "roboshot", "all-values")]
+    methods.append(ZeroShotLabels("leace"))
+    searches, groups = [], []
+    for seed in (0, 1):
+        order = np.random.default_rng(seed).permutation(400)
+        common = {"texts": Texts(texts()), "prompts": GENDER, "attribute": "gender"}
+        common |= {"reference": images()[order[:150]], "gallery": images()[order[150:]]}
+        searches.append(rivals.Split(queries=GENDER.classes, k=20, **common))
+        groups.append(rivals.Split(classes=GENDER, label="job", **common))
+    done = [rivals.task("jobs", "Jobs", searches, methods), rivals.task("people", "People", groups, methods)]
+    patch.undo()
+    return Result.of("rivals", done, seconds=0.0)
+
+
+def test_a_value_is_the_mean_over_splits_with_their_spread(result: Result) -> None:
+    frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
+    titles = {"none", *(METHODS[name].title for name in ("cali", "equalise", "leace", "roboshot"))}
+    assert set(frame.method) == {*titles, "LEACE of images, zero-shot labels"}  # of "all-values" there are no texts
+    for name in titles:
+        mean = result.row("jobs", "max_skew@20", name)
+        spread = result.row("jobs", "max_skew@20, splits", name)
+        assert spread.interval[0] <= mean.value == spread.value <= spread.interval[1]
+        assert mean.interval[0] <= mean.value <= mean.interval[1]
+        assert mean.n["splits"] == 2
+    assert result.row("jobs", "order_kept", "none").value == 1.0
+    assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].title).value < 1.0
+
+
+def test_the_table_says_what_each_needs_and_marks_whose_it_is(result: Result) -> None:
+    lines = rivals_table.table(result, "jobs").splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
+    assert list(rows)[-1] == "none"  # the worst
+    assert "| texts, images |" in rows["**equalised image means (`equalise`)**"]
+    assert "| texts, images, **labels** |" in rows["LEACE of images (`leace`)"]
+    assert "zero-shot labels |" in rows["LEACE of images, zero-shot labels (`leace, zero-shot labels`)"]
+    assert rows["RoboShot (`roboshot`)"].endswith("| 48.5; .445 / .508 / .519 |")
+    assert len({line.count("|") for line in lines}) == 1
+    assert "worst group" in rivals_table.table(result, "people")
+
+
+def test_gain_is_drawn_against_cost(result: Result, tmp_path: Path) -> None:
+    assert rivals_table.draw({"rivals": result}, tmp_path / "plot.png").stat().st_size > 10_000

@@ -1,0 +1,492 @@
+"""Human evaluation of drawn images (section 7.6.3, A.4.3, Table 7.8): shares, discrepancy, agreement of annotators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, Annotations, read_annotations
+from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_details, drawn_provenance
+from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.report.charts import dumbbells
+from vldebias.evaluation.result import Provenance, Result, TaskResult
+from vldebias.evaluation.task import Session, Task
+from vldebias.files import digest
+from vldebias.metrics import agreement
+from vldebias.metrics.discrepancy import discrepancies
+
+__all__ = [
+    "EVERYTHING",
+    "NO_MAJORITY",
+    "UNKNOWN_TO_JUDGE",
+    "VOTES",
+    "AnnotationsTask",
+    "count_votes",
+    "evaluate_annotations",
+    "options",
+    "radius",
+]
+
+NO_MAJORITY = "no majority"
+VOTES = ("majority", "each")
+UNKNOWN_TO_JUDGE = "unknown"
+EVERYTHING = "all images"
+
+Counts = NDArray[np.float64]  # (..., c): how often each of `options` was said
+Measure = Callable[[Counts], NDArray[np.float64]]
+
+
+class AnnotationsTask(Task):
+    """Discrepancy from labels that people gave (Table 7.8); the files come with --labels and --drawn."""
+
+    task: Literal["annotations"] = "annotations"
+    attribute: str
+    names: Annotated[list[str], Field(min_length=2)]
+    votes: Literal["majority", "each"] = "majority"
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The files of the annotators and the plan of the images."""
+        labels, folder = self._files(session)
+        return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
+
+    def run(self, session: Session) -> list[TaskResult]:
+        """Table 7.8, from the files of the annotators and the folder of images."""
+        labels, folder = self._files(session)
+        drawn = DrawnSet.open(folder)
+        annotations = read_annotations(labels, attribute=self.attribute if all(map(_unnamed, labels)) else None)
+        if self.attribute not in annotations.attributes:
+            session.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+            return []
+        with session.step(self.name):
+            return evaluate_annotations(
+                annotations,
+                [image for image in drawn if image.stated is None],
+                attribute=self.attribute,
+                names=self.names,
+                task=self.name,
+                votes=self.votes,
+                drawn=_provenance_of(folder, drawn.plan.prompt_set_hash),
+                resamples=self.resamples,
+                seed=self.seed,
+            )
+
+    def _files(self, session: Session) -> tuple[list[Path], Path]:
+        """Of the annotators, and the folder of images."""
+        labels, folder = list(session.options.labels), session.options.drawn
+        if not labels or folder is None:
+            raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
+        return labels, folder
+
+
+def _unnamed(path: Path) -> bool:
+    """Whether a file is a table whose rows need not say which attribute they are about."""
+    if path.suffix.lower() != ".csv":
+        return False
+    with path.open(encoding="utf-8-sig") as file:
+        return "attribute" not in file.readline()
+
+
+def _provenance_of(folder: Path, prompts_hash: str) -> Provenance | None:
+    """How the images were drawn, from the result of the run that drew them (<out>/images/<task>), if it is there."""
+    path = folder.resolve().parents[1] / "result.json"
+    if not path.is_file():
+        return None
+    drawn = [p for p in Result.read(path).provenance if p.prompts_hash == prompts_hash and p.split == "generated"]
+    return drawn[0] if drawn else None
+
+
+# ---- from answers to counts ------------------------------------------------------------------------------------
+
+
+def options(names: Sequence[str]) -> tuple[str, ...]:
+    """What the columns of counts stand for: the values of the attribute, then the three ways to be unknown."""
+    return (*names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
+
+
+def count_votes(table: NDArray[np.int64], n_names: int, votes: str = "majority") -> Counts:
+    """Counts (images, c) from codes (annotators, images) as of `Annotations.table`; a row of zeros was not labelled.
+
+    votes: "majority": one count per image, for what most annotators said; a tie is "no majority".
+        "each": one count per answer, so an image that three people labelled weighs three times.
+
+    Raises:
+        InvalidInputError: another way to vote.
+    """
+    if votes not in VOTES:
+        raise InvalidInputError(f"votes: expected one of {', '.join(VOTES)}, got {votes!r}")
+    given = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
+    if votes == "each":
+        return np.concatenate([given, np.zeros((len(given), 1))], axis=1)
+    most = given.max(1, keepdims=True)
+    winners = (given == most) & (most > 0)
+    tie = winners.sum(1, keepdims=True) > 1
+    return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
+
+
+def _measures(names: Sequence[str]) -> list[tuple[str, str, str, Measure]]:
+    """(metric, subset, better, function from counts (..., c) to values (...)) of each measure.
+
+    discrepancy: eq. 7.2 among the answers that name a value; where there is none it has its maximum
+    sqrt(1 - 1 / |A|). unknown: share of all answers that name no value, and its three kinds. share: of all answers,
+    so that shares and unknown add up to 1.
+    """
+    k = len(names)
+
+    def share(columns: slice) -> Measure:
+        return lambda counts: counts[..., columns].sum(-1) / counts.sum(-1)
+
+    measures: list[tuple[str, str, str, Measure]] = [
+        ("discrepancy", "", "lower", lambda counts: discrepancies(counts[..., :k])),
+        ("unknown", "", "lower", share(slice(k, None))),
+    ]
+    kinds = ("cannot_tell", "no_person", "no_majority")
+    measures += [(kind, "", "lower", share(slice(k + i, k + i + 1))) for i, kind in enumerate(kinds)]
+    return measures + [("share", name, "neither", share(slice(i, i + 1))) for i, name in enumerate(names)]
+
+
+def radius(rows: Counts, n_names: int, *, resamples: int, seed: int) -> float:
+    """How far the shares of one prompt may be from the true ones, as an L2 distance with 95 % confidence.
+
+    By the triangle inequality the discrepancy is within it too. Resampled discrepancies would not do: they inherit
+    the upward bias, and their interval can miss the value that was measured. Nor would resampled shares: 25 equal
+    answers of 25 would be certain. Images get Dirichlet weights (Rubin's Bayesian bootstrap), with half an image more
+    for every value: one answer per image gives the posterior of Jeffreys' prior. Its coverage swings
+    around 95 % where images are few, as that of all such intervals does (Brown et al., "Interval Estimation for a
+    Binomial Proportion", 2001).
+
+    Args:
+        rows: counts (images, c), of whose columns the first `n_names` name a value.
+
+    Returns:
+        The 95 % quantile of the distances; sqrt(1 - 1/|A|), no bound at all, where no image names a value.
+    """
+    known = rows[:, :n_names]
+    known = known[known.any(1)]
+    if len(known) == 0:
+        return float(np.sqrt(1 - 1 / n_names))
+    values = np.concatenate([known, np.eye(n_names) * known.sum() / len(known)])
+    weights = np.random.default_rng(seed).dirichlet([1.0] * len(known) + [0.5] * n_names, size=resamples)
+    drawn = weights @ values
+    distances = np.linalg.norm(drawn / drawn.sum(1, keepdims=True) - known.sum(0) / known.sum(), axis=1)
+    return float(np.quantile(distances, 0.95))
+
+
+def _of_sums(of: Measure) -> Measure:
+    return lambda drawn: of(drawn.sum(1))
+
+
+# ---- from counts to rows -----------------------------------------------------------------------------------------
+
+
+def evaluate_annotations(
+    annotations: Annotations,
+    records: Iterable[Drawn],
+    *,
+    attribute: str,
+    names: Sequence[str],
+    task: str,
+    votes: str = "majority",
+    judged: Mapping[str, str] | None = None,
+    judge: str = "judge",
+    drawn: Provenance | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[TaskResult]:
+    """Rows of Table 7.8 from human labels: one block, with a method per variant.
+
+    Metrics: `discrepancy` (mean over prompts; subset = concept for one prompt), `unknown` and its kinds `cannot_tell`,
+    `no_person`, `no_majority`, `share` (subset = value), `alpha` and `percent_agreement` of the annotators, and
+    `judge_agreement`. Changes to "none" are paired by prompt.
+
+    Args:
+        annotations: from `read_annotations`.
+        records: the drawn images; annotations of other images are counted and left out.
+        attribute, names: what was labelled, and its values: "gender", ("male", "female").
+        task: name of the block in the result.
+        votes: how the annotators of one image are combined, see `count_votes`.
+        judged: path of image -> what a classifier said, a name or "unknown"; compared with the majority of people.
+        judge: name of that classifier.
+        drawn: provenance of the run that drew the images; its model, prompts, methods and seeds are taken over.
+
+    Raises:
+        InvalidInputError: no labelled image, no prompt labelled under every variant, values that are not in `names`.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InvalidInputError(f"names: expected two or more different values of {attribute}, got {list(names)}")
+    labelled = _Labelled.of(annotations, list(records), attribute, tuple(names), votes)
+    settings: dict[str, Any] = {
+        "values": list(names),
+        "resampled": "images of the one prompt that were labelled under every variant"
+        if len(labelled.prompts) == 1
+        else "prompts with all their images; a discrepancy of redrawn images would be biased upwards a second time",
+        "prompts whose images name no value": "have the largest discrepancy",
+        "annotators": list(labelled.annotators),
+        "answers replaced by a later one": annotations.replaced,
+        "torn last lines": dict(annotations.torn),
+        "labelled images that were not drawn here": len(labelled.others),
+        "prompts left out (not labelled under every variant)": labelled.left_out,
+        "standard deviation of the discrepancy over prompts": labelled.spread(),
+        "attribute": attribute,
+        "votes": votes,
+        "resamples": resamples,
+        "seed": seed,
+    }
+    provenance = drawn_provenance(
+        drawn,
+        labelled.variants,
+        list(labelled.prompts),
+        (seed for images in labelled.variants.values() for _, seed in images),
+        task=task,
+        title="Human evaluation of drawn images (Table 7.8)",
+        description="People labelled the attribute of drawn images without knowing the variant. Discrepancy (eq. 7.2) "
+        "of each prompt, then the mean; answers that name no value are left out of it and counted. Few images per "
+        "prompt bias it upwards, under every variant alike.",
+        split="generated, labelled by people",
+        n=labelled.sizes(),
+        settings=settings,
+    )
+    result = TaskResult(provenance, details=drawn_details(drawn, labelled.variants))
+    block = _Block(labelled, result, {"resamples": resamples, "seed": seed})
+    block.fill()
+    settings["agreement"] = block.agreement()
+    if judged is not None:
+        settings |= {"judge": judge, "people (rows) and judge (columns), images": block.against(judged)}
+    provenance.settings.update(settings)
+    result.pictures.update(labelled.plots(task))
+    return [result]
+
+
+@dataclass(frozen=True, eq=False)
+class _Labelled:
+    """Counts of the answers of people, by variant, prompt and seed.
+
+    variants: name -> (prompt, seed) -> row of `counts` (images, c) and column of `table` (annotators, images).
+    prompts: those labelled under every variant, with their concept.
+    """
+
+    names: tuple[str, ...]
+    variants: dict[str, dict[tuple[str, int], int]]
+    paths: tuple[str, ...]
+    counts: Counts
+    table: NDArray[np.int64]
+    annotators: tuple[str, ...]
+    others: tuple[str, ...]
+    prompts: dict[str, str]
+    left_out: int
+
+    @classmethod
+    def of(
+        cls, annotations: Annotations, records: Sequence[Drawn], attribute: str, names: tuple[str, ...], votes: str
+    ) -> _Labelled:
+        """Join annotations and drawn images by the paths of the images.
+
+        Raises:
+            InvalidInputError: no drawn image was labelled, or no prompt under every variant; see also
+                `Annotations.table`, `by_variant` and `count_votes`.
+        """
+        drawn = by_variant(records)
+        paths = tuple(record.path for record in records)
+        table, annotators, others = annotations.table(attribute, names, paths)
+        counts = count_votes(table, len(names), votes)
+        row = {path: i for i, path in enumerate(paths) if counts[i].any()}
+        if not row:
+            raise InvalidInputError(
+                f"annotations: none of {len(paths)} drawn images was labelled; the annotations are about "
+                f"{list(others[:3])}, the drawn images are {list(paths[:3])}: paths are below the folder of images"
+            )
+        variants = {
+            name: {key: row[record.path] for key, record in images.items() if record.path in row}
+            for name, images in drawn.items()
+        }
+        concepts = {record.prompt: record.concept for record in records}
+        everywhere = set.intersection(*({prompt for prompt, _ in images} for images in variants.values()))
+        if not everywhere:
+            raise InvalidInputError(
+                f"annotations: no prompt is labelled under every variant {list(variants)}; label more images, or leave "
+                "out the records of a variant"
+            )
+        some = {prompt for images in variants.values() for prompt, _ in images}
+        prompts = {prompt: concept for prompt, concept in concepts.items() if prompt in everywhere}
+        left_out = len(some) - len(everywhere)
+        return cls(names, variants, paths, counts, table, annotators, others, prompts, left_out)
+
+    def sizes(self) -> dict[str, int]:
+        """Prompts, images, annotators and answers."""
+        return {
+            "prompts": len(self.prompts),
+            "drawn images": len(self.paths),
+            "annotators": len(self.annotators),
+            "answers": int((self.table != NOT_ANSWERED).sum()),
+            **{f"labelled images, {variant}": len(images) for variant, images in self.variants.items()},
+        }
+
+    def by_prompt(self, variant: str) -> Counts:
+        """Counts (prompts, c) of all labelled images of each prompt."""
+        number = {prompt: i for i, prompt in enumerate(self.prompts)}
+        total = np.zeros((len(number), self.counts.shape[1]))
+        for (prompt, _), row in self.variants[variant].items():
+            if prompt in number:
+                total[number[prompt]] += self.counts[row]
+        return total
+
+    def of_prompt(self, prompt: str) -> dict[str, Counts]:
+        """variant -> counts (n, c) of the images of one prompt whose seeds are labelled under every variant."""
+        seeds = set.intersection(*({s for p, s in images if p == prompt} for images in self.variants.values()))
+        chosen = sorted(seeds)
+        return {v: self.counts[[images[prompt, s] for s in chosen]] for v, images in self.variants.items()}
+
+    def spread(self) -> dict[str, float]:
+        """Standard deviation of the discrepancy over prompts: what the paper's tables print after plus-minus."""
+        of = _measures(self.names)[0][3]
+        return {v: float(of(self.by_prompt(v)).std(ddof=1)) for v in self.variants if len(self.prompts) > 1}
+
+    def codes(self, variant: str) -> NDArray[np.int64]:
+        """Answers (annotators, images) of a variant, or of all (EVERYTHING)."""
+        chosen = self.variants.values() if variant == EVERYTHING else [self.variants[variant]]
+        return self.table[:, sorted({row for images in chosen for row in images.values()})]
+
+    def plots(self, task: str) -> dict[str, tuple[str, Any]]:
+        """Share of the first of two values for each prompt, before and after."""
+        if len(self.names) != 2 or "none" not in self.variants:
+            return {}
+        plots = {}
+        for variant in [name for name in self.variants if name != "none"]:
+            before, after = self.by_prompt("none")[:, :2], self.by_prompt(variant)[:, :2]
+            known = (before.sum(1) > 0) & (after.sum(1) > 0)
+            if known.any():
+                concepts = [c for c, seen in zip(self.prompts.values(), known, strict=True) if seen]
+                first, second = (rows[known, 0] / rows[known].sum(1) for rows in (before, after))
+                title = f"share of {self.names[0]} among images whose value can be told"
+                plot = dumbbells(concepts, first, second, title)
+                plots[f"{task} {variant}".replace(" ", "-")] = (f"{task}: before and after {variant}, by people.", plot)
+        return plots
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The rows of one attribute. resampling: resamples and seed.
+
+    Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
+    prompts, and drawing images anew as well would count it twice. Where there is one prompt its images are resampled.
+    """
+
+    labelled: _Labelled
+    result: TaskResult
+    resampling: dict[str, Any]
+
+    def fill(self) -> None:
+        """The whole first, then the discrepancy of each prompt.
+
+        Raises:
+            InvalidInputError: one prompt, and no seed of it is labelled under every variant.
+        """
+        labelled = self.labelled
+        if len(labelled.prompts) > 1:
+            totals = {variant: labelled.by_prompt(variant) for variant in labelled.variants}
+            n = {"prompts": len(labelled.prompts), "labelled images": sum(map(len, labelled.variants.values()))}
+            for metric, subset, better, of in _measures(labelled.names):
+                values = {variant: of(counts) for variant, counts in totals.items()}
+                self._resampled(metric, values, better, n, subset)
+            for prompt, concept in labelled.prompts.items():
+                self._discrepancy(prompt, concept)
+            return
+        (prompt,) = labelled.prompts
+        if not self._discrepancy(prompt, ""):
+            raise InvalidInputError(
+                f"annotations: no image of {prompt!r} is labelled under every variant; label the same seeds"
+            )
+        rows = labelled.of_prompt(prompt)
+        n = {"images": len(next(iter(rows.values())))}
+        for metric, subset, better, of in _measures(labelled.names)[1:]:  # linear in the images: may be drawn anew
+            self._resampled(metric, rows, better, n, subset, _of_sums(of))
+
+    def _resampled(
+        self,
+        metric: str,
+        values: Mapping[str, NDArray[np.float64]],
+        better: str,
+        n: dict[str, int],
+        subset: str = "",
+        statistic: Measure | None = None,
+    ) -> None:
+        """Rows of every variant; a share is neither better high nor low, so it has no verdict, the discrepancy has."""
+        start = len(self.result.rows)
+        self.result.add_resampled(
+            metric, values, better=better, n=n, subset=subset, statistic=statistic, **self.resampling
+        )
+        if better == "neither":
+            rows = self.result.rows
+            rows[start:] = [row.model_copy(update={"change": None}) for row in rows[start:]]
+
+    def _discrepancy(self, prompt: str, subset: str) -> bool:
+        """Discrepancy of one prompt, from the seeds labelled under every variant; False where there is none."""
+        rows, k = self.labelled.of_prompt(prompt), len(self.labelled.names)
+        of, largest = _measures(self.labelled.names)[0][3], float(np.sqrt(1 - 1 / k))
+        n = {"images": len(next(iter(rows.values())))}
+        if n["images"] == 0:
+            return False
+        value = {variant: float(of(counts.sum(0))) for variant, counts in rows.items()}
+        by = {variant: radius(counts, k, **self.resampling) for variant, counts in rows.items()}
+        for variant, here in value.items():
+            change = None
+            if variant != "none" and "none" in value:
+                moved, around = here - value["none"], by[variant] + by["none"]
+                change = (moved, max(-largest, moved - around), min(largest, moved + around))
+            interval = (max(0.0, here - by[variant]), min(largest, here + by[variant]))
+            self.result.add("discrepancy", variant, here, interval, better="lower", n=n, change=change, subset=subset)
+        return True
+
+    def agreement(self) -> dict[str, str]:
+        """alpha and percent agreement of all images and of each variant; returns why where there is none."""
+        about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
+        for method in (EVERYTHING, *self.labelled.variants):
+            codes = self.labelled.codes(method)
+            try:
+                agreed = agreement(codes, missing=NOT_ANSWERED, **self.resampling)
+            except InvalidInputError as error:
+                about[method] = f"not measured: {error}"
+                continue
+            if agreed.undefined:
+                of = self.resampling["resamples"]
+                about[method] = f"{agreed.undefined} of {of} resamples hold one value and have no alpha"
+            n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
+            for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+                interval = (one.low, one.high)
+                self.result.add(metric, method, one.value, interval, better="higher", n=n, lam=None, strength=None)
+        return about
+
+    def against(self, judged: Mapping[str, str]) -> dict[str, dict[str, int]]:
+        """How often a classifier says what most people say, of the images where both name a value; all counts."""
+        names = self.labelled.names
+        values, known = options(names), {*names, UNKNOWN_TO_JUDGE}
+        strangers = sorted({str(value) for value in judged.values()} - known)
+        if strangers:
+            raise InvalidInputError(f"judged: expected one of {[*names, UNKNOWN_TO_JUDGE]}, got {strangers[:8]}")
+        people = count_votes(self.labelled.table, len(names)).argmax(1)
+        confusion = {value: dict.fromkeys((*names, UNKNOWN_TO_JUDGE), 0) for value in values}
+        for variant, images in self.labelled.variants.items():
+            hits: dict[str, list[bool]] = {}
+            for (prompt, _), row in images.items():
+                machine, person = judged.get(self.labelled.paths[row]), values[people[row]]
+                if machine is not None:
+                    confusion[person][machine] += 1
+                    if machine != UNKNOWN_TO_JUDGE and person in names:
+                        hits.setdefault(prompt, []).append(machine == person)
+            if hits:  # resampled over prompts with their images; over images where there is one prompt
+                each = [(sum(h), len(h)) for h in hits.values()]
+                rows = each if len(hits) > 1 else [(h, 1) for h in next(iter(hits.values()))]
+                self._resampled(
+                    "judge_agreement",
+                    {variant: np.array(rows, dtype=np.float64)},
+                    "higher",
+                    {"prompts": len(hits), "images": sum(map(len, hits.values()))},
+                    statistic=lambda drawn: drawn[..., 0].sum(1) / drawn[..., 1].sum(1),
+                )
+        return confusion

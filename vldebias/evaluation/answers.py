@@ -1,0 +1,348 @@
+"""The answers of annotators: one line of JSON each, only ever appended to, safe against a crash; and tables of them.
+
+    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute": "gender",
+     "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
+
+`image` is the path below the folder of drawn images. `value` is a value of the attribute, "cannot tell" or "no person".
+An annotator who answers again appends another line, and the last one counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from vldebias.errors import InvalidInputError, warn
+from vldebias.files import sync
+
+__all__ = [
+    "CANNOT_TELL",
+    "NOT_ANSWERED",
+    "NO_PERSON",
+    "AnnotationLog",
+    "Annotations",
+    "Answer",
+    "read_annotations",
+    "read_log",
+]
+
+CANNOT_TELL = "cannot tell"
+NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
+NOT_ANSWERED = -1
+_FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
+
+
+def _below_folder(image: str) -> str:
+    path = PurePosixPath(image)
+    if path.is_absolute() or ".." in path.parts or "\\" in image:
+        raise ValueError("expected a path below the folder of images, with forward slashes and without '..'")
+    return path.as_posix()
+
+
+def _named(text: str) -> str:
+    if text != text.strip() or not text:
+        raise ValueError("expected a text without spaces at its ends")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_named)]
+
+
+class Answer(BaseModel):
+    """What one annotator said about one attribute of one image.
+
+    time: when, with its time zone; None in tables that do not say. seconds: how long it took, None if unknown.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    image: Annotated[_Text, AfterValidator(_below_folder)]
+    annotator: _Text
+    attribute: _Text
+    value: _Text
+    time: AwareDatetime | None = None
+    seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(annotator, image, attribute): answers with the same key replace each other."""
+        return self.annotator, self.image, self.attribute
+
+
+def _problem(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong, in words."""
+    first = error.errors(include_url=False)[0]
+    where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}, got {first['input']!r}" if where else what
+
+
+# ---- the log -------------------------------------------------------------------------------------------------
+
+
+class AnnotationLog:
+    """Appends answers to a file; every answer is on the disk when `append` returns.
+
+    A process that dies leaves at most one line without its end, which the next `append` cuts off with a warning:
+    nobody was told that it was saved. Processes may append at the same time; on systems without flock one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, image: str, annotator: str, attribute: str, value: str, *, seconds: float | None = None) -> Answer:
+        """Write one answer with the present time and return it.
+
+        Raises:
+            InvalidInputError: a field that the file may not hold; nothing is written then.
+            OSError: the disk is full or gone; the file is as before.
+        """
+        try:
+            answer = Answer(
+                image=image,
+                annotator=annotator,
+                attribute=attribute,
+                value=value,
+                time=datetime.now(UTC),
+                seconds=seconds,
+            )
+        except ValidationError as error:
+            raise InvalidInputError(f"annotation: {_problem(error)}") from error
+        line = answer.model_dump_json().encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = not self.path.exists()
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            with suppress(ImportError):  # alone with the file, where the system has flock; closing it opens the lock
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            size = self._whole_lines(file)
+            if os.write(file, line) < len(line):  # the disk is full: leave no half of a line behind
+                os.ftruncate(file, size)
+                raise OSError(f"{self.path}: no room for another answer; the file is as before")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if new:
+            sync(self.path.parent)
+        return answer
+
+    def answers(self) -> dict[tuple[str, str, str], Answer]:
+        """(annotator, image, attribute) -> the last answer; empty where there is no file yet. Raises: see read_log."""
+        if not self.path.exists():
+            return {}
+        return {answer.key: answer for answer in read_log(self.path)[0]}
+
+    def _whole_lines(self, file: int) -> int:
+        """Give the last line its end, or cut it off where it was torn; returns the size of the file."""
+        size = start = os.fstat(file).st_size
+        tail = b""
+        while start > 0 and b"\n" not in tail:
+            step = min(1 << 16, start)
+            start = os.lseek(file, start - step, os.SEEK_SET)
+            tail = os.read(file, step) + tail
+        begin = tail.rfind(b"\n") + 1
+        start, tail = start + begin, tail[begin:]
+        if not tail:
+            return size
+        if _complete(tail):
+            os.write(file, b"\n")
+            return size + 1
+        _warn_torn(self.path, tail)
+        os.ftruncate(file, start)
+        return start
+
+
+def read_log(path: Path) -> tuple[list[Answer], bytes]:
+    """All answers in the order of their lines, and what is left of a torn last line (b"" if there is none).
+
+    Raises:
+        InvalidInputError: no such file, or lines that do not fit; the message has the number of each of the first few.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from error
+    *lines, tail = content.split(b"\n")
+    if tail and _complete(tail):
+        lines, tail = [*lines, tail], b""
+    answers, problems = [], []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                answers.append(Answer.model_validate_json(line))
+            except ValidationError as error:
+                problems.append(f"line {number}: {_problem(error)}")
+    if problems:
+        raise InvalidInputError(
+            f"{path}: {len(problems)} of {len(lines)} lines are no answers of the labelling app: "
+            f"{'; '.join(problems[:5])}; mend or remove them"
+        )
+    if tail:
+        _warn_torn(path, tail)
+    return answers, tail
+
+
+def _complete(line: bytes) -> bool:
+    """Whether a line that lacks its end is whole all the same: no part of a JSON object is JSON."""
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _warn_torn(path: Path, tail: bytes) -> None:
+    warn(
+        f"{path}: the last line was cut off, as by a crash while it was written, and is skipped: "
+        f"{tail[:80].decode(errors='replace')!r}; the answer before it is the last that was saved"
+    )
+
+
+# ---- all that was answered -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """The last answer of every annotator for every image and attribute.
+
+    Attributes:
+        answers: in the order in which their images and annotators first occur.
+        replaced: answers that a later one of the same annotator took the place of.
+        torn: file -> what is left of a last line that a crash cut off.
+    """
+
+    answers: tuple[Answer, ...]
+    replaced: int = 0
+    torn: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Attributes that someone answered, in the order of their first answer."""
+        return tuple(dict.fromkeys(answer.attribute for answer in self.answers))
+
+    def annotators(self, attribute: str) -> tuple[str, ...]:
+        """Who answered for the attribute, by name."""
+        return tuple(sorted({answer.annotator for answer in self.answers if answer.attribute == attribute}))
+
+    def table(
+        self, attribute: str, names: Sequence[str], images: Sequence[str]
+    ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
+        """Codes (annotators, images) of the answers, who the rows are, and images that were labelled but not asked for.
+
+        A code is the index in (*names, CANNOT_TELL, NO_PERSON), or NOT_ANSWERED.
+
+        Raises:
+            InvalidInputError: nobody answered for the attribute, or values that are not among those.
+        """
+        asked = [answer for answer in self.answers if answer.attribute == attribute]
+        if not asked:
+            raise InvalidInputError(
+                f"annotations: no answer for {attribute!r}; there are answers for {list(self.attributes)}"
+            )
+        code = {value: i for i, value in enumerate((*names, CANNOT_TELL, NO_PERSON))}
+        strangers = Counter(answer.value for answer in asked if answer.value not in code)
+        if strangers:
+            listed = ", ".join(f"{value!r} ({count})" for value, count in strangers.most_common(8))
+            raise InvalidInputError(
+                f"annotations of {attribute!r}: unknown values {listed}; expected one of {list(code)}. "
+                "Rename them in the file, or name the values of the attribute as the annotators did"
+            )
+        rows = {name: i for i, name in enumerate(self.annotators(attribute))}
+        columns = {image: i for i, image in enumerate(images)}
+        table = np.full((len(rows), len(columns)), NOT_ANSWERED, dtype=np.int64)
+        for answer in asked:
+            if answer.image in columns:
+                table[rows[answer.annotator], columns[answer.image]] = code[answer.value]
+        others = tuple(dict.fromkeys(a.image for a in asked if a.image not in columns))
+        return table, tuple(rows), others
+
+
+def read_annotations(
+    paths: Path | Sequence[Path],
+    *,
+    columns: Mapping[str, str] | None = None,
+    attribute: str | None = None,
+) -> Annotations:
+    """Answers from one or several files: `.csv` with a header, anything else as lines of the labelling app.
+
+    The last answer counts: the later line inside a file, the later time between files (without times the later file).
+
+    Args:
+        paths: one file per annotator, per session, or one for all.
+        columns: for csv, names of its columns where they differ: {"image": "file", "value": "label"}. `image`,
+            `annotator`, `attribute` and `value` are needed; `time` (ISO 8601 with time zone) and `seconds` are read
+            where they are there.
+        attribute: for csv without such a column, the attribute that all its values are about.
+
+    Raises:
+        InvalidInputError: files that cannot be read or rows that do not fit, with their line numbers; no answer.
+    """
+    files = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    last: dict[tuple[str, str, str], Answer] = {}
+    torn: dict[str, str] = {}
+    lines = 0
+    for path in map(Path, files):
+        if path.suffix.lower() == ".csv":
+            answers = _read_csv(path, columns or {}, attribute)
+        else:
+            answers, tail = read_log(path)
+            torn |= {str(path): tail.decode(errors="replace")} if tail else {}
+        lines += len(answers)
+        for key, answer in {one.key: one for one in answers}.items():
+            if key not in last or _when(answer) >= _when(last[key]):
+                last[key] = answer
+    if not last:
+        raise InvalidInputError(f"annotations: no answer in {', '.join(map(str, files)) or 'no files'}")
+    return Annotations(tuple(last.values()), replaced=lines - len(last), torn=torn)
+
+
+def _when(answer: Answer) -> datetime:
+    return answer.time or datetime.min.replace(tzinfo=UTC)
+
+
+def _read_csv(path: Path, columns: Mapping[str, str], attribute: str | None) -> list[Answer]:
+    unknown = sorted(set(columns) - set(_FIELDS))
+    if unknown:
+        raise InvalidInputError(f"columns: expected fields among {list(_FIELDS)}, got {unknown}")
+    constant = {} if attribute is None else {"attribute": attribute}
+    source = {name: columns.get(name, name) for name in _FIELDS if name not in constant}
+    optional = {"time", "seconds"} - set(columns)
+    answers, problems = [], []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            header = reader.fieldnames or ()
+            missing = [column for name, column in source.items() if column not in header and name not in optional]
+            if missing:
+                raise InvalidInputError(
+                    f"{path}: no columns {missing}; there are {list(header)}. Say which is which with columns=, such "
+                    "as {'image': 'file'}, and with attribute= where every row is about the same one"
+                )
+            for row in reader:
+                given: dict[str, Any] = {name: (row.get(column) or "").strip() for name, column in source.items()}
+                given = {name: text for name, text in given.items() if text or name not in ("time", "seconds")}
+                try:
+                    answers.append(Answer.model_validate(given | constant))
+                except ValidationError as error:
+                    problems.append(f"line {reader.line_num}: {_problem(error)}")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(f"{path}: cannot be read as csv in UTF-8: {error}") from error
+    if problems:
+        raise InvalidInputError(
+            f"{path}: {len(problems)} of {len(answers) + len(problems)} rows do not fit: {'; '.join(problems[:5])}"
+        )
+    return answers

@@ -1,0 +1,132 @@
+"""CLIPScore (Hessel et al., 2021): does a drawn image still show what its prompt says?
+
+The score looks at images through a CLIP, with the prejudices of that CLIP: one that takes every nurse for a woman gives
+a man in a nurse's uniform less. A lower score after debiasing may therefore be the judge's bias and not a worse image,
+above all where the judge is the text tower of the pipeline. Measure with another backbone than the one that was
+debiased, and read the score beside `recognised` and the labels of people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import SharedImages, drawn_details, drawn_provenance
+from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.texts import Texts
+
+if TYPE_CHECKING:
+    from vldebias.hosts.images import ImageEncoder
+
+__all__ = ["SCALES", "clip_score", "evaluate_clip_score"]
+
+SCALES = {"percent": 100.0, "hessel": 2.5}
+ABOUT_CLIP_SCORE = (
+    "CLIPScore of every drawn image with the prompt that it was drawn from, max(w cos, 0); the text is not projected. "
+    "Mean over prompts, resampled over prompts with their images. The model that scores has biases of its own."
+)
+
+
+def clip_score(image_features: Tensor, text_features: Tensor, *, scale: str = "percent") -> Tensor:
+    """max(w cos(image, text), 0) of each row (n,), section 3 of Hessel et al., "CLIPScore" (2021).
+
+    Args:
+        image_features, text_features: (n, d), in any scale; row i of one belongs to row i of the other.
+        scale: "percent": w = 100, as torchmetrics has it. "hessel": w = 2.5, the paper's, which calls it CLIP-S.
+            torchmetrics cuts the mean off at zero, the paper and this function every image.
+
+    Raises:
+        InvalidInputError: shapes that are not equal (n, d), features that are zero or not finite, another scale.
+    """
+    if scale not in SCALES:
+        raise InvalidInputError(f"scale: expected one of {', '.join(SCALES)}, got {scale!r}")
+    shapes = tuple(image_features.shape), tuple(text_features.shape)
+    if image_features.ndim != 2 or shapes[0] != shapes[1]:
+        raise InvalidInputError(f"clip_score: expected features (n, d) of images and of texts, got {shapes}")
+    rows = [normalize(features.double(), dim=1) for features in (image_features, text_features)]
+    if not all(bool(torch.isfinite(r).all() and (r.norm(dim=1) > 0.5).all()) for r in rows):
+        raise InvalidInputError("clip_score: features that are zero or not finite have no cosine")
+    return SCALES[scale] * (rows[0] * rows[1]).sum(1).clamp(min=0)
+
+
+def evaluate_clip_score(
+    records: Iterable[Drawn],
+    folder: str | Path,
+    encoder: ImageEncoder,
+    texts: Texts,
+    *,
+    task: str,
+    scale: str = "percent",
+    prefix: str = "",
+    subset: str = "",
+    drawn: Provenance | None = None,
+    batch_size: int = 64,
+    resamples: int = 2000,
+    seed: int = 0,
+    on_step: Callable[[int], None] | None = None,
+) -> TaskResult:
+    """Metric `clip_score` of every variant, with its paired change to "none": the utility beside a discrepancy.
+
+    Args:
+        records: images of one or more variants; those whose prompt and seed every variant has are compared.
+        folder: where the paths of the records start.
+        encoder, texts: the image and the text side of the same model. A projection attached to it does not count.
+        scale: see `clip_score`.
+        prefix: put before every prompt; the paper takes "A photo depicts " for captions, prompts mostly have their own.
+        subset: what the figures are about, such as "unseen professions".
+        drawn: provenance of the run that drew the images, for its prompts, methods and seeds.
+        on_step: told how many images were read, batch by batch.
+
+    Raises:
+        InvalidInputError: no records, no image that every variant has, an image that cannot be read.
+    """
+    images = SharedImages(records, folder)
+    if not images.common:
+        raise InvalidInputError(f"clip score: no prompt and seed was drawn under every variant {list(images.variants)}")
+    rows = texts.embed([prefix + prompt for prompt in images.prompts])
+    text = dict(zip(images.prompts, rows, strict=True))
+    asked = torch.stack([text[prompt] for prompt, _ in images.common])
+    _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
+    values = {}
+    for variant in images.variants:
+        features = torch.cat(list(images.features(variant, encoder.encode, batch_size, on_step)))
+        scores = clip_score(features, asked, scale=scale).numpy()
+        # Means of prompts are the units, or the images where there is one prompt.
+        values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
+    fingerprint = texts.host.fingerprint()
+    n = {"prompts": len(images.prompts), "images": len(images.common)}
+    provenance = drawn_provenance(
+        drawn,
+        images.variants,
+        images.prompts,
+        (seed for _, seed in images.common),
+        task=task,
+        title="CLIPScore of drawn images",
+        description=ABOUT_CLIP_SCORE,
+        n=n,
+        settings={
+            "scale": f"{scale}: {SCALES[scale]:g} max(cos, 0)",
+            "prefix": prefix,
+            "scored by": encoder.name,
+            "image tower": encoder.fingerprint,
+            "text tower": fingerprint and fingerprint.to_dict(),
+            "preprocessing": encoder.preprocessing,
+            "images left out (not drawn under every variant)": sum(
+                len(variant) - len(images.common) for variant in images.variants.values()
+            ),
+            "resampled": "prompts with their images" if len(images.prompts) > 1 else "images of the one prompt",
+            "resamples": resamples,
+            "seed": seed,
+        },
+    )
+    result = TaskResult(provenance, details=drawn_details(drawn, images.variants))
+    result.add_resampled("clip_score", values, better="higher", n=n, subset=subset, resamples=resamples, seed=seed)
+    return result

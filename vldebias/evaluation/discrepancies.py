@@ -1,0 +1,243 @@
+"""What drawn and judged images say: discrepancy, what cannot be told, shares, and what the edit cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data import UNKNOWN, Labels
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.plan import PlannedPrompt
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.variants import NONE
+from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.discrepancy import discrepancies, shares_radius, squared_discrepancies
+
+__all__ = ["Counts", "Sheet", "Shown", "add_bias", "add_fidelity", "sheets"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How often each attribute value occurs among the images of each prompt.
+
+    known: (prompts, values); total: images of each prompt, those included that cannot be told.
+    """
+
+    known: Codes
+    total: int
+
+    @classmethod
+    def of(cls, codes: Codes, values: int) -> Counts:
+        """From codes (prompts, images) in 0 .. values - 1 or UNKNOWN.
+
+        Raises:
+            InvalidInputError: another shape, no images, fewer than two values, a code without a value.
+        """
+        codes = np.asarray(codes)
+        if codes.ndim != 2 or not codes.size or values < 2:
+            raise InvalidInputError(
+                f"codes: expected (prompts, images) and two or more values, got {codes.shape}, {values}"
+            )
+        if codes.min() < UNKNOWN or codes.max() >= values:
+            raise InvalidInputError(f"codes: expected {UNKNOWN} .. {values - 1}, got {codes.min()} .. {codes.max()}")
+        return cls((codes[..., None] == np.arange(values)).sum(axis=1), codes.shape[1])
+
+    @property
+    def n(self) -> Codes:
+        """(prompts,) images whose value is known."""
+        return self.known.sum(axis=-1)
+
+    @property
+    def unknown_rate(self) -> Floats:
+        """(prompts,) share of images that cannot be told."""
+        return 1 - self.n / self.total
+
+    @property
+    def undecidable(self) -> int:
+        """Prompts none of whose images can be told; they count with the largest discrepancy there is."""
+        return int((self.n == 0).sum())
+
+    @property
+    def shares(self) -> Floats:
+        """(prompts, values) shares among the images that can be told; NaN where there is none."""
+        n = self.n[..., None]
+        return np.divide(self.known, n, out=np.full(self.known.shape, np.nan), where=n > 0)
+
+    @property
+    def discrepancy(self) -> Floats:
+        """(prompts,) eq. 7.2; few images bias it upwards: n of a fair prompt have about sqrt((1 - 1/|A|) / n)."""
+        return discrepancies(self.known)
+
+    @property
+    def squared(self) -> Floats:
+        """(prompts,) unbiased estimate of the squared discrepancy; it may be negative."""
+        return squared_discrepancies(self.known)
+
+    def radius(self, *, resamples: int, seed: int) -> Floats:
+        """(prompts,) 95 % bound of the distance of discrepancy and shares from the true ones; see `shares_radius`."""
+        return shares_radius(self.known, resamples=resamples, seed=seed)
+
+
+# ---- images by prompt, seed and variant ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Prompts of one part, "train" or "unseen", that all state their attribute or all do not.
+
+    rows: variant -> (prompts, seeds), the place of each image in the drawn set.
+    """
+
+    part: str
+    prompts: tuple[PlannedPrompt, ...]
+    rows: Mapping[str, Codes]
+
+    @property
+    def concepts(self) -> list[str]:
+        """What each prompt asks for."""
+        return [prompt.concept for prompt in self.prompts]
+
+    @property
+    def images_each(self) -> int:
+        """Images of each prompt under one variant."""
+        return next(iter(self.rows.values())).shape[1]
+
+    def hits(self, codes: Codes, asked: Codes) -> dict[str, Floats]:
+        """variant -> (prompts,) share of images whose code is the one that the prompt asks for."""
+        return {name: (codes[rows] == asked[:, None]).mean(1) for name, rows in self.rows.items()}
+
+
+def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
+    """One sheet for each part that was drawn: plain prompts, or those that state their attribute."""
+    plan = drawn.plan
+    place = {(image.variant, image.prompt, image.seed): i for i, image in enumerate(drawn)}
+    names = [n for n, variant in plan.variants.items() if stated or variant is None or not variant.only_stated]
+    tables = []
+    for part in ("train", "unseen"):
+        prompts = tuple(p for p in plan.prompts if p.part == part and (p.stated is not None) == stated)
+        if prompts:
+            rows = {n: np.array([[place[n, p.prompt, s] for s in plan.seeds_of(p)] for p in prompts]) for n in names}
+            tables.append(Sheet(part, prompts, rows))
+    return tables
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Which concept every image shows most likely, (images,), and the code of each concept."""
+
+    codes: Codes
+    code_of: Mapping[str, int]
+
+    def hits(self, sheet: Sheet) -> dict[str, Floats] | None:
+        """See `Sheet.hits`; None where a prompt asks for no concept."""
+        if not all(sheet.concepts):
+            return None
+        return sheet.hits(self.codes, np.array([self.code_of[concept] for concept in sheet.concepts]))
+
+
+# ---- measurements --------------------------------------------------------------------------------------------
+
+
+def add_bias(
+    result: TaskResult, sheet: Sheet, labels: Labels, shown: Shown | None, *, noun: str, resamples: int, seed: int
+) -> dict[str, Counts]:
+    """Rows of one attribute on a sheet of plain prompts: the means over prompts, then every prompt by itself.
+
+    Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
+    prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
+    `Counts.radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
+    intersections none, they are many and thin; they are neither better high nor low, so they have no change.
+
+    Returns:
+        Variant -> its counts.
+    """
+    values, boot = len(labels.names), {"resamples": resamples, "seed": seed}
+    counts = {name: Counts.of(labels.codes[rows], values) for name, rows in sheet.rows.items()}
+    about: dict[str, Any] = {"n": {noun: len(sheet.prompts), "images each": sheet.images_each}, **boot}
+    about["subset"] = f"{sheet.part} {noun}"
+    own = {name: one.discrepancy for name, one in counts.items()}
+    result.add_resampled("discrepancy", own, better="lower", **about)
+    squares = {name: one.squared for name, one in counts.items()}
+    result.add_resampled("discrepancy_squared", squares, better="lower", **about)
+    unknown = {name: one.unknown_rate for name, one in counts.items()}
+    result.add_resampled("unknown", unknown, better="lower", **about)
+    right = shown.hits(sheet) if shown is not None else None
+    if right is not None:
+        result.add_resampled("recognised", right, better="higher", **about)
+
+    largest, radius = np.sqrt(1 - 1 / values), {name: one.radius(**boot) for name, one in counts.items()}
+    for i, concept in enumerate(sheet.concepts):
+        for name in counts:
+            here, by = float(own[name][i]), float(radius[name][i])
+            moved, around = here - float(own[NONE][i]), by + float(radius[NONE][i])
+            result.add(
+                "discrepancy",
+                name,
+                here,
+                (max(0.0, here - by), float(min(largest, here + by))),
+                better="lower",
+                n={"images": sheet.images_each},
+                change=None
+                if name == NONE
+                else (moved, float(max(-largest, moved - around)), float(min(largest, moved + around))),
+                subset=concept,
+            )
+    if " x " in result.provenance.task:
+        return counts
+    for i, concept in enumerate(sheet.concepts):
+        for code, value in enumerate(labels.names[: 1 if values == 2 else None]):
+            for name, one in counts.items():
+                hits = int(one.known[i, code])
+                interval, n = wilson_interval(hits, one.total), {"images": one.total}
+                subset = f"{concept}: {value}"
+                result.add("share", name, hits / one.total, interval, better="neither", n=n, subset=subset)
+    return counts
+
+
+def add_fidelity(
+    result: TaskResult,
+    sheet: Sheet,
+    labels: Labels,
+    code_of: Mapping[str, int],
+    shown: Shown | None,
+    *,
+    noun: str,
+    resamples: int,
+    seed: int,
+) -> None:
+    """Does a prompt that states its attribute get it? Rows of a sheet of such prompts, over all and by value.
+
+    code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts: the prompts of one share it.
+    """
+    asked = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
+    units = [prompt.concept or prompt.prompt for prompt in sheet.prompts]
+
+    def add(metric: str, hits: Mapping[str, Floats], chosen: NDArray[np.bool_], which: str) -> None:
+        names = [unit for unit, there in zip(units, chosen, strict=True) if there]
+        values = {name: _mean_by(names, each[chosen]) for name, each in hits.items()}
+        n = {noun: len(set(names)), "stated prompts": int(chosen.sum()), "images each": sheet.images_each}
+        subset = f"{sheet.part} {noun}{which}"
+        result.add_resampled(metric, values, better="higher", n=n, subset=subset, resamples=resamples, seed=seed)
+
+    right, every = sheet.hits(labels.codes, asked), np.ones(len(asked), dtype=bool)
+    add("stated_right", right, every, "")
+    for code, value in enumerate(labels.names):
+        if (asked == code).any():
+            add("stated_right", right, asked == code, f", stated {value}")
+    recognised = shown.hits(sheet) if shown is not None else None
+    if recognised is not None:
+        add("stated_recognised", recognised, every, "")
+
+
+def _mean_by(units: Sequence[str], values: Floats) -> Floats:
+    """Mean of the values of each unit, in the order of the names of the units."""
+    _, index, count = np.unique(units, return_inverse=True, return_counts=True)
+    return np.bincount(index, weights=values) / count

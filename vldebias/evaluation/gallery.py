@@ -1,0 +1,184 @@
+"""Skew of the retrieved images: on the gallery as it is, on resampled galleries, and under random rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vldebias.data import Labels
+from vldebias.errors import InvalidInputError
+from vldebias.metrics.bootstrap import resampled_weights
+from vldebias.metrics.rankings import random_rankings, reach, resampled_rankings, top_rankings
+from vldebias.metrics.skew import log_ratios, ndkls
+
+__all__ = ["Gallery", "Rules", "scores"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The conventions of a skew, in which papers differ.
+
+    Attributes:
+        k: how many of the first results are looked at, one or more values.
+        prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
+            "dataset" (its share of the gallery).
+        floor: shares below it count as `floor`. None: MaxSkew needs none, and MinSkew, which is -inf where a group is
+            missing from the first k, takes 1 / (2 k), half an image.
+        ties: "stable" (equal scores keep the order of the rows) or "random" (one seeded order for all queries).
+        resamples, seed: of the bootstrap over images and of the random rankings; the seed also decides random ties.
+
+    Raises:
+        InvalidInputError: a value out of its range.
+    """
+
+    k: tuple[int, ...]
+    prior: str = "uniform"
+    floor: float | None = None
+    ties: str = "stable"
+    resamples: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = [k for k in self.k if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1]
+        if not self.k or wrong or len(set(self.k)) < len(self.k):
+            raise InvalidInputError(f"k: expected one or more different integers >= 1, got {list(self.k)}")
+        if self.prior not in ("uniform", "dataset"):
+            raise InvalidInputError(f"prior: expected 'uniform' or 'dataset', got {self.prior!r}")
+        if self.ties not in ("stable", "random"):
+            raise InvalidInputError(f"ties: expected 'stable' or 'random', got {self.ties!r}")
+        if self.floor is not None and not 0 < self.floor <= 1:
+            raise InvalidInputError(
+                f"floor: expected a share in (0, 1], or None for 1 / (2 k) under MinSkew, got {self.floor}"
+            )
+        if self.resamples < 1:
+            raise InvalidInputError(f"resamples: expected at least 1, got {self.resamples}")
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """The images whose group is known, and what counts as skew among them.
+
+    labels: one per image, all known. Groups without an image are left out: nothing could retrieve them.
+
+    Raises:
+        InvalidInputError: fewer than two groups, or fewer images than k.
+    """
+
+    labels: Labels
+    rules: Rules
+
+    def __post_init__(self) -> None:
+        if not self.labels.known.all():
+            raise InvalidInputError(f"gallery: {int((~self.labels.known).sum())} images have no known group")
+        if len(self.names) < 2:
+            raise InvalidInputError(f"skew needs images of two groups, got {self.labels.counts}")
+        if max(self.rules.k) > len(self.labels):
+            raise InvalidInputError(
+                f"k: expected at most the {len(self.labels)} images whose group is known, got {max(self.rules.k)}; "
+                "choose a smaller k"
+            )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The groups that have an image."""
+        return tuple(name for name, n in self.labels.counts.items() if n)
+
+    @cached_property
+    def codes(self) -> NDArray[np.unsignedinteger]:
+        """(n,) positions in `names`, in the smallest type that holds them: small ones sort in linear time."""
+        return np.unique(self.labels.codes, return_inverse=True)[1].astype(np.min_scalar_type(len(self.names)))
+
+    def prior(self, weights: NDArray[np.integer] | None = None) -> Floats:
+        """p (g,); with the data set's prior and weights (b, n) the shares (b, g) of each resample."""
+        g = len(self.names)
+        if self.rules.prior == "uniform":
+            return np.full(g, 1 / g)
+        counts = np.ones((1, len(self.codes))) if weights is None else weights
+        held = np.stack([counts[:, self.codes == a].sum(axis=1) for a in range(g)], axis=1)
+        return (held / held.sum(axis=1, keepdims=True)).squeeze(0) if weights is None else held / len(self.codes)
+
+    def rank(self, texts: Tensor, images: Tensor) -> Rows:
+        """The first rows (q, m) for texts (q, d) among images (n, d): as many as the resamples read.
+
+        Equal images tie on every machine, whatever the order of summation.
+        """
+        rules = self.rules
+        return top_rankings(texts, images, reach(max(rules.k), len(images)), ties=rules.ties, seed=rules.seed)
+
+    def measure(self, rows: Rows, prior: Floats, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
+        """Metric -> value (r,) of r rankings, of which the first rows (r, m) are given.
+
+        relevant: (r, m) whether each of the rows is, for precision@k.
+        """
+        groups, values = self.codes[rows], {}
+        for k in self.rules.k:
+            ratios = log_ratios(groups, k, prior, floor=self.rules.floor or 0.0)
+            with np.errstate(divide="ignore"):
+                least = np.log((self.rules.floor or 1 / (2 * k)) / prior)
+            values[f"max_skew@{k}"] = np.nanmax(ratios, axis=1)
+            values[f"min_skew@{k}"] = np.nanmin(np.maximum(ratios, least), axis=1)
+            values[f"ndkl@{k}"] = ndkls(groups, k, prior)
+            if relevant is not None:
+                values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
+        return values
+
+    def values(self, ranked: Rows, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
+        """Metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row of the gallery."""
+        top = ranked[:, : max(self.rules.k)]
+        hits = None if relevant is None else np.take_along_axis(relevant, top, axis=1)
+        return self.measure(top, self.prior(), hits)
+
+    def resampled(
+        self, ranked: Mapping[str, Rows], relevant: NDArray[np.bool_] | None = None
+    ) -> dict[str, dict[str, Floats]]:
+        """Method -> metric -> values (q, resamples) on galleries of n images drawn with replacement.
+
+        All methods and queries see the same resamples, which makes their differences paired. The data set's prior is
+        that of the resample.
+        """
+        blocks: dict[str, dict[str, list[Floats]]] = {method: {} for method in ranked}
+        for weights in resampled_weights(len(self.codes), self.rules.resamples, self.rules.seed):
+            prior = self.prior(weights)
+            for method, orders in ranked.items():
+                values: dict[str, list[Floats]] = {}
+                for query, order in enumerate(orders):
+                    rows = resampled_rankings(order, weights, max(self.rules.k))
+                    hits = None if relevant is None else relevant[query][rows]
+                    for metric, one in self.measure(rows, prior, hits).items():
+                        values.setdefault(metric, []).append(one)
+                for metric, several in values.items():
+                    blocks[method].setdefault(metric, []).append(np.stack(several))
+        return {
+            method: {metric: np.concatenate(parts, axis=1) for metric, parts in values.items()}
+            for method, values in blocks.items()
+        }
+
+    def random(self) -> dict[str, Floats]:
+        """Metric -> values (resamples,) of rankings that are random permutations of the gallery: nothing is retrieved.
+
+        Their mean is the expectation that a fair ranking of this gallery has. MaxSkew of a random ranking is above 0:
+        the first k of a balanced gallery are not exactly balanced.
+        """
+        blocks: dict[str, list[Floats]] = {}
+        for rows in random_rankings(len(self.codes), max(self.rules.k), self.rules.resamples, self.rules.seed):
+            for metric, values in self.measure(rows, self.prior()).items():
+                blocks.setdefault(metric, []).append(values)
+        return {metric: np.concatenate(parts) for metric, parts in blocks.items()}
+
+
+def scores(texts: Tensor, images: Tensor, block: int = 1 << 14) -> Floats:
+    """Inner products (q, n) of texts (q, d) and images (n, d) in float64, without a float64 copy of the images.
+
+    They are rounded far below their meaning, so that equal images tie on every machine whatever the order of summation.
+    """
+    rows = [texts.double() @ some.double().T for some in images.split(block)]
+    return torch.cat(rows, dim=1).numpy().round(12)

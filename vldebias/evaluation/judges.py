@@ -1,0 +1,474 @@
+"""Judges say what an image shows: probabilities for the values of each attribute, and what is left for "none of them".
+
+A value counts as unknown where no probability is large enough, or where what is left outweighs every value: a picture
+without a person has no gender, and a rate of such pictures belongs beside every figure about the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.data import UNKNOWN, Labels, cross
+from vldebias.data.parallel import processes
+from vldebias.edit import Fingerprint
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.plan import DrawnImage, slug
+from vldebias.evaluation.texts import Texts
+from vldebias.files import digest as file_digest
+from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.images import image_encoder
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, check_slots, fill
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = [
+    "NO_PERSON",
+    "ClassifierJudge",
+    "ClipJudge",
+    "FunctionJudge",
+    "Judge",
+    "JudgePanel",
+    "MiniatureJudge",
+    "Question",
+    "decide",
+    "judge_images",
+    "labels_of",
+    "logit_scale",
+    "predict",
+]
+
+Probabilities = dict[str, np.ndarray]
+JUDGEMENTS = "judgements"
+NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
+"""Texts for what a picture may show instead of a person."""
+_SLACK = 1e-3  # by which rounding in half precision may take a sum of probabilities over one
+_DIGITS = 6  # of the probabilities that are kept
+
+
+class Judge(Protocol):
+    """Reads attributes from images."""
+
+    @property
+    def name(self) -> str:
+        """For reports and for the name of a folder."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the answers may: judgements are kept under it."""
+
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """Attribute -> its values, in the order of the columns."""
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """Attribute -> probabilities (n, values); rows may sum to less than one, the rest is "none of them"."""
+
+
+def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
+    """What `judge` says about `images`, checked: float64 (n, values) for each of its attributes.
+
+    Raises:
+        InvalidInputError: an attribute is missing, or its array is not (n, values) of probabilities.
+    """
+    given, checked = judge.predict(images), {}
+    for attribute, values in judge.names.items():
+        if attribute not in given:
+            raise InvalidInputError(f"judge {judge.name}: gave no {attribute!r}, only {sorted(given)}")
+        array, expected = np.asarray(given[attribute], dtype=np.float64), (len(images), len(values))
+        if array.shape != expected:
+            raise InvalidInputError(f"judge {judge.name}: {attribute} has shape {array.shape}, expected {expected}")
+        if not (np.isfinite(array).all() and (array >= 0).all() and (array.sum(1) <= 1 + _SLACK).all()):
+            raise InvalidInputError(
+                f"judge {judge.name}: {attribute} are no probabilities: expected numbers from 0 on that sum to at most "
+                f"1 in each row, got {array.min():.3g} .. {array.max():.3g}; apply a softmax"
+            )
+        checked[attribute] = array
+    return checked
+
+
+def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
+    """Probabilities (n, values) -> the most likely value, or unknown.
+
+    Unknown where the largest probability is below `sure`, or below what is left for none of the values.
+
+    Raises:
+        InvalidInputError: `sure` outside [0, 1].
+    """
+    if not 0 <= sure <= 1:
+        raise InvalidInputError(f"sure: expected a probability in [0, 1], got {sure}")
+    best, rest = probabilities.max(axis=1), 1 - probabilities.sum(axis=1)
+    known = (best >= sure) & (best >= rest)
+    return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
+
+
+def labels_of(
+    judge: Judge, probabilities: Mapping[str, np.ndarray], attributes: Sequence[str], sure: float
+) -> dict[str, Labels]:
+    """Labels of attributes and of intersections such as "gender x race", unknown where the judge is not sure.
+
+    Raises:
+        InvalidInputError: an attribute that the judge does not read.
+    """
+    single = list(dict.fromkeys(chain.from_iterable(attribute.split(" x ") for attribute in attributes)))
+    strangers = [attribute for attribute in single if attribute not in judge.names]
+    if strangers:
+        raise InvalidInputError(f"judge {judge.name}: reads {list(judge.names)}, not {strangers}")
+    labels = {attribute: decide(probabilities[attribute], judge.names[attribute], sure) for attribute in single}
+    return {attribute: cross(*(labels[one] for one in attribute.split(" x "))) for attribute in attributes}
+
+
+def _digest(*parts: Any) -> str:
+    """A short hash of values that JSON can write; the order of keys counts, for it is that of the columns."""
+
+    def plain(value: Any) -> Any:
+        return value.to_dict() if isinstance(value, Fingerprint) else str(value)
+
+    return hashlib.sha256(json.dumps(parts, default=plain).encode()).hexdigest()[:16]
+
+
+# ---- kinds of judges -----------------------------------------------------------------------------------------
+
+
+class FunctionJudge:
+    """Your own classifier as a judge.
+
+    Args:
+        names: attribute -> values.
+        function: images -> attribute -> probabilities (n, values).
+        name: for reports.
+        version: change it whenever the answers may change; judgements of another version are not used.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, Sequence[str]],
+        function: Callable[[Sequence[Image]], Probabilities],
+        *,
+        name: str,
+        version: str,
+    ) -> None:
+        self.name = name
+        self.names = {attribute: tuple(values) for attribute, values in names.items()}
+        self.fingerprint = _digest(name, version, self.names)
+        self._function = function
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """What the function says."""
+        return self._function(images)
+
+
+class MiniatureJudge:
+    """The classifier of the miniature world: profession, gender, tone and age of a portrait.
+
+    Args:
+        folder: a build; by default the weights that ship with the package.
+    """
+
+    name = "miniature judge"
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        from vldebias.miniature import load_judge
+        from vldebias.miniature.portraits import AGES, GENDERS, PROFESSIONS, TONES
+
+        self.names = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
+        self._network = load_judge(folder)
+        self.fingerprint = _digest(weights_fingerprint(self._network))
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """Probabilities of all four; InvalidInputError for images that are not 32 x 32."""
+        pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
+        read = self._network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+        return {attribute: read[f"{attribute}_probabilities"].double().cpu().numpy() for attribute in self.names}
+
+
+class ClassifierJudge:
+    """An image classifier of transformers for one attribute.
+
+    Args:
+        model, processor: as `AutoModelForImageClassification` and `AutoImageProcessor` load them.
+        attribute: what it reads.
+        values: value -> labels of the classifier that mean it; by default every label is a value. Labels that no
+            value names count as none of them.
+        name: for reports; by default where the model came from.
+
+    Raises:
+        InvalidInputError: a label that the classifier does not have, or one that means two values.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        attribute: str,
+        values: Mapping[str, Sequence[str]] | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        labels = [model.config.id2label[i] for i in range(model.config.num_labels)]
+        values = {label: (label,) for label in labels} if values is None else values
+        used = [label for some in values.values() for label in some]
+        if not set(used) <= set(labels) or len(set(used)) < len(used):
+            raise InvalidInputError(f"values: expected each of the labels {labels} at most once, got {dict(values)}")
+        self.name = name or str(getattr(model, "name_or_path", "") or type(model).__name__)
+        self.names = {attribute: tuple(values)}
+        self._model, self._processor, self._attribute = model.eval(), processor, attribute
+        self._columns = torch.tensor([[label in some for some in values.values()] for label in labels]).float()
+        about = {value: list(some) for value, some in values.items()}
+        self.fingerprint = _digest(weights_fingerprint(model), processor.to_dict(), attribute, about)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_folder: str,
+        attribute: str,
+        values: Mapping[str, Sequence[str]] | None = None,
+        *,
+        device: str = "cpu",
+    ) -> ClassifierJudge:
+        """The classifier with this id of the hub or in this folder.
+
+        Raises:
+            InvalidInputError: it cannot be loaded.
+        """
+        from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+        try:
+            model = AutoModelForImageClassification.from_pretrained(name_or_folder).to(device)
+            processor = AutoImageProcessor.from_pretrained(name_or_folder)
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(
+                f"cannot load the image classifier {name_or_folder!r}: {str(error).strip().splitlines()[0]}; expected "
+                "an id or folder of a transformers model for image classification"
+            ) from error
+        return cls(model, processor, attribute, values, name=name_or_folder)
+
+    @torch.no_grad()
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """Probabilities of the values: the sums over their labels."""
+        weight = next(self._model.parameters())
+        pixels = self._processor([image.convert("RGB") for image in images], return_tensors="pt")["pixel_values"]
+        logits = self._model(pixels.to(weight)).logits.float().cpu()
+        return {self._attribute: (logits.softmax(1) @ self._columns).double().numpy()}
+
+
+class JudgePanel:
+    """Several judges as one, each for attributes of its own.
+
+    Raises:
+        InvalidInputError: none, or two that read the same attribute.
+    """
+
+    def __init__(self, *judges: Judge) -> None:
+        every = [attribute for judge in judges for attribute in judge.names]
+        if not judges or len(set(every)) < len(every):
+            raise InvalidInputError(f"judges: expected one or more with different attributes, got {every}")
+        self.name = " + ".join(judge.name for judge in judges)
+        self.names = {attribute: values for judge in judges for attribute, values in judge.names.items()}
+        self.fingerprint = _digest(*(judge.fingerprint for judge in judges))
+        self._judges = judges
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """What they say, together."""
+        return {attribute: p for judge in self._judges for attribute, p in predict(judge, images).items()}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about one attribute, of a `ClipJudge`.
+
+    prompts: value -> texts for it, of which the mean embedding is compared; reject: texts for "none of them", each of
+    which competes with the values.
+
+    Raises:
+        InvalidInputError: fewer than two values, or one without a text.
+    """
+
+    prompts: Mapping[str, tuple[str, ...]]
+    reject: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.prompts) < 2 or not all(self.prompts.values()) or isinstance(self.reject, str):
+            raise InvalidInputError(
+                "question: expected two or more values with texts for each, and a tuple of texts to reject by, "
+                f"got {dict(self.prompts)} and {self.reject!r}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Sequence[str]] | Sequence[str],
+        templates: Sequence[str] = ("a photo of a {value}",),
+        *,
+        reject: Iterable[str] = (),
+    ) -> Question:
+        """Every word of a value in every template; "a" before {value} is made to fit.
+
+        Args:
+            values: value -> words for it, or values that are their own words.
+            templates: texts with {value}.
+            reject: see the class.
+        """
+        for template in templates:
+            check_slots("templates", template, ["value"])
+        words = values if isinstance(values, Mapping) else {value: (value,) for value in values}
+        return cls(
+            {v: tuple(fill(t, value=w) for w in some for t in templates) for v, some in words.items()}, tuple(reject)
+        )
+
+    @classmethod
+    def about(
+        cls,
+        prompts: PromptSet,
+        templates: Sequence[str] = ("a photo of a {value} person",),
+        *,
+        reject: Iterable[str] = NO_PERSON,
+    ) -> Question:
+        """Asks for the attribute of a prompt set, in its own words."""
+        return cls.of(prompts.attributes, templates, reject=reject)
+
+
+class ClipJudge:
+    """Any open_clip or transformers image-text model as a judge; its texts are never projected.
+
+    The probabilities are the softmax over values and rejects of cosine x the model's own logit scale (section 7.6 of
+    the thesis). Such a judge has the biases of its model, and may share them with the pipeline that it judges: the
+    paper's judge and the text tower of its pipeline are both CLIPs. Compare it with people.
+
+    Args:
+        model, preprocess: as open_clip or transformers give them.
+        tokenizer: where it cannot be found from the model.
+        questions: attribute -> what is asked.
+        scale: what cosines are multiplied with; default: the model's logit scale.
+        name: for reports.
+
+    Raises:
+        InvalidInputError: no questions, or a model without a logit scale.
+        UnsupportedHostError: a model that is not supported.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        preprocess: Any,
+        tokenizer: Any = None,
+        *,
+        questions: Mapping[str, Question],
+        scale: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not questions:
+            raise InvalidInputError("questions: expected at least one attribute to ask for")
+        self._encoder = image_encoder(model, preprocess, name=name)
+        self.name = f"zero-shot {self._encoder.name}"
+        self.names = {attribute: tuple(question.prompts) for attribute, question in questions.items()}
+        self._scale = logit_scale(model) if scale is None else scale
+        texts = Texts(model, tokenizer)
+        self._rows = {attribute: _rows(texts, question) for attribute, question in questions.items()}
+        asked = {a: [{v: list(p) for v, p in q.prompts.items()}, list(q.reject)] for a, q in questions.items()}
+        towers = [self._encoder.fingerprint, texts.host.fingerprint()]
+        self.fingerprint = _digest(towers, self._encoder.preprocessing, round(self._scale, 3), asked)
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """Probabilities (n, values) of each attribute; what a row lacks to one went to the rejects."""
+        features = normalize(self._encoder.encode([image.convert("RGB") for image in images]).double(), dim=-1)
+        answers = {}
+        for attribute, rows in self._rows.items():
+            chances = (self._scale * features @ rows.T).softmax(dim=-1)
+            answers[attribute] = chances[:, : len(self.names[attribute])].numpy()
+        return answers
+
+
+def _rows(texts: Texts, question: Question) -> Tensor:
+    """(values + rejects, d) normalised: the mean embedding of the texts of each value, then the rejects."""
+    texts.embed([*chain.from_iterable(question.prompts.values()), *question.reject])  # in one pass of the tower
+    values = [normalize(texts.embed(prompts).mean(0), dim=0) for prompts in question.prompts.values()]
+    return torch.stack([*values, *(texts.embed(question.reject) if question.reject else ())])
+
+
+def logit_scale(model: Any) -> float:
+    """exp(logit_scale) of CLIP and its kin, one over the temperature of ALIGN."""
+    with torch.no_grad():
+        if getattr(model, "logit_scale", None) is not None:
+            return float(model.logit_scale.float().exp())
+        if getattr(model, "temperature", None) is not None:
+            return float(1 / model.temperature.float())
+    raise InvalidInputError(f"{type(model).__name__} has no logit_scale; give scale= (100 for CLIP)")
+
+
+# ---- answers, kept beside the images -------------------------------------------------------------------------
+
+
+def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progress: Progress = SILENT) -> Probabilities:
+    """Attribute -> probabilities (n, values) for the n images of `drawn`, in their order.
+
+    Answers lie in the folder as lines of JSON under the fingerprint of the judge, with the hash of the file that was
+    judged: an image that was drawn anew is judged anew, all others are read. Each process judges its share.
+
+    Raises:
+        InvalidInputError: images are missing, or the judge answers in a wrong shape.
+    """
+    if drawn.missing:
+        raise InvalidInputError(
+            f"{drawn.folder}: {len(drawn.missing)} of {len(drawn)} images are missing, such as "
+            f"{drawn.missing[0].path}; draw again, which goes on where it stopped"
+        )
+    here = processes()
+    home = drawn.folder / JUDGEMENTS / f"{slug(judge.name)}-{slug(judge.fingerprint)[:16]}"
+    keys = {image: f"{image.path} {file_digest(drawn.path(image))[:24]}" for image in drawn}
+    known, share = dict(_kept(home)), list(drawn)[here.rank :: here.world]
+    todo = [image for image in share if keys[image] not in known]
+    shown = progress if here.rank == 0 else SILENT
+    with shown.bar("judging", len(todo), there=len(share) - len(todo)) as bar:
+        for start in range(0, len(todo), batch_size):
+            batch = todo[start : start + batch_size]
+            _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], _asked(judge, drawn, batch))
+            bar.advance(len(batch))
+    here.wait()
+    known = dict(_kept(home))
+    for image, key in keys.items():
+        if key not in known:
+            raise InvalidInputError(f"{drawn.path(image)}: changed while it was judged; run again")
+    return {attribute: np.array([known[key][attribute] for key in keys.values()]) for attribute in judge.names}
+
+
+def _asked(judge: Judge, drawn: DrawnSet, batch: Sequence[DrawnImage]) -> list[dict[str, list[float]]]:
+    rows_of = predict(judge, [drawn.read(image) for image in batch])
+    return [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in rows_of.items()} for i in range(len(batch))]
+
+
+def _keep(path: Path, keys: Sequence[str], answers: Sequence[Mapping[str, list[float]]]) -> None:
+    """Append a line for each answer; a kill can leave half a line, and the next must not grow out of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torn = path.exists() and path.stat().st_size and path.read_bytes()[-1:] != b"\n"
+    lines = []
+    for key, answer in zip(keys, answers, strict=True):
+        image, sha = key.rsplit(" ", 1)
+        lines.append(json.dumps({"image": image, "sha": sha, "answer": answer}))
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" * bool(torn) + "\n".join(lines) + "\n")
+
+
+def _kept(home: Path) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """ "path hash" -> attribute -> probabilities, from the files of all processes."""
+    for path in sorted(home.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                read = json.loads(line)
+            except ValueError:
+                continue  # half a line of a run that was killed: the image is asked about again
+            if isinstance(read, dict) and {"image", "sha", "answer"} <= read.keys():
+                yield f"{read['image']} {read['sha']}", read["answer"]

@@ -1,0 +1,156 @@
+"""How far apart prompts are that differ in the attribute alone, before and after (Table 7.6). Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from vldebias.edit import Edit, Rows
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.task import Lam, Options, Session, Task
+from vldebias.evaluation.variants import NONE, Variant
+from vldebias.hosts import Host, resolve
+from vldebias.methods import get_method
+from vldebias.prompts import PromptSet, load_prompts
+
+__all__ = ["TextsTask", "add_pair_distances"]
+
+Floats = NDArray[np.float64]
+
+
+class TextsTask(Task):
+    """Distance of pairs before and after, on concepts of the fit and on unseen ones; a block per prompt set.
+
+    sets: what the rows are called -> prompt set. host: which of the two hosts on the command line. method: any.
+    """
+
+    task: Literal["texts"] = "texts"
+    host: Literal["model", "pipeline"] = "pipeline"
+    sets: Annotated[dict[str, str], Field(min_length=1)]
+    method: Annotated[str, AfterValidator(lambda given: get_method(given).name)] = "cali"
+    lam: Lam = 500.0
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(self.sets.values())
+
+    def with_options(self, options: Options) -> Self:
+        """With the user's lambda in the place of its own."""
+        changed = {} if options.lam is None else {"lam": options.lam}
+        return super().with_options(options).model_copy(update=changed)
+
+    def texts(self) -> tuple[str, ...]:
+        """The pairs of all sets, where an image-text model embeds them."""
+        if self.host == "pipeline":
+            return ()
+        sets = map(load_prompts, self.sets.values())
+        texts = (
+            (*s.spurious, *chain.from_iterable(s.groups), *chain.from_iterable(s.held_out_groups), *s.classes)
+            for s in sets
+        )
+        return tuple(dict.fromkeys(chain.from_iterable(texts)))
+
+    def _host(self, session: Session) -> Host:
+        return resolve(session.pipeline.host) if self.host == "pipeline" else session.texts.host
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The weights of the host."""
+        fingerprint = self._host(session).fingerprint()
+        return {"host": fingerprint and fingerprint.to_dict()}
+
+    def run(self, session: Session) -> list[TaskResult]:
+        """Measure every set."""
+        host, results = self._host(session), []
+        fingerprint = host.fingerprint()
+        for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
+            provenance = Provenance(
+                task=f"{self.name} {name}",
+                title="Distance of prompts that differ in the attribute alone (Table 7.6)",
+                description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
+                "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
+                model=session.options.pipeline or session.options.model or host.name,
+                fingerprint=None if fingerprint is None else fingerprint.to_dict(),
+                prompts=prompts.name,
+                prompts_hash=prompts.hash,
+                split="texts",
+                methods={NONE: {}, self.method: {"lam": self.lam, "strength": 1.0}},
+                seeds=[self.seed],
+                n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
+                settings={"roles": list(host.roles), "resamples": self.resamples, "seed": self.seed},
+            )
+            variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
+            result = TaskResult(provenance, details={self.method: {"lam": self.lam, "strength": 1.0}})
+            boot = {"resamples": self.resamples, "seed": self.seed}
+            with session.step(provenance.task):
+                add_pair_distances(result, host, prompts, {self.method: variant}, noun="concepts", **boot)
+            results.append(result)
+        return results
+
+
+def add_pair_distances(
+    result: TaskResult,
+    host: Host,
+    prompts: PromptSet,
+    variants: Mapping[str, Variant],
+    *,
+    noun: str = "professions",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> None:
+    """Rows of the mean |P z_i - P z_j| over the pairs of `prompts`, "train" and "unseen" (section 7.6.1).
+
+    Every pair is changed, whether a prompt states its attribute or not. Resampled over groups of prompts, one for each
+    concept: the pairs of a group share their prompts. A host with several roles has rows for each of them, with the
+    subset "unseen, pooled".
+
+    Raises:
+        InvalidInputError: a variant that draws a value for each image, of which texts alone say nothing.
+    """
+    boot = {"resamples": resamples, "seed": seed}
+    for role in host.roles:
+        edits = {name: variant.fitted(host, role) for name, variant in variants.items()}
+        drawing = [name for name, edit in edits.items() if edit.sampled]
+        if drawing:
+            raise InvalidInputError(f"{drawing}: a value is drawn for each image; there is no distance of texts")
+        for part, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
+            if not groups:
+                continue
+            pairs = np.array([len(group) * (len(group) - 1) / 2 for group in groups])
+            values = {NONE: _distances(host, role, groups, None, 1.0)}
+            values |= {n: _distances(host, role, groups, edit, variants[n].strength) for n, edit in edits.items()}
+            result.add_resampled(
+                "pair_distance",
+                values,
+                better="lower",
+                n={noun: len(groups), "pairs": int(pairs.sum())},
+                statistic=_mean_of_pairs,
+                shared=(pairs,),
+                subset=part if len(host.roles) == 1 else f"{part}, {role}",
+                **boot,
+            )
+
+
+def _mean_of_pairs(distances: Floats, pairs: Floats) -> Floats:
+    """Mean over pairs (b,) from sums over the pairs of each group, and their numbers (b, groups)."""
+    return distances.sum(axis=-1) / pairs.sum(axis=-1)
+
+
+def _distances(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Edit | None, strength: float) -> Floats:
+    """Sum over the pairs of each group."""
+    flat = list(dict.fromkeys(chain.from_iterable(groups)))
+    rows = host.embed(flat, role)
+    rows = rows if edit is None else edit(rows, strength, Rows(tuple(flat)))
+    place = {prompt: i for i, prompt in enumerate(flat)}
+    sums = []
+    for group in groups:
+        first, second = zip(*combinations([place[prompt] for prompt in group], 2), strict=True)
+        sums.append(float(torch.linalg.vector_norm(rows[list(first)] - rows[list(second)], dim=-1).sum()))
+    return np.array(sums)

@@ -1,0 +1,440 @@
+"""Skew of text-to-image retrieval (Table 7.5): are the first k images spread over the groups, and what does it cost?
+
+Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via Biased Prompts", 2023)
+with MaxSkew and NDKL of Geyik et al. (2019). The protocol of Table 7.5: the validation split of FairFace, the ten
+queries of Table A.7, k = 1000, a uniform prior, one projection per attribute column, the mean over queries.
+
+Intervals over queries: the queries are a sample of what people ask, such as professions; the gallery is taken as it is.
+Over images: the queries are fixed by the protocol, and the gallery is a sample. That needs care: a resampled gallery
+repeats images, so its first k hold fewer different ones and a maximum over groups strays further up. So the resampled
+values are moved to have their mean at the value, and percentiles are taken then (`recentred_interval`). Such an
+interval covers the expected value of the metric on a gallery of this size; it says nothing of a gallery of infinite
+size, whose MaxSkew is lower. `eval/benchmarks/skew.py` simulates the coverage of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, model_validator
+from torch import Tensor
+
+from vldebias.data import Embeddings, Labels, cross
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.gallery import Gallery, Rules, scores
+from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.task import Count, OneOrMore, Session, Strict
+from vldebias.evaluation.texts import Texts
+from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
+from vldebias.metrics.rankings import first_hits
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, StatedWords, load_prompts
+
+if TYPE_CHECKING:
+    from vldebias.edit import Edit
+
+__all__ = ["Queries", "RetrievalTask", "Utility", "relevance"]
+
+Floats = NDArray[np.float64]
+Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
+
+_BETTER = {"max_skew": "lower", "min_skew": "higher", "ndkl": "lower", "precision": "higher"}
+_BOUNDS = {"max_skew": (0.0, np.inf), "min_skew": (-np.inf, 0.0), "ndkl": (0.0, np.inf)}
+_INTERVALS = {
+    "queries": "mean over queries: bootstrap over queries, given the gallery; one query: bootstrap over images",
+    "images": "bootstrap over images of the gallery, given the queries",
+}
+_RECENTRED = "over images: percentiles of resampled galleries, moved to have their mean at the value"
+_ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source")  # of the gallery, what figures depend on
+
+
+class Queries(Strict):
+    """Class prompts of a prompt set as queries, or its held-out ones."""
+
+    of: str
+    held_out: bool = False
+
+    def texts(self) -> tuple[str, ...]:
+        """The prompts."""
+        prompts = load_prompts(self.of)
+        return prompts.held_out_classes if self.held_out else prompts.classes
+
+
+class Utility(Strict):
+    """What retrieval is to keep; nothing by default but the cosine of each query with itself.
+
+    captions: recall between images and the captions of the gallery; recall_k: the k of recall@k.
+    classes: column -> value -> its class prompt: zero-shot accuracy on classes that have nothing to do with the
+        attribute; a column of the attribute itself is left out, as are images without a label in one of the columns.
+    relevant: a column whose names appear in the queries ("nurse" in "A photo of a nurse."): precision@k, the share of
+        the first k images that have the name as their label; an unknown label is not relevant.
+    """
+
+    captions: bool = False
+    recall_k: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 5, 10)
+    classes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    relevant: str | None = None
+
+    def check(self, gallery: Embeddings) -> None:
+        """Refuse what the gallery cannot give: captions that are not there, prompts that do not fit the names."""
+        if self.captions and not any(gallery.captions):
+            raise InvalidInputError("utility: captions: true and the gallery has no captions; turn it off or add them")
+        for column, prompts in self.classes.items():
+            names = gallery.column(column).names
+            if set(prompts) != set(names):
+                raise InvalidInputError(
+                    f"utility.classes.{column}: expected a prompt for each of {list(names)}, got {list(prompts)}"
+                )
+
+    def apart_from(self, attribute: str) -> Utility:
+        """Without the columns of an attribute, "gender" or "gender x race": that they change is what was asked for."""
+        own = {column.strip() for column in attribute.split(" x ")}
+        return self.model_copy(update={"classes": {c: p for c, p in self.classes.items() if c not in own}})
+
+    def conventions(self) -> dict[str, Any]:
+        """What a provenance says about it."""
+        texts = {
+            "recall": "a hit is any image with the same caption; images drawn by caption; both directions and mean",
+            "accuracy": {column: list(prompts.values()) for column, prompts in self.classes.items()},
+            "precision": f"an image is relevant where its {self.relevant} is the one that the query names",
+        }
+        asked = {"recall": self.captions, "accuracy": self.classes, "precision": self.relevant}
+        return {name: text for name, text in texts.items() if asked[name]}
+
+
+class RetrievalTask(ImageTask):
+    """Skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
+
+    One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left out of its gallery
+    and counted. Method "random" is the expectation under random rankings of the gallery, with the middle 95 % of it.
+
+    prompts: attribute -> prompt set that the methods are fitted on, or several that are solved jointly. An attribute is
+        a column ("gender") or an intersection of columns ("gender x race").
+    queries: what is asked: texts, or class prompts of a set.
+    k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `Rules`.
+    resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
+        or "images", where the protocol fixes them. Rows of one query are always about images.
+    utility: what else to measure.
+    """
+
+    task: Literal["retrieval"] = "retrieval"
+    prompts: Annotated[dict[str, OneOrMore], Field(min_length=1)]
+    queries: Queries | Annotated[list[str], Field(min_length=1)]
+    k: Annotated[list[Count], Field(min_length=1), BeforeValidator(lambda k: [k] if isinstance(k, int) else k)]
+    prior: Literal["uniform", "dataset"] = "uniform"
+    floor: Annotated[float, Field(gt=0, le=1)] | None = None
+    ties: Literal["stable", "random"] = "stable"
+    resample: Literal["queries", "images"] = "images"
+    utility: Utility = Utility()
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for name in ("k", "queries"):
+            given = getattr(self, name)
+            if isinstance(given, list) and len(set(given)) < len(given):
+                raise ValueError(f"{name}: expected different ones, got {given}")
+        return self
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """Those of the attributes and of the queries."""
+        of_queries = () if isinstance(self.queries, list) else (self.queries.of,)
+        return *of_queries, *(name for names in self.prompts.values() for name in names)
+
+    def asked(self) -> tuple[str, ...]:
+        """The queries."""
+        return self.queries.texts() if isinstance(self.queries, Queries) else tuple(self.queries)
+
+    def texts(self) -> tuple[str, ...]:
+        """The prompts of all sets, the queries and the class prompts; captions are in the data."""
+        sets = [name for names in self.prompts.values() for name in names]
+        classes = (prompt for prompts in self.utility.classes.values() for prompt in prompts.values())
+        return tuple(dict.fromkeys((*prompts_of(sets), *self.asked(), *classes)))
+
+    def run(self, session: Session) -> list[TaskResult]:
+        """Measure the gallery that the session opens."""
+        return self.measure(
+            session.embedded(self.data),
+            session.texts,
+            {attribute: [load_prompts(name) for name in names] for attribute, names in self.prompts.items()},
+            queries=self.asked(),
+            reference=session.reference(self.reference),
+            edits=session.edits,
+            progress=session.progress,
+        )
+
+    def measure(
+        self,
+        gallery: Embeddings,
+        texts: Texts,
+        prompts: Mapping[str, Sequence[PromptSet]],
+        *,
+        queries: Sequence[str],
+        reference: Embeddings | None = None,
+        edits: Mapping[str, Edit] | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Measure embeddings of one's own.
+
+        Args:
+            gallery: image embeddings with a column for every attribute.
+            texts: the text side of the same model.
+            prompts, queries: in the place of what the fields name.
+            reference: unlabelled images, for the methods that use some.
+            edits: name -> an edit that was fitted before, measured like a method.
+
+        Raises:
+            InvalidInputError: a column that is not there or has a single group, k above the number of images, widths
+                of texts and images that differ, a query twice.
+        """
+        if not queries or len(set(queries)) < len(queries):
+            raise InvalidInputError(f"queries: expected one or more different texts, got {list(queries)}")
+        self.utility.check(gallery)
+        self.check_width(gallery, texts, queries[0])
+        images, counts = disjoint(reference, gallery, progress)
+        rules = Rules(tuple(self.k), self.prior, self.floor, self.ties, self.resamples, self.seed)
+        results = []
+        for attribute, sets in prompts.items():
+            name = f"{self.name} {attribute}"
+            labels = cross(*(gallery.column(column.strip()) for column in attribute.split(" x ")))
+            with progress.step(name) as bar:
+                try:
+                    held = Gallery(labels[labels.known], rules)
+                except InvalidInputError as error:
+                    raise InvalidInputError(f"{name}: {error}") from None
+                bar.note(f"fitting {len(self.methods) - 1} methods")
+                fitted = self.fit(texts, sets, neutral=queries, reference=images, edits=edits)
+                bar.note(f"ranking {len(held.labels)} images for {len(queries)} queries")
+                n = {
+                    "images": len(held.labels),
+                    "unknown": int((~labels.known).sum()),
+                    "queries": len(queries),
+                    "groups": len(held.names),
+                    **counts,
+                }
+                provenance = self.provenance(
+                    name,
+                    gallery,
+                    texts,
+                    sets,
+                    {method: one.about for method, one in fitted.items()},
+                    reference=images,
+                    title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+                    description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
+                    f"over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
+                    n=n,
+                    settings=self._conventions(gallery, held, labels, queries)
+                    | self.utility.apart_from(attribute).conventions(),
+                )
+                result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
+                _Block(self, gallery, held, labels, texts, tuple(queries), fitted, result).fill(attribute)
+                results.append(result)
+        return results
+
+    def _conventions(self, all_: Embeddings, held: Gallery, labels: Labels, queries: Sequence[str]) -> dict[str, Any]:
+        """Everything that changes a figure of the skew, to be printed with it."""
+        floors = {f"max_skew@{k}": self.floor or 0.0 for k in self.k}
+        floors |= {f"min_skew@{k}": self.floor or 1 / (2 * k) for k in self.k}
+        return {
+            "k": list(self.k),
+            "prior": self.prior,
+            "prior shares": dict(zip(held.names, held.prior().tolist(), strict=True)),
+            "ties": self.ties,
+            "floor": floors,
+            "groups": labels.counts,
+            "groups left out, without an image": [name for name, n in labels.counts.items() if not n],
+            "images left out, group unknown": int((~labels.known).sum()),
+            "images left out, not readable": len(all_.about.get("skipped", ())),
+            "gallery": {key: all_.about[key] for key in _ABOUT if key in all_.about},
+            "queries": list(queries),
+            "resample": self.resample,
+            "resamples": self.resamples,
+            "seed": self.seed,
+            "intervals": f"95 %; {_INTERVALS[self.resample]}; {_RECENTRED}",
+            "random": f"mean of {self.resamples} random rankings, with the middle 95 % of a mean over the queries",
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """One attribute: what its rows are made of. labels: of every image; held: the images whose label is known."""
+
+    task: RetrievalTask
+    gallery: Embeddings
+    held: Gallery
+    labels: Labels
+    texts: Texts
+    queries: tuple[str, ...]
+    fitted: Mapping[str, Fitted]
+    result: TaskResult
+
+    def fill(self, attribute: str) -> None:
+        """Skew, cosine of the queries, and what else the utility asks for."""
+        features = self.gallery.normalised()
+        images = {method: self.task.images(features, one.edit) for method, one in self.fitted.items()}
+        under: dict[str, Project] = {
+            method: partial(self.task.rows, self.texts, edit=one.edit) for method, one in self.fitted.items()
+        }
+        rows = {method: project(self.queries) for method, project in under.items()}
+        self._skew(rows, images)
+        self._cosines(rows, images)
+        utility = self.task.utility.apart_from(attribute)
+        if utility.captions:
+            self._recall(utility, under, images)
+        if utility.classes:
+            self._accuracy(utility, under, images)
+
+    def _skew(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
+        """Every metric of the ranking: means over queries first, then each query."""
+        known, column, task = self.labels.known, self.task.utility.relevant, self.task
+        features = {id(rows): rows if known.all() else rows[torch.from_numpy(known)] for rows in images.values()}
+        relevant = None if column is None else relevance(self.gallery.column(column)[known], column, self.queries)
+        ranked = {method: self.held.rank(text, features[id(images[method])]) for method, text in rows.items()}
+        values = {method: self.held.values(order, relevant) for method, order in ranked.items()}
+        drawn = self.held.resampled(ranked, relevant)
+        chance = self.held.random()
+        n = {"queries": len(self.queries), "images": len(self.held.labels)}
+        for metric in values["none"]:
+            one = {method: of[metric] for method, of in values.items()}
+            better = _BETTER[metric.split("@")[0]]
+            if task.resample == "queries":
+                self.result.add_resampled(metric, one, better=better, n=n, resamples=task.resamples, seed=task.seed)
+            else:
+                means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
+                self._over_draws(metric, {m: float(v.mean()) for m, v in one.items()}, means, better, n)
+            if metric in chance:
+                rng = np.random.default_rng(task.seed)
+                of_means = rng.choice(chance[metric], size=(task.resamples, len(self.queries))).mean(axis=1)
+                low, high = np.quantile(of_means, [0.025, 0.975])
+                mean = float(chance[metric].mean())
+                self.result.add(metric, "random", mean, (float(low), float(high)), better=better, n=n)
+        for metric in values["none"]:
+            for i, query in enumerate(self.queries):
+                point = {method: float(of[metric][i]) for method, of in values.items()}
+                of_query = {method: of[metric][i] for method, of in drawn.items()}
+                self._over_draws(metric, point, of_query, _BETTER[metric.split("@")[0]], n, query)
+
+    def _over_draws(
+        self,
+        metric: str,
+        values: Mapping[str, float],
+        drawn: Mapping[str, Floats],
+        better: str,
+        n: Mapping[str, int],
+        subset: str = "",
+    ) -> None:
+        """A value per method with the interval of its draws (b,), and that of the paired difference to "none"."""
+        bounds = _BOUNDS.get(metric.split("@")[0], (0.0, 1.0))
+        for method, value in values.items():
+            change = None
+            if method != "none":
+                difference = value - values["none"]
+                change = (difference, *recentred_interval(difference, drawn[method] - drawn["none"]))
+            interval = recentred_interval(value, drawn[method], bounds)
+            self.result.add(metric, method, value, interval, better=better, n=n, change=change, subset=subset)
+
+    def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
+        """Cosine of each query, and where images are changed of each image, with itself before and after."""
+        moved = {method: one for method, one in images.items() if one is not images["none"]}
+        for method, one in moved.items():
+            mean = float((images["none"].double() * one.double()).sum(1).mean())
+            n = {"images": len(one)}
+            self.result.add("image_cosine", method, mean, better="higher", n=n, change=(mean - 1,) * 3)
+        kept = {method: (rows["none"] * row).sum(dim=1).numpy() for method, row in rows.items()}
+        n = {"queries": len(self.queries), "images": len(self.held.labels)}
+        if self.task.resample == "queries":
+            resamples, seed = self.task.resamples, self.task.seed
+            self.result.add_resampled("query_cosine", kept, better="higher", n=n, resamples=resamples, seed=seed)
+            return
+        means = {method: float(values.mean()) for method, values in kept.items()}
+        for method, mean in means.items():
+            change = None if method == "none" else (mean - means["none"],) * 3
+            self.result.add("query_cosine", method, mean, better="higher", n=n, change=change)
+
+    # ---- what it costs ---------------------------------------------------------------------------------------
+
+    def _recall(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, Tensor]) -> None:
+        """Image to text: is the image's caption among the first k different captions? Text to image: is an image with
+        this caption among the first k? A caption counts once for each of its images, which are drawn together, for
+        they are not independent; the subset "" is the mean of both directions.
+        """
+        given = np.array([bool(caption) for caption in self.gallery.captions])
+        captions, code = np.unique(np.array(self.gallery.captions)[given], return_inverse=True)
+        mask, codes, own = torch.from_numpy(given), torch.from_numpy(code), torch.arange(len(captions))
+        ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
+        for method, project in under.items():
+            rows, seen = project(captions.tolist()).float(), images[method][mask]
+            ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
+            ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
+        table: dict[tuple[str, str], dict[str, Floats]] = {}
+        for k in utility.recall_k:
+            hits = {way: {m: (a < k).astype(float) for m, a in by.items()} for way, by in ahead.items()}
+            both = {m: np.mean([hits[way][m] for way in hits], axis=0) for m in under}
+            table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
+        self._means(table, {"images": int(given.sum()), "captions": len(captions)}, code)
+
+    def _accuracy(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, Tensor]) -> None:
+        """Zero-shot accuracy in each column, and the mean over columns where there are several."""
+        known = np.logical_and.reduce([self.gallery.column(column).known for column in utility.classes])
+        if not known.any():
+            raise InvalidInputError(f"utility: no image has a label in every one of {list(utility.classes)}")
+        mask = torch.from_numpy(known)
+        right: dict[str, dict[str, Floats]] = {}
+        for column, prompts in utility.classes.items():
+            labels = self.gallery.column(column)
+            texts = [prompts[name] for name in labels.names]
+            right[column] = {
+                method: (scores(project(texts), images[method][mask]).argmax(axis=0) == labels.codes[known]).astype(
+                    float
+                )
+                for method, project in under.items()
+            }
+        mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}
+        subsets = {"": mean} if len(right) == 1 else {"": mean, **right}
+        n = {"images": int(known.sum()), "without a label": int((~known).sum())}
+        self._means({("accuracy", subset): values for subset, values in subsets.items()}, n)
+
+    def _means(
+        self,
+        table: Mapping[tuple[str, str], Mapping[str, Floats]],
+        n: Mapping[str, int],
+        clusters: NDArray[np.integer] | None = None,
+    ) -> None:
+        """Rows of means over images: (metric, subset) -> method -> values (n,), whole clusters drawn where given."""
+        cells = [(key, method) for key, values in table.items() for method in values]
+        sums = np.stack([table[key][method] for key, method in cells], axis=1)
+        sizes = np.ones(len(sums))
+        if clusters is not None:
+            sizes = np.bincount(clusters).astype(float)
+            sums = np.stack([np.bincount(clusters, weights=column) for column in sums.T], axis=1)
+        weights = resampled_weights(len(sizes), self.task.resamples, self.task.seed)
+        means = np.concatenate([w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in weights)])
+        draws = dict(zip(cells, means.T, strict=True))
+        for key, by_method in table.items():
+            point = {method: float(one.mean()) for method, one in by_method.items()}
+            drawn = {method: draws[key, method] for method in by_method}
+            self._over_draws(key[0], point, drawn, "higher", n, key[1])
+
+
+def relevance(labels: Labels, column: str, queries: Sequence[str]) -> NDArray[np.bool_]:
+    """(q, n): is the label of image n the one that query q names? column: what the labels are called.
+
+    Raises:
+        InvalidInputError: a query names none of the labels' names, or several.
+    """
+    words = StatedWords(labels.names)
+    named = {query: words.find(query) for query in queries}
+    wrong = {query: list(names) for query, names in named.items() if len(names) != 1}
+    if wrong:
+        raise InvalidInputError(
+            f"utility: relevant={column!r}: expected each query to name one of {list(labels.names)}, got {wrong}"
+        )
+    asked = np.array([labels.names.index(named[query][0]) for query in queries])
+    return asked[:, None] == labels.codes

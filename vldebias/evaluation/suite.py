@@ -1,0 +1,137 @@
+"""Suites: tasks in a YAML file, by name or path; a mistake is answered with where it is and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.evaluation.annotations import AnnotationsTask
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.pairs import TextsTask
+from vldebias.evaluation.retrieval import RetrievalTask
+from vldebias.evaluation.task import Name, Strict
+from vldebias.files import read_yaml, suite_file, suite_names
+
+__all__ = ["AnyTask", "Suite", "list_suites", "load_suite", "suite_path"]
+
+AnyTask = GroupsTask | RetrievalTask | GenerationTask | TextsTask | AnnotationsTask
+_ENDINGS = (".yaml", ".yml")
+
+
+class Suite(Strict):
+    """What one YAML file holds. needs: what the user has to bring, for `eval list` and for messages.
+
+    host: weights that are used unless the command line names others: "miniature" for the embedded world.
+    headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
+    """
+
+    name: Name
+    title: str
+    description: str
+    source: str
+    needs: str
+    host: Literal["miniature"] | None = None
+    headline: tuple[tuple[str, str], ...] = ()
+    tasks: Annotated[tuple[Annotated[AnyTask, Field(discriminator="task")], ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _different_names(self) -> Suite:
+        names = [task.name for task in self.tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two tasks are called {twice[0]!r}; give each its own name")
+        return self
+
+    def only(self, names: Iterable[str]) -> Suite:
+        """The suite with some of its tasks; all of them where no name is given.
+
+        Raises:
+            InvalidInputError: no task of that name; the message lists them.
+        """
+        chosen, there = list(names), [task.name for task in self.tasks]
+        for name in chosen:
+            if name not in there:
+                raise InvalidInputError(
+                    f"{self.name}: no task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
+                )
+        return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not chosen or t.name in chosen)})
+
+    def texts(self) -> tuple[str, ...]:
+        """Every prompt that an image-text model embeds for it."""
+        return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts()))
+
+
+def list_suites() -> list[str]:
+    """Names of the suites that come with the package."""
+    return suite_names()
+
+
+def load_suite(name_or_path: str | Path) -> Suite:
+    """A suite by name, or from a YAML file.
+
+    Raises:
+        InvalidInputError: an unknown name, or a file that cannot be read or does not follow the schema; the message
+            names the key, what came and what was expected. PromptSetError: a prompt set that does not exist.
+    """
+    path = suite_path(name_or_path)
+    content = read_yaml(path)
+    try:
+        return Suite.model_validate({"name": path.stem.lower(), **content})
+    except ValidationError as error:
+        raise InvalidInputError(f"{path}: {_explain(error)}") from error
+
+
+def suite_path(name_or_path: str | Path) -> Path:
+    """The file of a suite: a Path, or a text with a folder or .yaml in it, is one; a name is looked up."""
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path) or path.suffix in _ENDINGS or len(path.parts) > 1:
+        return path.expanduser()
+    return suite_file(str(name_or_path))
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem, in words: where, what came, what was expected."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    if first["type"] == "extra_forbidden":
+        known = _keys(first["loc"][:-1])
+        key = str(first["loc"][-1])
+        return f"{where}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}"
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return f"{where}: expected `task:` with one of {', '.join(_KINDS)}; got {_short(first['input'])}"
+    if first["type"] == "missing":
+        return f"{where}: missing; add it"
+    return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}; got {_short(first['input'])}"
+
+
+_KINDS = {get_args(kind.model_fields["task"].annotation)[0]: kind for kind in get_args(AnyTask)}
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that a place in a suite may have."""
+    model: Any = Suite
+    for part in location:
+        if part in _KINDS:
+            model = _KINDS[str(part)]
+        elif isinstance(part, str):
+            models = _models(model.model_fields[part].annotation) if part in model.model_fields else []
+            named = [m for m in models if m.__name__ == part]
+            model = (named or models or [model])[0]
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Every model in a type: Data of `Data | None`, VariantSpec of `dict[str, VariantSpec]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,384 @@
+"""A task is its YAML: the fields are the keys of a suite, `inputs` is what its figures depend on, `run` measures them.
+
+A new kind of task is a subclass of `Task` with a `task: Literal["..."]`, its fields and those two methods; a `Session`
+has what the tasks of one run share: the user's options, models and embeddings, each loaded once and when needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from vldebias.data import Embeddings, ImageData, ImageStream
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.texts import Texts
+from vldebias.files import digest
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import load_prompts
+
+if TYPE_CHECKING:
+    from vldebias.edit import Edit
+    from vldebias.hosts.images import ImageEncoder
+    from vldebias.loading import Loaded
+
+__all__ = ["WORLDS", "Count", "Data", "Lam", "Name", "OneOrMore", "Options", "Session", "Share", "Strict", "Task"]
+
+WORLDS = ("birds", "portraits")  # rendered, not read
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
+Lam = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+# One text, or several.
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+
+
+class Strict(BaseModel):
+    """A part of a suite: frozen, and a key that it does not know is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any]) -> Self:
+        """From its fields, outside of a file.
+
+        Raises:
+            InvalidInputError: a field that is wrong; the message names it.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where, problem = ".".join(map(str, first["loc"])) or "fields", first["msg"].removeprefix("Value error, ")
+            raise InvalidInputError(f"{where}: {problem}, got {first['input']!r}") from None
+
+
+class Data(Strict):
+    """Which images: a name of `vldebias eval data`, a split of it, and options of its reader.
+
+    The worlds "birds" and "portraits" are rendered; everything else lies under --data-root.
+    """
+
+    name: str
+    split: str = "test"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Task(Strict, ABC):
+    """One block of a suite. Subclasses name their kind, `task: Literal["groups"] = "groups"`.
+
+    name: of its block in the result. title: what a report calls it. resamples, seed: of the bootstrap.
+    """
+
+    task: str
+    name: Name
+    title: str
+    resamples: Count = 2000
+    seed: int = 0
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """Names of the prompt sets that it reads; their hashes are part of `key`."""
+        return ()
+
+    def texts(self) -> tuple[str, ...]:
+        """Prompts that an image-text model embeds for it: what a file of embeddings must have."""
+        return ()
+
+    def with_options(self, options: Options) -> Self:
+        """The task with what the user chose in the place of its own."""
+        return self if options.resamples is None else self.model_copy(update={"resamples": options.resamples})
+
+    @abstractmethod
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """What the figures depend on beyond the fields and the prompt sets: fingerprints of weights and data.
+
+        A run that is started again takes a task over from the run before where none of this has changed.
+        """
+
+    @abstractmethod
+    def run(self, session: Session) -> list[TaskResult]:
+        """Measure; several results where a task has several blocks, such as one per attribute."""
+
+    def key(self, session: Session) -> str:
+        """Changes whenever the figures may: the fields, prompts, weights, data, and the version of vldebias."""
+        from vldebias import __version__
+
+        content = {
+            "task": self.model_dump(mode="json"),
+            "prompts": {name: load_prompts(name).hash for name in sorted(set(self.prompt_sets))},
+            "strict": session.options.strict,
+            "limit": session.options.limit,
+            "version": __version__,
+            **self.inputs(session),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user brings to a suite; None leaves the choice to the suite.
+
+    Attributes:
+        out: folder for result.json, the page, the pictures and drawn images.
+        model, pretrained, pipeline, device, dtype: see `vldebias.loading.load_host`.
+        judge, judge_pretrained: the image-text model that reads drawn images, in the place of the suite's.
+        data_root: folder of the data set. embeddings: a file of image features in the place of images and model;
+            texts: a file of text embeddings, where that one has none; keys: where they name things otherwise, see
+            `vldebias.data.load_embeddings`.
+        methods, max_loss, side, lam: of the tasks that compare methods.
+        reference: a file of unlabelled image features for the methods that use images.
+        projections: folders of saved edits, measured beside the methods.
+        labels, drawn: files of annotators, and the folder of images that they labelled.
+        cache: folder of the embedding cache. feature_dtype: how features are kept there.
+        strict: stop at an image that cannot be read. limit: look at this many images of each data set, drawn at random.
+        images, seeds, resamples: in the place of the suite's.
+        fresh: measure again what a run before has measured.
+    """
+
+    out: Path
+    model: str | None = None
+    pretrained: str | None = None
+    pipeline: str | None = None
+    device: str = "cpu"
+    dtype: str | None = None
+    judge: str | None = None
+    judge_pretrained: str | None = None
+    data_root: Path | str | None = None
+    embeddings: Path | None = None
+    texts: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    methods: tuple[str, ...] | None = None
+    max_loss: float | None = None
+    side: str | None = None
+    lam: float | None = None
+    reference: Path | None = None
+    projections: tuple[Path, ...] = ()
+    labels: tuple[Path, ...] = ()
+    drawn: Path | None = None
+    cache: Path | None = None
+    feature_dtype: str = "float16"
+    strict: bool = False
+    limit: int | None = None
+    images: int | None = None
+    seeds: tuple[int, ...] | None = None
+    resamples: int | None = None
+    fresh: bool = False
+
+
+@dataclass
+class Session:
+    """Options, and what was loaded for them. needs: what the suite asks of the user, for messages."""
+
+    options: Options
+    needs: str = "nothing"
+    progress: Progress = SILENT
+    _data: dict[str, ImageData | ImageStream] = field(default_factory=dict)
+    _embedded: dict[str, Embeddings] = field(default_factory=dict)
+    _hosts: dict[tuple[str, str | None], Loaded] = field(default_factory=dict)
+
+    # ---- models ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> Loaded:
+        """The image-text model."""
+        if self.options.model is None:
+            raise InvalidInputError(f"expected an image-text model, got none; this suite needs {self.needs}")
+        return self.image_text(self.options.model, self.options.pretrained)
+
+    def image_text(self, model: str, pretrained: str | None = None) -> Loaded:
+        """An image-text model by name, loaded once."""
+        from vldebias.loading import load_host
+
+        if (model, pretrained) not in self._hosts:
+            with self.step(f"loading {model}"):
+                loaded = load_host(model, pretrained, device=self.options.device, dtype=self.options.dtype)
+            self._hosts[model, pretrained] = loaded
+        return self._hosts[model, pretrained]
+
+    @cached_property
+    def pipeline(self) -> Loaded:
+        """The text-to-image pipeline."""
+        from vldebias.loading import load_host
+
+        if self.options.pipeline is None:
+            raise InvalidInputError(f"expected a text-to-image pipeline, got none; this suite needs {self.needs}")
+        with self.step(f"loading {self.options.pipeline}"):
+            loaded = load_host(pipeline=self.options.pipeline, device=self.options.device, dtype=self.options.dtype)
+        if self.options.device == "cpu" and hasattr(loaded.host, "unet"):
+            loaded.host.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
+        return loaded
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The text side: of the embeddings where the user's files have one, else of the model."""
+        if self.text_rows is not None:
+            source = self.options.texts or self.options.embeddings
+            assert source is not None
+            name = self.options.model or source.name
+            return Texts(self.text_rows, model_id=name, about={"digest": digest(source)})
+        return Texts(self.model.host, self.model.tokenizer)
+
+    @cached_property
+    def encoder(self) -> ImageEncoder:
+        """The image side of the model."""
+        from vldebias.hosts.images import image_encoder
+
+        return image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        """Edits that the user saved before, by the names of their folders: of `debias --out`, or of one role in it."""
+        from vldebias.methods import load_edit, load_edits
+
+        edits: dict[str, Edit] = {}
+        for path in self.options.projections:
+            name, role = path.resolve().name, self.texts.host.roles[0]
+            whole = not (path / "config.json").is_file()
+            by_role = load_edits(path) if whole else {role: load_edit(path)}
+            if role not in by_role:
+                raise InvalidInputError(f"{path}: has edits of {sorted(by_role)}; expected one of {role!r}")
+            edits[name] = by_role[role]
+        return edits
+
+    # ---- images and embeddings -------------------------------------------------------------------------------
+
+    @cached_property
+    def file(self) -> tuple[Embeddings, dict[str, Any] | None]:
+        """The embeddings that the user brought, and text embeddings where the file has them."""
+        assert self.options.embeddings is not None
+        return _load(self.options.embeddings, self.options.keys)
+
+    @cached_property
+    def text_rows(self) -> dict[str, Any] | None:
+        """Prompt -> embedding, of the user's files; None where the model embeds the prompts."""
+        if self.options.texts is not None:
+            name = self.options.keys.get("text", "text")  # the rows stand for the images that this file need not have
+            return _load(self.options.texts, {"features": name, **self.options.keys})[1]
+        return self.file[1] if self.options.embeddings is not None else None
+
+    def data(self, spec: Data) -> ImageData | ImageStream:
+        """The images of a split, as many as the user wants."""
+        key = spec.model_dump_json()
+        if key not in self._data:
+            with self.step(f"opening {spec.name} {spec.split}"):
+                data = open_split(spec.name, self.options.data_root, spec.split, spec.options)
+            limit = self.options.limit
+            if limit is not None:
+                if not isinstance(data, ImageData):
+                    raise InvalidInputError(
+                        f"--limit: {data.name} is streamed, so its length is not known; limit it in its options"
+                    )
+                data = data[_drawn(len(data), limit)] if len(data) > limit else data
+            self._data[key] = data
+        return self._data[key]
+
+    def embedded(self, spec: Data) -> Embeddings:
+        """The features of a split: from the user's file, or from the cache, computed where it has none."""
+        from vldebias.data import embed_images
+
+        key = spec.model_dump_json()
+        if key not in self._embedded:
+            if self.options.embeddings is not None:
+                rows = self.file[0]
+                if "split" in rows.labels:  # without that column the file is the split that is measured
+                    labels = rows.column("split")
+                    if spec.split not in labels.names:
+                        raise InvalidInputError(
+                            f'{self.options.embeddings}: its column "split" has {list(labels.names)}; this task needs '
+                            f"{spec.split!r}"
+                        )
+                    rows = rows[labels.codes == labels.names.index(spec.split)]
+                self._embedded[key] = rows[_drawn(len(rows), self.options.limit)]
+            else:
+                self._embedded[key] = embed_images(
+                    self.data(spec),
+                    self.encoder,
+                    self.options.cache,
+                    dtype=self.options.feature_dtype,
+                    strict=self.options.strict,
+                    progress=self.progress,
+                )
+            skipped = self._embedded[key].about.get("skipped") or []
+            if skipped:
+                first = "; ".join(str(one) for one in skipped[:3])
+                name = f"{spec.name} {spec.split}"
+                self.say(f"{name}: {len(skipped)} images cannot be read and are left out, such as {first}")
+        return self._embedded[key]
+
+    def optional(self, spec: Data | None) -> Embeddings | None:
+        """The features of a split that only baselines read: an embeddings file need not have it."""
+        if spec is None:
+            return None
+        if self.options.embeddings is not None:
+            labels = self.file[0].labels.get("split")
+            if labels is None or spec.split not in labels.names:
+                return None
+        return self.embedded(spec)
+
+    def reference(self, spec: Data | None) -> Embeddings | None:
+        """Unlabelled image features: of --reference, else of the split that a task names."""
+        if self.options.reference is not None:
+            return _load(self.options.reference, {})[0]
+        return None if spec is None else self.embedded(spec)
+
+    def fingerprint(self, spec: Data) -> str:
+        """Of the images of a split, or of the user's file."""
+        if self.options.embeddings is not None:
+            return f"{digest(self.options.embeddings)} {spec.split}"
+        return self.data(spec).fingerprint
+
+    # ---- what the user sees ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Callable[[str], None]]:
+        """A line in the progress display for work of unknown length; gives the function that notes what is done."""
+        with self.progress.step(name) as bar:
+            yield bar.note
+
+    def say(self, text: str) -> None:
+        """A line above the progress display."""
+        self.progress.say(text)
+
+
+def open_split(
+    name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]
+) -> ImageData | ImageStream:
+    """A split by name: a world is rendered, everything else is read below `root`."""
+    from vldebias.data import open_data
+    from vldebias.miniature.data import open_world
+
+    if name in WORLDS:
+        return open_world(name, split=split or "test", **options)
+    return open_data(name, root, split, **options)
+
+
+def _load(path: Path, keys: Mapping[str, str]) -> tuple[Embeddings, dict[str, Any] | None]:
+    """A file of embeddings, whose digest stands with them in the place of its path."""
+    from vldebias.data import load_embeddings
+
+    try:
+        embeddings, rows = load_embeddings(path, keys=keys or None)
+    except InvalidInputError as error:
+        raise InvalidInputError(str(error).replace("keys={'features': ...}", "--key features=NAME")) from None
+    about = {name: value for name, value in embeddings.about.items() if name != "file"}
+    known = replace(embeddings, about={"data": path.name, **about, "digest": digest(path)})
+    return known, None if rows is None else dict(rows)
+
+
+def _drawn(n: int, limit: int | None) -> NDArray[np.int64]:
+    """Indices of at most `limit` of n rows, at random but always the same, in their order."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:limit])

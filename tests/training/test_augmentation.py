@@ -1,40 +1,34 @@
-"""Augmentation: its laws, that it reads its own generator alone, and that none is exactly the preprocessing."""
+"""Augmentation, one image or many at a time, and Fourier mixing: their laws, and naive twins."""
 
 from __future__ import annotations
 
+import cmath
+import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import ks_2samp
 from torch import Tensor
 from torchvision.transforms import v2
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.augmentation import CAPTIONS, VIEWS, Augmentation, Draws, augmentation, crop_box
-from vldebias.training.noise import CropNoise
+from vldebias.training.augmentation import (
+    Augmentation,
+    CropNoise,
+    crop_box,
+    mix_amplitudes,
+    most_similar,
+)
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+VIEWS: dict[str, Any] = {"crop": (0.08, 1.0), "flip": 0.5, "jitter": 1.0, "grayscale": 0.2}  # of SimCLR
 SIZE = (12, 16)
-
-
-@dataclass
-class FakeTowers:
-    """What augmentation reads of the towers."""
-
-    size: tuple[int, int] = SIZE
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
-
-    def prepare(self, image: Image.Image) -> Tensor:
-        return torch.full((3, *self.size), float(np.asarray(image).mean()))
-
-
-TOWERS: Any = FakeTowers()
 
 
 def noisy_picture(size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:
@@ -46,24 +40,12 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def own(**draws: Any) -> Augmentation:
-    return Augmentation(SIZE, MEAN, STD, Draws(**draws))
+    return Augmentation(SIZE, MEAN, STD, **draws)
 
 
 def pixels(image: Tensor) -> Tensor:
     """Undoes the normalisation."""
     return image * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]
-
-
-def test_none_is_the_towers_preprocessing() -> None:
-    image = noisy_picture()
-    assert torch.equal(augmentation("none", TOWERS)(image, seeded(0)), TOWERS.prepare(image))
-
-
-def test_kinds_have_their_draws_and_take_others() -> None:
-    assert augmentation("captions", TOWERS) == Augmentation(SIZE, MEAN, STD, CAPTIONS)
-    assert augmentation("views", TOWERS) == Augmentation(SIZE, MEAN, STD, VIEWS)
-    given = augmentation("views", TOWERS, crop=(0.5, 0.6), flip=0, noise=CropNoise(0.1))
-    assert given == Augmentation(SIZE, MEAN, STD, replace(VIEWS, crop=(0.5, 0.6), flip=0), CropNoise(0.1))
 
 
 def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
@@ -125,9 +107,9 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     assert np.std(hues) > 0.01
 
 
-@pytest.mark.parametrize("kind", ["captions", "views"])
-def test_it_reads_its_generator_alone(kind: Any) -> None:
-    augment, image = augmentation(kind, TOWERS, noise=CropNoise(0.5)), noisy_picture()
+@pytest.mark.parametrize("draws", [{}, VIEWS])
+def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
+    augment, image = own(**draws, noise=CropNoise(0.5)), noisy_picture()
     state = torch.random.get_rng_state()
     one = augment(image, seeded(5))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -138,32 +120,158 @@ def test_it_reads_its_generator_alone(kind: Any) -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    augment, image = augmentation("views", TOWERS), noisy_picture()
+    augment, image = own(**VIEWS), noisy_picture()
     alone = [augment(image, seeded(seed)) for seed in range(60)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda seed: augment(image, seeded(seed)), range(60)))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_crop_noise_comes_last_and_also_without_augmentation() -> None:
-    image = noisy_picture()
-    generator = seeded(3)
-    clean = augmentation("views", TOWERS)(image, generator)
+def test_crop_noise_comes_last() -> None:
+    image, generator = noisy_picture(), seeded(3)
+    clean = own(**VIEWS)(image, generator)
     expected = CropNoise(1.0)(clean[None], generator)[0]
-    assert torch.equal(augmentation("views", TOWERS, noise=CropNoise(1.0))(image, seeded(3)), expected)
-    ramp: Any = replace(TOWERS)
-    ramp.prepare = lambda image: torch.arange(192.0).view(1, 12, 16).expand(3, 12, 16)
-    found = augmentation("none", ramp, noise=CropNoise(1.0))(image, seeded(3))
-    assert found.unique().numel() < 192
-    assert not torch.equal(found, ramp.prepare(image))
+    assert torch.equal(own(**VIEWS, noise=CropNoise(1.0))(image, seeded(3)), expected)
 
 
-def test_what_does_not_fit_says_why() -> None:
-    with pytest.raises(InvalidInputError, match=r"crop: expected 0 < smallest <= largest <= 1, got \(0.5, 0.4\)"):
-        Draws(crop=(0.5, 0.4))
-    with pytest.raises(InvalidInputError, match=r"expected numbers in \[0, 1\], got {'flip': 2}"):
-        Draws(flip=2)
-    with pytest.raises(InvalidInputError, match=r"augmentation none draws nothing; got {'flip': 0.5}"):
-        augmentation("none", TOWERS, flip=0.5)
-    with pytest.raises(InvalidInputError, match="expected none, captions or views, got 'simclr'"):
-        augmentation("simclr", TOWERS)  # type: ignore[arg-type]
+SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6))
+COMMON = settings(max_examples=40, deadline=None)
+
+
+def pictures(n: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
+    return torch.randn(n, 3, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def amplitude(images: Tensor) -> Tensor:
+    return torch.fft.fft2(images).abs()
+
+
+def same_phase(one: Tensor, other: Tensor, least: float = 1e-6) -> bool:
+    """Whether both spectra point the same way, wherever both are more than rounding."""
+    a, b = torch.fft.fft2(one), torch.fft.fft2(other)
+    seen = (a.abs() > least) & (b.abs() > least)
+    return bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
+
+
+def transformed(channel: list[list[float]]) -> list[list[complex]]:
+    """The equation of the transform, as it reads."""
+    height, width = len(channel), len(channel[0])
+    return [
+        [
+            sum(
+                channel[h][w] * cmath.exp(-2j * math.pi * (h / height * u + w / width * v))
+                for h in range(height)
+                for w in range(width)
+            )
+            for v in range(width)
+        ]
+        for u in range(height)
+    ]
+
+
+def mixed_by_hand(channel: list[list[float]], partner: list[list[float]], beta: float) -> list[list[complex]]:
+    height, width = len(channel), len(channel[0])
+    f, g = transformed(channel), transformed(partner)
+    spectrum = [
+        [cmath.rect((1 - beta) * abs(f[u][v]) + beta * abs(g[u][v]), cmath.phase(f[u][v])) for v in range(width)]
+        for u in range(height)
+    ]
+    return [
+        [
+            sum(
+                spectrum[u][v] * cmath.exp(2j * math.pi * (h / height * u + w / width * v))
+                for u in range(height)
+                for v in range(width)
+            )
+            / (height * width)
+            for w in range(width)
+        ]
+        for h in range(height)
+    ]
+
+
+@pytest.mark.parametrize(("h", "w"), [(4, 4), (3, 5), (5, 4), (1, 3)])
+def test_it_is_the_equation(h: int, w: int) -> None:
+    images, partner, weight = pictures(3, h, w), torch.tensor([2, 0, 1]), torch.tensor([0.3, 1.0, 0.0])
+    found = mix_amplitudes(images, partner, weight.double())
+    for k in range(3):
+        for c in range(3):
+            expected = mixed_by_hand(images[k, c].tolist(), images[partner[k], c].tolist(), float(weight[k].double()))
+            assert max(abs(value.imag) for row in expected for value in row) < 1e-12  # the image stays real
+            assert found[k, c].flatten().tolist() == pytest.approx(
+                [value.real for row in expected for value in row], abs=1e-12
+            )
+
+
+@COMMON
+@given(SIZES, st.integers(0, 1000), st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_amplitudes_are_mixed_and_phases_kept(size: tuple[int, int], seed: int, weight: list[float]) -> None:
+    images, partner, w = pictures(4, *size, seed), torch.tensor([1, 3, 0, 0]), torch.tensor(weight).double()
+    found = mix_amplitudes(images, partner, w)
+    own, others, share = amplitude(images), amplitude(images[partner]), w[:, None, None, None]
+    torch.testing.assert_close(amplitude(found), (1 - share) * own + share * others, rtol=1e-9, atol=1e-9)
+    assert same_phase(found, images)
+
+
+@COMMON
+@given(SIZES, st.integers(0, 1000), st.floats(0, 1))
+def test_limits(size: tuple[int, int], seed: int, weight: float) -> None:
+    images, partner = pictures(4, *size, seed), torch.tensor([1, 3, 0, 0])
+    nothing, everything = torch.zeros(4), torch.ones(4)
+    torch.testing.assert_close(mix_amplitudes(images, partner, nothing), images, rtol=0, atol=1e-12)
+    itself = mix_amplitudes(images, torch.arange(4), torch.full((4,), weight))
+    torch.testing.assert_close(itself, images, rtol=0, atol=1e-12)
+    taken = mix_amplitudes(images, partner, everything)
+    torch.testing.assert_close(amplitude(taken), amplitude(images[partner]), rtol=1e-9, atol=1e-9)
+
+
+def test_a_frequency_that_is_not_there_comes_in_with_phase_zero() -> None:
+    """A grey image has a constant only, whose phase is 0; it becomes what all phases 0 make of the partner."""
+    images = torch.cat([torch.ones(1, 3, 4, 6, dtype=torch.float64), pictures(1, 4, 6)])
+    found = mix_amplitudes(images, torch.tensor([1, 0]), torch.ones(2))
+    torch.testing.assert_close(found[0], torch.fft.ifft2(amplitude(images[1])).real)
+    assert found.isfinite().all()
+
+
+def test_each_image_has_its_own_weight_and_channels_do_not_mix() -> None:
+    images, partner = pictures(3), torch.tensor([1, 2, 0])
+    together = mix_amplitudes(images, partner, torch.tensor([0.0, 0.5, 1.0]))
+    for k, w in enumerate([0.0, 0.5, 1.0]):
+        assert torch.equal(together[k], mix_amplitudes(images, partner, torch.full((3,), w))[k])
+    dark = images.clone()
+    dark[1, 0] = 0.0
+    changed = mix_amplitudes(dark, partner, torch.ones(3))[0] != mix_amplitudes(images, partner, torch.ones(3))[0]
+    assert changed.flatten(1).any(dim=1).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dtype) -> None:
+    images, partner, weight = pictures(3).to(dtype), torch.tensor([1, 2, 0]), torch.rand(3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = mix_amplitudes(images, partner, weight)
+        assert torch.equal(most_similar(images.flatten(1)), most_similar(images.double().flatten(1)))
+    assert found.dtype == dtype
+    expected = mix_amplitudes(images.double(), partner, weight)
+    torch.testing.assert_close(found.double(), expected.to(dtype).double(), rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
+@COMMON
+@given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 1000))
+def test_the_most_similar_is_the_other_row_of_largest_cosine(n: int, d: int, seed: int) -> None:
+    features = torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = most_similar(features).tolist()
+    for k, row in enumerate(features):
+        cosines = [float(torch.cosine_similarity(row, other, dim=0)) for other in features]
+        others = [cosine for other, cosine in enumerate(cosines) if other != k]
+        assert found[k] != k
+        assert cosines[found[k]] == pytest.approx(max(others), abs=1e-12)
+
+
+def test_similarity_does_not_see_lengths() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [50.0, 50.0]])
+    assert most_similar(features).tolist() == [1, 0, 1]
+
+
+def test_one_row_has_no_partner() -> None:
+    with pytest.raises(InvalidInputError, match=r"features: expected \(b, d\) with b >= 2, got \(1, 4\)"):
+        most_similar(torch.ones(1, 4))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,11 @@ from tiny_towers import SIZE, tiny_towers, tokenize
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.interrupts import Interrupts
-from vldebias.training.loop import DivergedError, Entry, fit, steps_of
-from vldebias.training.objectives import build_objective
-from vldebias.training.schedules import cosine_rate
+from vldebias.training.batches import TensorBatches
+from vldebias.training.loop import HISTORY, STATE, DivergedError, Entry, InterruptedRunError, _signals, fit, steps_of
+from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.optim import cosine_rate, parameter_groups
 from vldebias.training.settings import LoopSettings, LossSettings
-from vldebias.training.tensors import TensorBatches
-from vldebias.training.trainee import Trainee
-from vldebias.training.tuning import parameter_groups
 
 N, B, STEPS = 24, 6, 7
 IMAGES = torch.rand(N, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
@@ -31,6 +30,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "average": {"ema": 0.9},
     "sharp": {"sharpness": "sam", "rho": 0.1},
     "accumulated": {"accumulation": 2},
+    "together": {"accumulation": 2, "negatives": "step"},
+    "linear": {"schedule": "linear"},
+    "fp16": {"precision": "fp16", "lr": 0.01},
     "everything": {"ema": 0.9, "sharpness": "asam", "accumulation": 2, "precision": "bf16", "clip_norm": None},
 }
 
@@ -114,8 +116,9 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
         if entry["step"] == 2:
             os.kill(os.getpid(), number)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedRunError, match=number.name) as stopped:
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
+    assert stopped.value.signal == number
     assert signal.getsignal(number) is before
     seen: list[float] = []
     resumed, whole = trainee(), trainee()
@@ -126,9 +129,9 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
 
 
 def test_a_second_signal_stops_at_once() -> None:
-    with Interrupts() as interrupts:
+    with _signals() as seen:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.asked
+        assert seen == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -137,13 +140,45 @@ def test_other_threads_leave_signals_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def run() -> None:
-        with Interrupts() as interrupts:
-            seen.append((signal.getsignal(signal.SIGINT), interrupts.asked))
+        with _signals() as signals:
+            seen.append((signal.getsignal(signal.SIGINT), list(signals)))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == [(before, False)]
+    assert seen == [(before, [])]
+
+
+def test_the_history_lies_beside_the_state_and_follows_it(tmp_path: Path) -> None:
+    """Lines of steps that are done again go; one that cannot be read is missed, and the run goes on."""
+    chosen, path = settings(save_every=60.0), tmp_path / HISTORY
+
+    def killed(entry: Entry, steps: int) -> None:
+        if entry["step"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=killed)
+    kept = path.read_text()
+    assert kept.count("\n") == 3
+    for later, warned in ((kept + '{"step": 3, "loss": 9}\n{"st', 0), (kept.split("\n", 1)[1], 1)):
+        path.write_text(later)
+        state = (tmp_path / STATE).read_bytes()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            history = fit(trainee(), batches(), chosen, folder=tmp_path)
+        assert [entry["step"] for entry in history] == list(range(warned, STEPS))
+        assert [json.loads(line) for line in path.read_text().splitlines()] == history
+        assert [str(w.message).split(": ")[1] for w in caught] == [
+            "has 2 of the 3 steps that the state beside it has behind it; the run goes on"
+        ] * warned
+        (tmp_path / STATE).write_bytes(state)
+
+
+def test_what_a_run_wrote_before_its_first_checkpoint_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / HISTORY).write_text('{"step": 0, "loss": 9.0}\n')
+    history = fit(trainee(), batches(), settings(), folder=tmp_path)
+    assert [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()] == history
 
 
 def test_the_test_can_fail(tmp_path: Path) -> None:
@@ -192,6 +227,11 @@ def test_what_is_frozen_stays() -> None:
     before = made.model.letters.weight.detach().clone()
     fit(made, batches(), settings())
     assert torch.equal(made.model.letters.weight, before)
+
+
+def test_a_short_run_is_not_scored_at_every_step() -> None:
+    history = fit(trainee(), batches(), settings(steps=15), monitor=lambda towers: {"score": 1.0})
+    assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 11, 13, 14]
 
 
 def test_autocast_leaves_weights_in_single_precision() -> None:
@@ -266,7 +306,7 @@ def test_what_the_loop_holds_is_given_back_when_it_cannot_start(monkeypatch: pyt
         assert not isinstance(made.model.logit_scale, nn.Parameter), "held while it runs"
         raise InvalidInputError("no")
 
-    monkeypatch.setattr(loop, "refuse_learned_scalars", refuse)
+    monkeypatch.setattr(loop, "parameter_groups", refuse)
     with pytest.raises(InvalidInputError, match="no"):
         fit(made, batches(), settings())
     assert isinstance(made.model.logit_scale, nn.Parameter)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.sampling import Numbers, Sampler, epoch_order, numpy_generator, torch_generator
+from vldebias.training.sampling import Sampler, epoch_order, numpy_generator, torch_generator
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
 
@@ -91,8 +89,3 @@ def test_generators_differ_by_purpose_and_place() -> None:
     assert len({float(numpy_generator(*place).random()) for place in places}) == len(places)
     assert len({float(torch.rand((), generator=torch_generator(*place))) for place in places}) == len(places)
     assert torch_generator("a", 5).initial_seed() == torch_generator("a", 5).initial_seed()
-
-
-def test_numbers_begin_again() -> None:
-    numbers = Numbers(3)
-    assert [list(islice(numbers, 3)) for _ in range(2)] == [[3, 4, 5], [3, 4, 5]]

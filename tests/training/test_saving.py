@@ -86,7 +86,7 @@ def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
         for parameter in found.model.parameters():
             parameter.mul_(1.01)
     found.set_temperature(0.03)
-    save_model(found, tmp_path / "model", scope="all", name=name, about={"steps": 7})
+    save_model(found, tmp_path / "model", scope="all", name=name)
     again = opened(tmp_path / "model")
     assert again.temperature == pytest.approx(0.03)
     fresh = towers(found.model, found.tokenizer, found.preprocess)
@@ -95,7 +95,7 @@ def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
     same(fresh, again)
     made_of = json.loads((tmp_path / "model" / "vldebias.json").read_text())
     family = {"miniature": "miniature", "twin": "transformers"}.get(name, "open_clip")
-    expected = {"family": family, "base": name, "scope": "all", "steps": 7, "vldebias_version": vldebias.__version__}
+    expected = {"family": family, "base": name, "scope": "all", "vldebias_version": vldebias.__version__}
     assert made_of == expected
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     # And a saved model can be trained and saved in its turn, by the name of its folder.
@@ -198,15 +198,13 @@ def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found, folder = make("miniature"), tmp_path / "model"
     save_model(found, folder, scope="all", name="miniature")
     expected = features(opened(folder))
-    write = saving._write
 
-    def killed(*args: Any) -> str:
-        write(*args)
+    def killed(*_: Any) -> None:
         raise KilledError
 
     with torch.no_grad():
         found.model.text_projection.mul_(2)
-    monkeypatch.setattr(saving, "_write", killed)
+    monkeypatch.setattr("vldebias.miniature.tokenizer.save_tokenizer", killed)
     monkeypatch.setattr(saving.shutil, "rmtree", lambda *args, **more: None)  # a killed process tidies nothing up
     with pytest.raises(KilledError):
         save_model(found, folder, scope="all", name="miniature")
@@ -215,6 +213,19 @@ def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     save_model(found, folder, scope="all", name="miniature")
     assert not torch.equal(features(opened(folder))[1], expected[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (tmp_path / "model.before").mkdir()
+    (tmp_path / "model.before" / "weights").write_text("the only ones")
+    with pytest.raises(FileNotFoundError), saving._replacing(folder) as beside:
+        (beside / "no folder" / "weights").write_text("half")
+    assert (folder / "weights").read_text() == "the only ones"
+    with saving._replacing(folder) as beside:
+        (beside / "weights").write_text("new")
+    assert (folder / "weights").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

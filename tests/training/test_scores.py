@@ -1,7 +1,6 @@
 """Positive scores: by definition, whatever the batches, resumed; the table and what is known of the truth."""
 
 import csv
-import io
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from sklearn.metrics import roc_auc_score
 from tiny_towers import prepare, tiny_image, tiny_towers, tokenize
 
-from vldebias.data import ImageData
+from vldebias.data import ImageData, Labels
+from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.scores import detection, positive_scores, rank_pairs, write_table
+from vldebias.progress import SILENT
+from vldebias.training.pairs import Pairs, PairSource, open_images, said_wrong
+from vldebias.training.scores import detection, positive_scores, rank_pairs, softmax_scores, write_kept, write_table
+from vldebias.training.settings import load_settings
 
 
 def source(n: int = 23, broken: Sequence[int] = (), reads: list[int] | None = None) -> PairSource:
@@ -33,12 +33,12 @@ def source(n: int = 23, broken: Sequence[int] = (), reads: list[int] | None = No
     return PairSource.of(ImageData("made up", "train", tuple(f"id{i}" for i in range(n)), read, {}, "f", captions))
 
 
-def quiet() -> Progress:
-    return Progress(console=Console(file=io.StringIO()))
+def unit(features: torch.Tensor) -> torch.Tensor:
+    return features / features.norm(dim=-1, keepdim=True)
 
 
 def scored(towers: Any, pairs: PairSource, **how: Any) -> np.ndarray:
-    return positive_scores(towers, pairs, progress=quiet(), **how)
+    return positive_scores(towers, pairs, progress=SILENT, **how)
 
 
 def cosines(towers: Any, pairs: PairSource) -> np.ndarray:
@@ -59,6 +59,100 @@ def test_scores_are_cosines_whatever_the_batches(batch_size: int, workers: int, 
     assert found == pytest.approx(cosines(towers, pairs), abs=1e-5)
     assert towers.model.training
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("compared", [3, 10_000])
+def test_softmax_scores_are_those_of_their_definition(compared: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    images, texts = (unit(torch.randn(n, 5, generator=generator, dtype=torch.float64)) for n in (11, 4))
+    codes = torch.arange(11) % 4
+    found = softmax_scores(images, texts, codes, t=0.3, compared=compared, block=4)
+    s = images @ texts.T / 0.3
+    whole = (s.log_softmax(1) + s.log_softmax(0))[torch.arange(11), codes] / 2
+    if compared > 11:
+        torch.testing.assert_close(found, whole)
+    else:
+        assert (found >= whole).all(), "fewer rivals"
+        assert (found <= 0).all(), "itself is always among them"
+        assert not torch.allclose(found, whole)
+
+
+@pytest.mark.parametrize("shard_size", [4, 100])
+def test_pairs_are_scored_by_softmax_as_well_and_resumed(shard_size: int, tmp_path: Path) -> None:
+    towers, reads = tiny_towers(), list[int]()
+    towers.temperature = 0.3
+    pairs = source(broken=(3,), reads=reads)
+    how: dict[str, Any] = {"by": "softmax", "cache_dir": tmp_path, "shard_size": shard_size}
+    with pytest.warns(VldebiasWarning, match="1 of 23 images cannot be read"):
+        found = scored(towers, pairs, **how)
+    captions = list(dict.fromkeys(pairs.captions))
+    towers.model.eval()
+    with torch.no_grad():
+        images = unit(torch.cat([towers.image(prepare(tiny_image(i))[None]) for i in range(23) if i != 3]))
+        texts = unit(towers.text(tokenize(captions)))
+    codes = torch.tensor([captions.index(pairs.captions[i]) for i in range(23) if i != 3])
+    expected = softmax_scores(images, texts, codes, t=towers.temperature)
+    assert np.isnan(found[3])
+    assert np.delete(found, 3) == pytest.approx(expected.numpy(), abs=1e-5)
+    before = len(reads)
+    with pytest.warns(VldebiasWarning, match="cannot be read"):
+        assert np.array_equal(scored(towers, pairs, **how), found, equal_nan=True)
+    assert len(reads) == before
+    with pytest.raises(InvalidInputError, match="by: expected"):
+        scored(towers, pairs, by="dot")
+
+
+def test_what_is_kept_can_be_trained_on(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    scores = np.linspace(1, 0, 10)
+    scores[4] = np.nan
+    ranked = rank_pairs(source(10), scores)
+    assert ranked.kept(1.0).tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    path = write_kept(tmp_path / "clean.parquet", ranked, 2 / 3)
+    opened = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
+    assert opened["id"] == [f"id{i}" for i in (0, 1, 2, 3, 5, 6)]
+    assert opened["caption"] == [source().captions[i] for i in (0, 1, 2, 3, 5, 6)]
+    assert opened[4]["image"].tobytes() == tiny_image(5).tobytes()
+    images = open_images(load_settings(data=str(path)))
+    assert isinstance(images, ImageData)
+    assert images.read(4).tobytes() == tiny_image(5).tobytes()
+    with pytest.raises(InvalidInputError, match=r"ends in \.parquet"):
+        write_kept(tmp_path / "clean.csv", ranked, 0.5)
+
+
+def test_images_that_are_files_are_named_and_not_copied(tmp_path: Path) -> None:
+    for i in range(4):
+        tiny_image(i).save(tmp_path / f"{i}.png")
+    table = tmp_path / "pairs.csv"
+    table.write_text(
+        "image,caption,checked\n" + "".join(f"{i}.png,caption {i},{('no', 'yes')[i % 2]}\n" for i in range(4))
+    )
+    data = open_images(load_settings(data=str(table)), also=("checked",))
+    assert isinstance(data, ImageData)
+    pairs = PairSource.of(data)
+    ranked = rank_pairs(pairs, np.arange(4.0), said_wrong(data, Pairs.clean(pairs), "checked"))
+    assert ranked.wrong is not None
+    assert ranked.wrong.tolist() == [False, True, False, True]
+    assert ranked.path(2) == str(tmp_path / "2.png")
+    written = list(csv.DictReader(write_table(tmp_path / "scores.csv", ranked).read_text().splitlines()))
+    assert [row["path"] for row in written] == [str(tmp_path / f"{i}.png") for i in range(4)]
+    path = write_kept(tmp_path / "clean.parquet", ranked, 0.5)
+    assert path.stat().st_size < 4000
+    kept = open_images(load_settings(data=str(path)))
+    assert isinstance(kept, ImageData)
+    assert [kept.read(i).tobytes() for i in range(2)] == [tiny_image(i).tobytes() for i in (2, 3)]
+
+
+def test_a_column_that_says_neither_yes_nor_no_is_refused() -> None:
+    labels = {"checked": Labels.of(["yes", "perhaps"], ("yes", "perhaps")), "some": Labels.of(["no", None], ("no",))}
+    data = ImageData("made up", "train", ("a", "b"), tiny_image, labels, "f", ("one", "two"))
+    pairs = Pairs.clean(PairSource.of(data))
+    with pytest.raises(InvalidInputError, match=r"column 'checked': expected yes or no .* got perhaps"):
+        said_wrong(data, pairs, "checked")
+    with pytest.raises(InvalidInputError, match=r"column 'some': .* rows without a value"):
+        said_wrong(data, pairs, "some")
+    with pytest.raises(InvalidInputError, match=r"wrong: expected one per pair, \(2,\), got \(3,\)"):
+        rank_pairs(pairs, np.zeros(2), np.zeros(3, bool))
 
 
 def test_scores_stay_in_their_range_and_do_not_depend_on_the_temperature() -> None:
@@ -128,14 +222,11 @@ def test_unreadable_images_have_no_score_in_cached_runs_too(tmp_path: Path) -> N
 
 
 def test_progress_counts_every_pair_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    bars = quiet()
-    positive_scores(tiny_towers(), source(), progress=bars, shard_size=4)
-    assert [(task.completed, task.total) for task in bars.tasks] == [(23, 23)]
-    positive_scores(tiny_towers(), source())
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "made up: positive scores" in told.err
-    assert "23/23" in told.err
+    positive_scores(tiny_towers(), source(), shard_size=4)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "made up: positive scores" in shown.err
+    assert "23/23" in shown.err
 
 
 def test_memory_does_not_grow_with_the_pairs() -> None:
@@ -162,18 +253,15 @@ def test_memory_does_not_grow_with_the_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "how", "text"),
+    ("make", "text"),
     [
-        (lambda: source(), {"batch_size": 0}, "batch_size: expected at least 1, got 0"),
-        (lambda: source(), {"workers": -1}, "workers: expected at least 0"),
-        (lambda: source(), {"shard_size": 0}, "shard_size: expected at least 1"),
-        (lambda: PairSource("bare", ("a",), (), tiny_image), {}, "bare: expected pairs of an image and a caption"),
-        (lambda: source(broken=range(23)), {}, "none of 23 images can be read"),
+        (lambda: PairSource("bare", ("a",), (), tiny_image), "bare: expected pairs of an image and a caption"),
+        (lambda: source(broken=range(23)), "none of 23 images can be read"),
     ],
 )
-def test_errors(make: Callable[[], PairSource], how: dict[str, Any], text: str) -> None:
+def test_errors(make: Callable[[], PairSource], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        scored(tiny_towers(), make(), **how)
+        scored(tiny_towers(), make())
 
 
 def test_a_model_that_diverged_is_refused() -> None:
@@ -196,7 +284,7 @@ def test_the_table_lists_the_most_suspicious_first(tmp_path: Path) -> None:
     path = write_table(tmp_path / "deep" / "scores.csv", rank_pairs(pairs, scores))
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["rank", "percentile", "score", "id", "caption", "wrong", "original"]
+    assert list(rows[0]) == ["rank", "percentile", "score", "id", "caption", "wrong", "original", "path"]
     listed = [int(row["id"][2:]) for row in rows]
     assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
     assert [row["rank"] for row in rows] == [*map(str, range(1, 399)), "", ""]
@@ -222,6 +310,19 @@ def test_awkward_captions_survive_the_table(tmp_path: Path) -> None:
     assert tuple(row["caption"] for row in rows) == texts
     assert rows[0]["id"] == r"a\udcff"  # a byte of a path that is no text
     assert {(row["wrong"], row["original"]) for row in rows} == {("", "")}  # nothing is known
+
+
+def test_no_caption_is_a_formula_and_the_reader_of_tables_gives_it_back(tmp_path: Path) -> None:
+    texts = ("=cmd|' /C calc'!A0", "+1 for the cat", "-", "'=quoted", "plain")
+    data = ImageData("odd", "train", ("@a", "b", "c", "d", "e"), tiny_image, {}, "f", texts)
+    path = write_table(tmp_path / "pairs.csv", rank_pairs(PairSource.of(data), -np.arange(5.0)[::-1]))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert not [cell for row in rows for cell in (row["id"], row["caption"]) if cell[0] in "=+-@"]
+    assert [row["score"] for row in rows] == ["-4.000000", "-3.000000", "-2.000000", "-1.000000", "-0.000000"]
+    table = read_table(path)
+    assert tuple(table["caption"].to_pylist()) == texts
+    assert table["id"].to_pylist()[0] == "@a"
 
 
 def test_clean_pairs_claim_no_truth() -> None:

@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("- a\n", "expected lines of 'name: value', got list"), ("a: [", "not a YAML file"), (None, "no such file")],
+    [("- a\n", r"got \['a'\] \(list\); expected a mapping"), ("a: [", "expected YAML"), (None, "no such file")],
 )
 def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "run.yaml"
@@ -105,6 +105,8 @@ def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> Non
         {"weight_decay": 0.2},
         {"clip_norm": None},
         {"precision": "bf16"},
+        {"negatives": "step"},
+        {"schedule": "linear"},
         {"ema": 0.9},
         {"sharpness": "sam"},
         {"fourier": 0.1},

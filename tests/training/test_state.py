@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,9 +14,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
-from vldebias.training import state as state_module
-from vldebias.training.averaging import Average
-from vldebias.training.sharpness import Sharpness
+from vldebias.training.optim import Average, Sharpness
 from vldebias.training.state import load_state, read_metadata, save_state
 
 ITEMS = 12
@@ -46,14 +43,12 @@ class Trainee(nn.Module):
 class Run:
     """Everything that a run is made of, fresh."""
 
-    def __init__(
-        self, kind: Callable[..., torch.optim.Optimizer] | None = None, dim: int = 4, ema: bool = True
-    ) -> None:
+    def __init__(self, dim: int = 4, ema: bool = True) -> None:
         self.module = Trainee(dim)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
         decayed = [p for p in trainable if p.ndim >= 2]
         groups = [{"params": decayed, "weight_decay": 0.3}, {"params": [p for p in trainable if p.ndim < 2]}]
-        self.optimizer = (kind or torch.optim.AdamW)(groups, lr=0.05)
+        self.optimizer = torch.optim.AdamW(groups, lr=0.05)
         self.average = Average(self.module, decay=0.9) if ema else None
         self.sharpness = Sharpness("asam", rho=0.5)
 
@@ -98,40 +93,11 @@ def assert_same(one: Run, other: Run) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-class Slowing(torch.optim.Optimizer):
-    """Steps that shrink with a count kept as a plain number, which `torch.optim` itself keeps as a tensor."""
-
-    def __init__(self, groups: Any, lr: float) -> None:
-        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    state["calls"] = state.get("calls", 0) + 1
-                    parameter -= group["lr"] / state["calls"] * parameter.grad
-
-
-KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "amsgrad": lambda groups, lr: torch.optim.AdamW(groups, lr=lr, amsgrad=True),
-    "tensor lr": lambda groups, lr: torch.optim.AdamW(groups, lr=torch.tensor(lr)),
-    "sgd": lambda groups, lr: torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True),
-    "plain sgd": torch.optim.SGD,
-    "nadam": torch.optim.NAdam,
-    "adafactor": torch.optim.Adafactor,
-    "plain numbers": Slowing,
-}
-
-
 @pytest.mark.parametrize("ema", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_going_on_is_as_never_having_stopped(kind: str, ema: bool, tmp_path: Path) -> None:
-    whole = Run(KINDS[kind], ema=ema).steps(0, 7)
-    Run(KINDS[kind], ema=ema).steps(0, 4).save(tmp_path / "state")
-    resumed = Run(KINDS[kind], ema=ema)
+def test_going_on_is_as_never_having_stopped(ema: bool, tmp_path: Path) -> None:
+    whole = Run(ema=ema).steps(0, 7)
+    Run(ema=ema).steps(0, 4).save(tmp_path / "state")
+    resumed = Run(ema=ema)
     resumed.load(tmp_path / "state")
     assert_same(resumed.steps(4, 7), whole)
 
@@ -171,20 +137,6 @@ def test_accelerates_optimizer_is_seen_through(tmp_path: Path) -> None:
     assert_same(plain, run)
 
 
-def test_settings_of_the_optimizer_come_back(tmp_path: Path) -> None:
-    run = Run(KINDS["tensor lr"])
-    run.optimizer.param_groups[0]["lr"] = torch.tensor(0.125)
-    run.optimizer.param_groups[1]["betas"] = (0.5, 0.75)
-    run.save(tmp_path / "state")
-    fresh = Run(KINDS["tensor lr"])
-    fresh.load(tmp_path / "state")
-    first, second = fresh.optimizer.param_groups
-    assert isinstance(first["lr"], Tensor)
-    assert first["lr"].item() == 0.125
-    assert (first["weight_decay"], second["weight_decay"]) == (0.3, 0.01)
-    assert second["betas"] == (0.5, 0.75)
-
-
 def test_what_is_in_the_file(tmp_path: Path) -> None:
     """Trainable parameters and persistent buffers; names that a reader can guess."""
     Run().steps(0, 2).save(tmp_path / "state")
@@ -210,19 +162,17 @@ class _KilledError(BaseException):
     pass
 
 
-@pytest.mark.parametrize("place", ["save_file", "fsync", "replace"])
-def test_an_interrupted_write_leaves_the_old_state(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run().steps(0, 2)
     run.save(tmp_path / "state", step=2)
 
     def killed(*_: Any, **__: Any) -> None:
-        if place == "save_file":
-            (tmp_path / "state.partial").write_bytes(b"half")
+        (tmp_path / ".state.0123.partial").write_bytes(b"half, as kill -9 leaves it")
         raise _KilledError
 
     run.steps(2, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(f"safetensors.torch.{place}" if place == "save_file" else f"os.{place}", killed)
+        patch.setattr("safetensors.torch.save_file", killed)
         with pytest.raises(_KilledError):
             run.save(tmp_path / "state", step=4)
     old = Run()
@@ -233,13 +183,22 @@ def test_an_interrupted_write_leaves_the_old_state(place: str, tmp_path: Path, m
     assert read_metadata(tmp_path / "state") == {"step": 4}
 
 
-def test_it_is_on_the_disk_before_it_takes_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync") or fsync(handle))
-    monkeypatch.setattr(os, "replace", lambda *paths: calls.append("replace") or replace(*paths))
-    Run().save(tmp_path / "state")
-    assert calls == ["fsync", "replace", "fsync"]
+def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+    path, run = tmp_path / "state", Run()
+    Run().steps(0, 2).save(path, step=2)
+    before = {name: tensor.clone() for name, tensor in run.everything().items()}
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = np.random.default_rng(0)
+    for place in [*places.integers(8, header, 60), *places.integers(header, len(whole), 60)]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(places.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match=r"damaged, its checksum|no readable state|not the state of a run"):
+            run.load(path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run.everything().items())
+    path.write_bytes(whole)
+    assert run.load(path) == {"step": 2}
 
 
 def _refused(path: Path, run: Run, match: str) -> None:
@@ -263,25 +222,11 @@ def test_the_state_of_another_model_is_refused_and_nothing_is_changed(tmp_path: 
     _refused(path, Run(ema=False), r"10 unexpected: average/image.0.bias, .*, \.\.\.")
 
 
-def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
-    Run().steps(0, 2).save(tmp_path / "state")
-    _refused(tmp_path / "state", Run(KINDS["sgd"]), "this is a state of AdamW, the optimizer is SGD")
-    one = Run(lambda groups, lr: torch.optim.AdamW([p for group in groups for p in group["params"]], lr=lr))
-    _refused(tmp_path / "state", one, r"groups of parameters are others there: of \[3, 7\] parameters, here of \[10\]")
-
-
 def test_parameters_of_another_module_are_refused(tmp_path: Path) -> None:
     run = Run()
     with pytest.raises(InvalidInputError, match="optimizer: 10 of its 10 parameters are none of the module's"):
         save_state(tmp_path / "state", Run().module, run.optimizer, metadata={})
     assert not (tmp_path / "state").exists()
-
-
-def test_a_state_of_neither_tensors_nor_values_is_refused(tmp_path: Path) -> None:
-    run = Run()
-    run.optimizer.state[run.module.unused] = {"history": [1, 2]}
-    with pytest.raises(InvalidInputError, match="got 'history' of type list for unused"):
-        run.save(tmp_path / "state")
 
 
 def test_files_that_are_no_states(tmp_path: Path) -> None:
@@ -292,7 +237,7 @@ def test_files_that_are_no_states(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match=r"half: no readable state .*; delete it to begin anew"):
             read(tmp_path / "half")
     save_file({"weight": torch.ones(2)}, tmp_path / "weights")
-    with pytest.raises(InvalidInputError, match="weights: these are tensors, but not the state of a run"):
+    with pytest.raises(InvalidInputError, match="weights: tensors, but not the state of a run"):
         Run().load(tmp_path / "weights")
 
 
@@ -308,5 +253,4 @@ def test_nothing_in_it_is_pickled(tmp_path: Path) -> None:
     Run().steps(0, 1).save(tmp_path / "state", step=1)
     content = (tmp_path / "state").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    assert json.loads(header["__metadata__"]["vldebias"])["metadata"] == {"step": 1}
-    assert state_module.__all__ == ["load_state", "read_metadata", "save_state"]
+    assert json.loads(header["__metadata__"]["vldebias"])["state"]["metadata"] == {"step": 1}

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as T
 
-from vldebias.data.images import ImageData, Record
-from vldebias.data.labels import Labels
+from vldebias.data.dataset import ImageData, Labels, Record
+from vldebias.training.batches import Batch
 
 SIZE = 8
 NAMES = ("cat", "dog", "owl")
@@ -76,7 +76,7 @@ def image_data(
 
 @dataclass
 class Stream:
-    """A stream of n rows that counts what was read of it."""
+    """A stream of n rows in some shards, of which the last is the largest, that counts what was read of it."""
 
     n: int
     broken: Sequence[int] = ()
@@ -88,9 +88,12 @@ class Stream:
     about: Mapping[str, Any] = field(default_factory=dict)
     decoded: list[int] = field(default_factory=list)
     passed: int = 0
+    shards: int = 1
 
-    def records(self, start: int = 0) -> Iterator[Record]:
-        for index in range(start, self.n):
+    def records(self, start: int = 0, shard: int = 0) -> Iterator[Record]:
+        size = self.n // self.shards
+        stop = self.n if shard == self.shards - 1 else (shard + 1) * size
+        for index in range(shard * size + start, stop):
             self.passed += 1
             text = "" if index in self.without_caption else caption(index)
             yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text)
@@ -98,3 +101,10 @@ class Stream:
     def _read(self, index: int) -> Image.Image:
         self.decoded.append(index)
         return reader(self.broken)(index)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    """All parts of two batches are equal, to the bit."""
+    parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
+    parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
+    return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]

@@ -1,64 +1,68 @@
-"""Random crops, mirror images and colours: every image gets the same ones for the same generator, in any thread."""
+"""Random changes of images: crops, mirror images and colours, crop noise, and Fourier mixing (SSA-CLR, 4.3).
+
+Every image gets the same ones for the same generator, in any thread.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.noise import CropNoise
+from vldebias.training.pairs import check_rate
 
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
-
-__all__ = ["CAPTIONS", "JITTER", "JITTER_SHARE", "RATIO", "VIEWS", "Augment", "Augmentation", "Draws", "augmentation"]
+__all__ = ["Augment", "Augmentation", "BatchAugment", "CropNoise", "mix_amplitudes", "most_similar"]
 
 Augment = Callable[[Image.Image, torch.Generator], Tensor]
 """RGB image -> (3, h, w), as the image tower reads it; all its randomness must be the generator's."""
 
+BatchAugment = Callable[[Tensor, torch.Generator], Tensor]
+"""Images (b, 3, h, w) -> images; all its randomness must be the generator's, which is on the CPU."""
+
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 JITTER = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
 JITTER_SHARE = 0.8  # of the images whose colours change at all
+PATCH = 0.2  # of each side, what crop noise keeps
 
 
 @dataclass(frozen=True)
-class Draws:
-    """What is drawn for an image.
+class CropNoise:
+    """Crops an image to a fifth of its height and width, and enlarges that, with probability eta (thesis 5.3.1).
 
-    crop: (smallest, largest) share of the area that is kept; its shape varies within `RATIO`.
-    flip, grayscale: probability of the mirror image and of losing the colour.
-    jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
+    The source says "1/5 of their original size" after all other augmentation; size is read as that of the sides, since
+    a patch of a fifth of the AREA still shows most objects (SimCLR's own crops are as small).
+
+    eta: noise rate in [0, 1].
 
     Raises:
-        InvalidInputError: a share or probability outside [0, 1], a crop of nothing.
+        InvalidInputError: eta outside [0, 1].
     """
 
-    crop: tuple[float, float] = (0.9, 1.0)
-    flip: float = 0.0
-    jitter: float = 0.0
-    grayscale: float = 0.0
+    eta: float
 
     def __post_init__(self) -> None:
-        smallest, largest = self.crop
-        if not 0 < smallest <= largest <= 1:
-            raise InvalidInputError(f"crop: expected 0 < smallest <= largest <= 1, got {self.crop}")
-        values = {"flip": self.flip, "jitter": self.jitter, "grayscale": self.grayscale}
-        outside = {name: value for name, value in values.items() if not 0 <= value <= 1}
-        if outside:
-            raise InvalidInputError(f"expected numbers in [0, 1], got {outside}")
+        check_rate(self.eta)
 
-
-CAPTIONS = Draws()
-"""Fine-tuning on captions: a crop that keeps nearly all, as open_clip does; a caption may say left, red or both."""
-
-VIEWS = Draws(crop=(0.08, 1.0), flip=0.5, jitter=1.0, grayscale=0.2)
-"""Two views of an image, as SimCLR draws them (Chen et al. 2020, appendix A), without its blur of large images."""
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Images (b, 3, h, w) -> a copy with some of them cropped; all randomness is the generator's."""
+        b, _, h, w = images.shape
+        draws = torch.rand(b, 3, generator=generator)
+        chosen = torch.nonzero(draws[:, 0] < self.eta).squeeze(1)
+        if not len(chosen):
+            return images.clone()
+        height, width = max(1, round(h * PATCH)), max(1, round(w * PATCH))
+        first = (draws[chosen, 1:] * torch.tensor([h - height + 1, w - width + 1])).long()
+        y = (first[:, :1].clamp(max=h - height) + torch.arange(height)).to(images.device)
+        x = (first[:, 1:].clamp(max=w - width) + torch.arange(width)).to(images.device)
+        chosen = chosen.to(images.device)
+        patches = images[chosen[:, None, None], :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
+        return images.index_copy(0, chosen, F.interpolate(patches, (h, w), mode="bilinear", align_corners=False))
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,19 @@ class Augmentation:
     """Crop, flip, colours, in this order, then the tower's size, mean and std, then crop noise.
 
     size: (h, w). mean, std: of the channels, as the tower was trained.
+    crop: (smallest, largest) share of the area that is kept; its shape varies within `RATIO`. Nearly all by default, as
+        open_clip does: a caption may say left, red or both.
+    flip, grayscale: probability of the mirror image and of losing the colour.
+    jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
     """
 
     size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    draws: Draws = CAPTIONS
+    crop: tuple[float, float] = (0.9, 1.0)
+    flip: float = 0.0
+    jitter: float = 0.0
+    grayscale: float = 0.0
     noise: CropNoise | None = None
 
     def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
@@ -79,58 +90,21 @@ class Augmentation:
         from torchvision.transforms import InterpolationMode
         from torchvision.transforms.v2 import functional as T
 
-        top, left, height, width = crop_box(image.height, image.width, self.draws.crop, generator)
+        top, left, height, width = crop_box(image.height, image.width, self.crop, generator)
         image = T.resized_crop(image, top, left, height, width, list(self.size), InterpolationMode.BICUBIC)
-        if _chance(self.draws.flip, generator):
+        if _chance(self.flip, generator):
             image = T.horizontal_flip(image)
-        image = _coloured(image, self.draws, generator)
+        if self.jitter and _chance(JITTER_SHARE, generator):
+            adjust = (T.adjust_brightness, T.adjust_contrast, T.adjust_saturation, T.adjust_hue)
+            reach = [self.jitter * full for full in JITTER]
+            middle = (1.0, 1.0, 1.0, 0.0)
+            factors = [_uniform(m - r, m + r, generator) for m, r in zip(middle, reach, strict=True)]
+            for which in torch.randperm(len(adjust), generator=generator).tolist():
+                image = adjust[which](image, factors[which])
+        if _chance(self.grayscale, generator):
+            image = T.rgb_to_grayscale(image, num_output_channels=3)
         pixels = T.normalize(T.pil_to_tensor(image).float() / 255, list(self.mean), list(self.std))
         return pixels if self.noise is None else self.noise(pixels[None], generator)[0]
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """The preprocessing of evaluation, with crop noise where asked."""
-
-    prepare: Callable[[Image.Image], Tensor]
-    noise: CropNoise | None
-
-    def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
-        pixels = self.prepare(image)
-        return pixels if self.noise is None else self.noise(pixels[None], generator)[0]
-
-
-def augmentation(
-    kind: Literal["none", "captions", "views"],
-    towers: Towers,
-    *,
-    crop: tuple[float, float] | None = None,
-    flip: float | None = None,
-    jitter: float | None = None,
-    grayscale: float | None = None,
-    noise: CropNoise | None = None,
-) -> Augment:
-    """The augmentation of a run.
-
-    Args:
-        kind: "captions" (see `CAPTIONS`), "views" (`VIEWS`), or "none": the towers' own preprocessing.
-        towers: say what the image tower reads.
-        crop, flip, jitter, grayscale: see `Draws`; by default those of the kind.
-        noise: crop noise, after all else.
-
-    Raises:
-        InvalidInputError: another kind, a number outside its range, draws for "none".
-    """
-    given = {"crop": crop, "flip": flip, "jitter": jitter, "grayscale": grayscale}
-    given = {name: value for name, value in given.items() if value is not None}
-    if kind == "none":
-        if given:
-            raise InvalidInputError(f"augmentation none draws nothing; got {given}")
-        return _Prepared(towers.prepare, noise)
-    if kind not in ("captions", "views"):
-        raise InvalidInputError(f"augmentation: expected none, captions or views, got {kind!r}")
-    draws = replace(CAPTIONS if kind == "captions" else VIEWS, **given)  # type: ignore[arg-type]
-    return Augmentation(towers.size, towers.mean, towers.std, draws, noise)
 
 
 def crop_box(
@@ -145,35 +119,56 @@ def crop_box(
         ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return _integer(height - h, generator), _integer(width - w, generator), h, w
+            top, left = (int(torch.randint(last + 1, (), generator=generator)) for last in (height - h, width - w))
+            return top, left, h, w
     w = min(width, round(height * RATIO[1]))
     h = min(height, round(width / RATIO[0]))
     return (height - h) // 2, (width - w) // 2, max(h, 1), max(w, 1)
-
-
-def _coloured(image: Image.Image, draws: Draws, generator: torch.Generator) -> Image.Image:
-    from torchvision.transforms.v2 import functional as T
-
-    if draws.jitter and _chance(JITTER_SHARE, generator):
-        adjust = (T.adjust_brightness, T.adjust_contrast, T.adjust_saturation, T.adjust_hue)
-        reach = [draws.jitter * full for full in JITTER]
-        middle = (1.0, 1.0, 1.0, 0.0)
-        factors = [_uniform(m - r, m + r, generator) for m, r in zip(middle, reach, strict=True)]
-        for which in torch.randperm(len(adjust), generator=generator).tolist():
-            image = adjust[which](image, factors[which])
-    if _chance(draws.grayscale, generator):
-        image = T.rgb_to_grayscale(image, num_output_channels=3)
-    return image
 
 
 def _uniform(low: float, high: float, generator: torch.Generator) -> float:
     return low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
 
 
-def _integer(last: int, generator: torch.Generator) -> int:
-    return int(torch.randint(last + 1, (), generator=generator))
-
-
 def _chance(probability: float, generator: torch.Generator) -> bool:
     """One draw, whatever the probability, so that what is drawn next does not depend on it."""
     return _uniform(0, 1, generator) < probability
+
+
+@torch.no_grad()
+def most_similar(features: Tensor) -> Tensor:
+    """(b,) index of the row of largest cosine with each row of `features` (b, d), other than itself.
+
+    Raises:
+        InvalidInputError: fewer than 2 rows.
+    """
+    if features.ndim != 2 or len(features) < 2:
+        raise InvalidInputError(f"features: expected (b, d) with b >= 2, got {tuple(features.shape)}")
+    with torch.autocast(features.device.type, enabled=False):
+        rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
+        return (rows @ rows.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+
+
+@torch.no_grad()
+def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
+    """Inverse transform of ((1 - w) A + w A') e^{i P}, with A' of the partner, per channel and frequency.
+
+    The phase of an image holds most of its foreground, the amplitude most of its background; so the image keeps what
+    it shows, while the background moves within what is probably the same class.
+
+    A is the amplitude and P the phase of the image's two-dimensional Fourier transform; the phase of amplitude 0 is
+    0. The transform is in float32 at least, also under autocast; the images come back in their own type. They are
+    not clamped, as in the paper, and so may leave the range that pixels have.
+
+    Args:
+        images: (b, c, h, w).
+        partner: (b,) integers, which image of the batch each is mixed with.
+        weight: (b,) w in [0, 1]; 0 changes nothing, 1 takes the partner's amplitude.
+    """
+    with torch.autocast(images.device.type, enabled=False):
+        spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
+        amplitude = spectrum.abs()
+        w = weight.to(amplitude)[:, None, None, None]
+        mixed = torch.lerp(amplitude, amplitude[partner], w)
+        phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
+        return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.training.accelerators import make_accelerator, refuse_learned_scalars
-from vldebias.training.averaging import Average
-from vldebias.training.batch import Batch, Batches
-from vldebias.training.interrupts import Interrupts
-from vldebias.training.schedules import cosine_rate
+from vldebias.errors import InvalidInputError, VldebiasError, warn
+from vldebias.files import sync, write_atomically
+from vldebias.training.batches import Batch, Batches
+from vldebias.training.objective import Trainee
+from vldebias.training.optim import Average, Sharpness, cosine_rate, keep_frozen_still, parameter_groups
+from vldebias.training.passes import Passes, Precision
 from vldebias.training.settings import LoopSettings
-from vldebias.training.sharded import gathered, whole
-from vldebias.training.sharpness import Sharpness
+from vldebias.training.sharded import gathered, scalars_held, whole
 from vldebias.training.state import load_state, read_metadata, save_state
-from vldebias.training.trainee import Trainee
-from vldebias.training.tuning import hold_scalars, keep_frozen_still, parameter_groups
+from vldebias.training.stream import Place, StreamBatches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["DivergedError", "Entry", "fit", "steps_of"]
+__all__ = [
+    "HISTORY",
+    "STATE",
+    "DivergedError",
+    "Entry",
+    "InterruptedRunError",
+    "fit",
+    "make_accelerator",
+    "read_history",
+    "steps_of",
+]
 
-STATE = "state.safetensors"
+STATE, HISTORY = "state.safetensors", "history.jsonl"
 
 Entry = dict[str, float]
 """What is known after a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked."""
@@ -44,23 +54,24 @@ class DivergedError(VldebiasError):
     """A loss that is no number any more."""
 
 
-@dataclass
-class _Run:
-    """What one run holds while it steps."""
+class InterruptedRunError(KeyboardInterrupt):
+    """A signal after which the step was finished and saved. signal: its number."""
 
-    accelerator: Accelerator
-    trainee: nn.Module  # as accelerate wraps it
-    bare: Trainee
-    optimizer: torch.optim.Optimizer
-    settings: LoopSettings
-    steps: int
-    average: Average | None
-    sharpness: Sharpness | None
-    history: list[Entry] = field(default_factory=list)
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+def make_accelerator(**options: Any) -> Accelerator:
+    """An accelerator as the loop wants it; options are accelerate's.
+
+    Buffers are not sent around before every forward pass: the state of a global loss has an entry per pair and is the
+    same on all processes anyway.
+    """
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+
+    alone = DistributedDataParallelKwargs(broadcast_buffers=False)
+    return Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
 
 
 def steps_of(settings: LoopSettings, batches: Batches) -> int:
@@ -99,7 +110,7 @@ def fit(
         batches: micro-batches by their number.
         settings: how to step.
         accelerator: of `accelerate`; default: one that follows `accelerate launch`.
-        folder: where the checkpoint lives; None writes none.
+        folder: where the checkpoint lives, and the history, a line per step; None writes none.
         identity: what a checkpoint must agree with to be resumed, beside the number of steps.
         monitor: scores of the model, every `eval_every` steps and at the end; with `ema` those of the average.
         on_step: called with each entry and the number of steps in all.
@@ -108,189 +119,218 @@ def fit(
         One entry per step. The model ends in evaluation mode, with its averaged weights where `ema` is set.
 
     Raises:
-        InvalidInputError: a checkpoint of other settings in the folder.
+        InvalidInputError: a checkpoint of other settings in the folder, or a damaged one.
         DivergedError: the loss or its gradient is no number; model and checkpoint are those of the step before.
     """
     steps = steps_of(settings, batches)
-    release = hold_scalars(trainee)
-    try:
-        run = _prepare(trainee, steps, settings, accelerator or make_accelerator())
-        _steps(run, batches, folder, identity or {}, monitor, on_step)
-        _finish(run)
-    finally:
-        release()
+    with scalars_held(trainee):
+        run = _Run(trainee, settings, steps, accelerator or make_accelerator(), folder, identity or {})
+        first = run.resume()
+        saved = time.monotonic()
+        # In this order: the workers are forked with the handlers in place, and stop when the run does.
+        with _signals() as signals, closing(run.batches_from(batches, first * settings.accumulation)) as micro:
+            for step in range(first, steps):
+                begun = time.monotonic()
+                loss = run.update(step, [next(micro) for _ in range(settings.accumulation)])
+                entry: Entry = {
+                    "step": step,
+                    "loss": loss,
+                    "lr": float(run.optimizer.param_groups[0]["lr"]),
+                    "temperature": trainee.objective.temperature,
+                    "seconds": time.monotonic() - begun,
+                }
+                every = settings.eval_every or math.ceil(steps / 10)
+                if monitor is not None and ((step + 1) % every == 0 or step + 1 == steps):
+                    entry |= run.scores(monitor)
+                run.note(entry)
+                if on_step is not None:
+                    on_step(entry, steps)
+                due = time.monotonic() - saved >= settings.save_every * 60
+                due, stop = run.agree(due, bool(signals))
+                if due or stop or step + 1 == steps:
+                    run.save(step + 1, batches)
+                    saved = time.monotonic()
+                if stop:
+                    raise InterruptedRunError(signals[0] if signals else signal.SIGTERM)
+        run.module.eval()
+        if run.average is not None:
+            run.average.copy_to_live()
     return run.history
 
 
-def _steps(
-    run: _Run,
-    batches: Batches,
-    folder: Path | None,
-    identity: dict[str, Any],
-    monitor: Monitor | None,
-    on_step: Callable[[Entry, int], None] | None,
-) -> None:
-    """From where the folder's checkpoint is to the last step."""
-    first = _resume(run, folder, identity)
-    taken = run.settings.accumulation
-    saved = time.monotonic()
-    # In this order: the workers are forked with the handlers in place, and stop when the run does.
-    with Interrupts() as interrupts, closing(batches.starting(first * taken)) as micro:
-        for step in range(first, run.steps):
-            begun = time.monotonic()
-            loss = _update(run, step, [next(micro) for _ in range(taken)])
-            entry = _entry(run, step, loss, begun)
-            if monitor is not None and _is_due(step, run):
-                entry |= _scores(run, monitor)
-            run.history.append(entry)
-            if on_step is not None:
-                on_step(entry, run.steps)
-            due, stop = _agreed(run, time.monotonic() - saved >= run.settings.save_every * 60, interrupts.asked)
-            if folder is not None and (due or stop or step + 1 == run.steps):
-                _save(run, folder, identity, step + 1)
-                saved = time.monotonic()
-            if stop:
-                raise KeyboardInterrupt
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """While it lasts, the first Ctrl-C or SIGTERM is put into the list, and a second raises KeyboardInterrupt at once.
+
+    In another thread than the main one, which may not handle signals, nothing changes.
+    """
+    seen: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _prepare(trainee: Trainee, steps: int, settings: LoopSettings, accelerator: Accelerator) -> _Run:
-    refuse_learned_scalars(trainee, accelerator)
-    groups = parameter_groups(trainee, settings.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2))
-    wrapped, optimizer = accelerator.prepare(trainee, optimizer)
-    average = Average(wrapped, settings.ema) if settings.ema is not None else None
-    sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
-    return _Run(accelerator, wrapped, trainee, optimizer, settings, steps, average, sharpness)
+class _Run:
+    """What one run holds while it steps."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        settings: LoopSettings,
+        steps: int,
+        accelerator: Accelerator,
+        folder: Path | None,
+        identity: dict[str, Any],
+    ) -> None:
+        scalars = [name for name, parameter in trainee.named_parameters() if parameter.ndim == 0]
+        if scalars and accelerator.distributed_type.value == "FSDP":
+            raise InvalidInputError(
+                f"FSDP cannot hold {', '.join(scalars)}; fix the temperature (learn_temperature=False, and another "
+                "loss than sigmoid), or launch without FSDP"
+            )
+        groups = parameter_groups(trainee, settings.weight_decay)
+        optimizer: Any = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2))
+        self.module, self.optimizer = accelerator.prepare(trainee, optimizer)
+        self.trainee, self.settings, self.steps, self.accelerator = trainee, settings, steps, accelerator
+        self.folder, self.identity = folder, {**identity, "steps": steps}  # what epochs came to
+        sharded = accelerator.distributed_type.value == "FSDP"
+        self.precision = Precision(settings.mixed_precision, accelerator.device, sharded=sharded)
+        self.passes = Passes(accelerator, self.module, trainee, settings, self.precision)
+        self.average = Average(self.module, settings.ema) if settings.ema is not None else None
+        self.sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
+        self.parameters: list[nn.Parameter] = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.history: list[Entry] = []
+        self.places: list[Sequence[int]] | None = None  # of every process in its stream, where the checkpoint says
+
+    def update(self, step: int, micro: Sequence[Batch]) -> float:
+        """One update of the weights from micro-batches; returns their mean loss."""
+        settings = self.settings
+        self.module.train()
+        keep_frozen_still(self.trainee)
+        self.trainee.objective.at(step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = cosine_rate(
+                step,
+                self.steps,
+                peak=settings.lr,
+                warmup=settings.warmup,
+                end=settings.lr_end,
+                schedule=settings.schedule,
+            )
+        if self.sharpness is None:
+            loss = self.passes(step, micro)
+        else:
+            loss = self.sharpness.gradients(self.module, self.parameters, lambda: self.passes(step, micro))
+        optimizer = self.optimizer.optimizer  # accelerate's has no say over the scale
+        if self.precision.scaler.is_enabled():
+            self.precision.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip_norm or math.inf)  # accelerate's needs its order
+        value, length = float(self.accelerator.reduce(loss, reduction="mean")), float(whole(norm))
+        overflow = self.precision.scaler.is_enabled() and not self.precision.spent  # which lowers the scale, no more
+        if not (math.isfinite(value) and (math.isfinite(length) or overflow)):  # before it is carried into every weight
+            raise DivergedError(
+                f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr, raise temperature "
+                "(rince grows like e^(q / t)), or warm q up with q_start, in a new folder; the last checkpoint is kept"
+            )
+        self.precision.step(optimizer)
+        self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update(step)
+        return value
+
+    def scores(self, monitor: Monitor) -> dict[str, float]:
+        """What the monitor says of the model, or of its average."""
+        self.module.eval()
+        average = nullcontext() if self.average is None else self.average.applied()
+        with average, gathered(self.module):
+            return monitor(self.trainee.towers)
+
+    def agree(self, *wishes: bool) -> list[bool]:
+        """What any process wishes, all do: saving takes all of them."""
+        own = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
+        return [bool(wish) for wish in self.accelerator.reduce(own, reduction="sum")]
+
+    def note(self, entry: Entry) -> None:
+        """Keeps an entry, in the folder too: a line of JSON."""
+        self.history.append(entry)
+        if self.folder is not None and self.accelerator.is_main_process:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def batches_from(self, batches: Batches, first: int) -> Generator[Batch, None, None]:
+        """Micro-batches from a number on; of a stream from the place of this process that the checkpoint has."""
+        if not isinstance(batches, StreamBatches) or self.places is None:
+            return batches.starting(first)
+        return batches.starting(first, Place(*self.places[self.accelerator.process_index]))
+
+    def save(self, step: int, batches: Batches) -> None:
+        """The state after `step` steps, once their history is on the disk."""
+        if self.folder is None:
+            return
+        if self.accelerator.is_main_process:
+            sync(self.folder / HISTORY)
+        places = None
+        if isinstance(batches, StreamBatches):
+            from accelerate.utils import gather_object
+
+            places = gather_object([batches.place(step * self.settings.accumulation)])
+        metadata = {
+            "step": step,
+            "places": places,
+            "identity": self.identity,
+            "scale": self.precision.scaler.state_dict(),
+        }
+        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, average=self.average)
+
+    def resume(self) -> int:
+        """The first step to do."""
+        if self.folder is None:
+            return 0
+        stored, step = read_metadata(self.folder / STATE), 0
+        if stored is not None:
+            there, here = stored["identity"], self.identity
+            names = sorted(name for name in there | here if there.get(name) != here.get(name))
+            if names:
+                differ = ", ".join(f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
+                raise InvalidInputError(
+                    f"{self.folder}: holds a run with other settings: {differ}. Choose another folder, or delete it "
+                    "to begin anew"
+                )
+            load_state(self.folder / STATE, self.module, self.optimizer, average=self.average)
+            step = int(stored["step"])
+            self.places = stored.get("places")
+            if stored.get("scale"):
+                self.precision.scaler.load_state_dict(stored["scale"])
+        history = self.folder / HISTORY
+        self.history = read_history(history, step)
+        if self.accelerator.is_main_process and history.exists():  # without the steps that will be done again
+            write_atomically(history, "".join(json.dumps(entry) + "\n" for entry in self.history))
+        return step
 
 
-def _update(run: _Run, step: int, micro: Sequence[Batch]) -> float:
-    """One update of the weights from micro-batches; returns their mean loss."""
-    settings = run.settings
-    run.trainee.train()
-    keep_frozen_still(run.bare)
-    run.bare.objective.at(step, run.steps)
-    rate = cosine_rate(step, run.steps, peak=settings.lr, warmup=settings.warmup, end=settings.lr_end)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    loss = _gradients(run, step, micro)
-    norm = nn.utils.clip_grad_norm_(run.parameters, settings.clip_norm or math.inf)  # accelerate's needs their order
-    value = _checked(run, step, loss, norm)  # before the step, which would carry it into every weight
-    run.optimizer.step()
-    run.optimizer.zero_grad()
-    if run.average is not None:
-        run.average.update(step)
-    return value
-
-
-def _gradients(run: _Run, step: int, micro: Sequence[Batch]) -> Tensor:
-    """Leaves the gradient of the step, sharp where asked, and returns the mean loss."""
-
-    def backward() -> Tensor:
-        return _backward(run, step, micro)
-
-    if run.sharpness is None:
-        return backward()
-    return run.sharpness.gradients(run.trainee, run.parameters, backward)
-
-
-def _backward(run: _Run, step: int, micro: Sequence[Batch]) -> Tensor:
-    """Adds the gradient of the mean loss of the micro-batches; processes exchange theirs with the last one."""
-    device = run.accelerator.device
-    total = torch.zeros((), device=device)
-    for number, batch in enumerate(micro):
-        _seed(run, step, number)
-        last = number == len(micro) - 1
-        with _together(run, last):
-            with _autocast(run):
-                loss = run.trainee(batch.to(device, non_blocking=True)) / len(micro)
-            run.accelerator.backward(loss)
-        total += loss.detach()
-    return total
-
-
-def _together(run: _Run, last: bool) -> AbstractContextManager[Any]:
-    return nullcontext() if last else run.accelerator.no_sync(run.trainee)
-
-
-def _autocast(run: _Run) -> AbstractContextManager[Any]:
-    """Not accelerate's, which keeps one precision for all runs of a process."""
-    return torch.autocast(run.accelerator.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16")
-
-
-def _seed(run: _Run, step: int, number: int) -> None:
-    """Dropout and mixing draw from the global generators, which therefore follow from where the run is."""
-    place = (run.settings.seed * 1_000_003 + step) * 1009 + number
-    torch.manual_seed((place * 65_537 + run.accelerator.process_index) % 2**63)
-
-
-def _checked(run: _Run, step: int, loss: Tensor, norm: Tensor) -> float:
-    """The loss over all processes."""
-    value, length = float(run.accelerator.reduce(loss, reduction="mean")), float(whole(norm))
-    if not (math.isfinite(value) and math.isfinite(length)):
-        raise DivergedError(
-            f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr, raise temperature (rince "
-            "grows like e^(q / t)), or warm q up with q_start, in a new folder; the last checkpoint is kept"
-        )
-    return value
-
-
-def _entry(run: _Run, step: int, loss: float, begun: float) -> Entry:
-    return {
-        "step": step,
-        "loss": loss,
-        "lr": float(run.optimizer.param_groups[0]["lr"]),
-        "temperature": run.bare.objective.temperature,
-        "seconds": time.monotonic() - begun,
-    }
-
-
-def _is_due(step: int, run: _Run) -> bool:
-    every = run.settings.eval_every or max(1, run.steps // 10)
-    return (step + 1) % every == 0 or step + 1 == run.steps
-
-
-def _scores(run: _Run, monitor: Monitor) -> dict[str, float]:
-    run.trainee.eval()
-    average = nullcontext() if run.average is None else run.average.applied()
-    with average, gathered(run.trainee):
-        return monitor(run.bare.towers)
-
-
-def _agreed(run: _Run, *wishes: bool) -> list[bool]:
-    """What any process wishes, all do: saving takes all of them."""
-    own = torch.tensor(wishes, dtype=torch.float32, device=run.accelerator.device)
-    return [bool(wish) for wish in run.accelerator.reduce(own, reduction="sum")]
-
-
-def _save(run: _Run, folder: Path, identity: dict[str, Any], step: int) -> None:
-    metadata = {"step": step, "steps": run.steps, "identity": identity, "history": run.history}
-    save_state(folder / STATE, run.trainee, run.optimizer, metadata=metadata, average=run.average)
-
-
-def _resume(run: _Run, folder: Path | None, identity: dict[str, Any]) -> int:
-    """The first step to do."""
-    found = None if folder is None else read_metadata(folder / STATE)
-    if found is None:
-        return 0
-    _refuse_another(found, {"steps": run.steps, "identity": identity}, folder)
-    assert folder is not None
-    load_state(folder / STATE, run.trainee, run.optimizer, average=run.average)
-    run.history = found["history"]
-    return int(found["step"])
-
-
-def _refuse_another(found: dict[str, Any], wanted: dict[str, Any], folder: Path | None) -> None:
-    there, here = ({**run["identity"], "steps": run["steps"]} for run in (found, wanted))  # what epochs came to
-    names = sorted(name for name in there | here if there.get(name) != here.get(name))
-    if names:
-        said = ", ".join(f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
-        raise InvalidInputError(
-            f"{folder}: holds a run with other settings: {said}. Choose another folder, or delete it to begin anew"
-        )
-
-
-def _finish(run: _Run) -> None:
-    """Averaged weights stay in the model."""
-    run.trainee.eval()
-    if run.average is not None:
-        run.average.copy_to_live()
+def read_history(path: Path, steps: int) -> list[Entry]:
+    """The entries of steps 0 .. steps - 1; what cannot be read is left out, with a warning."""
+    entries = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+            if 0 <= entry["step"] < steps:
+                entries[entry["step"]] = entry
+        except (ValueError, KeyError, TypeError):
+            continue
+    if len(entries) < steps:
+        warn(f"{path}: has {len(entries)} of the {steps} steps that the state beside it has behind it; the run goes on")
+    return [entries[step] for step in sorted(entries)]

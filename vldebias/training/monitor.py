@@ -2,112 +2,188 @@
 
 from __future__ import annotations
 
-import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from vldebias.data.images import ImageData
-from vldebias.data.labels import cross
-from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.hosts.text import reading
-from vldebias.templates import check_slots, fill
-from vldebias.training.features import image_features, text_features
-from vldebias.training.held_out import HeldOut, summary
-from vldebias.training.pixels import Placed, Prepare, pixel_batches
+from vldebias.data.dataset import ImageData
+from vldebias.errors import InvalidInputError, warn
+from vldebias.hosts.seam import reading
+from vldebias.metrics.rankings import first_hits
+from vldebias.metrics.skew import max_skew
+from vldebias.prompts import check_slots, fill
+from vldebias.training.scores import Placed, Prepare, image_features, pixel_batches, text_features
 
 if TYPE_CHECKING:
+    from vldebias.edit import Edit
     from vldebias.hosts.towers import Towers
 
 __all__ = ["Monitor", "TensorMonitor"]
 
+KS = (1, 5, 10)
 
-class _Scores(ABC):
-    """The measurements, whatever the images come from.
+
+class TensorMonitor:
+    """Scores of held-out images that are in memory as the image tower reads them.
 
     Called with towers it gives, of the model as it is then (in eval mode, without gradients, modes put back):
 
-    - `zero_shot_accuracy`: the image is nearest to the texts of its class; `zero_shot_worst_class` and
-      `zero_shot_worst_group`: the lowest accuracy of a class (group) that occurs;
+    - `zero_shot_accuracy`: the image is nearest to the texts of its class; `zero_shot_worst_class`: the lowest accuracy
+      of a class that occurs;
     - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the mean over images of whether a right
       answer is among the first k. A caption that several images share stands once among the texts, and any of its
       images is a right answer for it;
-    - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at temperature 1).
+    - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at temperature 1);
+    - `zero_shot_worst_group`: the lowest accuracy of a class within a group, where groups are known;
+    - `max_skew@k`: the mean over `queries` of the MaxSkew of the k = m / 10 nearest of the m images with a known group
+      (at most 100) against the shares of the groups among all m; 0 is as mixed as the gallery.
 
     Figures are NaN where features are not finite.
-    """
-
-    def __init__(self, held_out: HeldOut, batch_size: int) -> None:
-        if batch_size < 1:
-            raise InvalidInputError(f"batch_size: expected at least 1, got {batch_size}")
-        self.held_out = held_out
-        self.batch_size = batch_size
-
-    def __call__(self, towers: Towers) -> dict[str, float]:
-        """The figures by their names."""
-        return summary(self.held_out, self.rows(towers))
-
-    def rows(self, towers: Towers) -> dict[str, Tensor]:
-        """What each image scores, name -> (n,) float32: 0 or 1, or a cosine; what an interval is drawn from.
-
-        NaN where there is no label, no caption, or no image that can be read. See `HeldOut.rows`.
-        """
-        embed = partial(text_features, towers, batch_size=self.batch_size)
-        with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
-            places, features = self.features(towers)
-            return self.held_out.rows(features, places, embed)
-
-    def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
-        """Places (m,) and unit features (m, d) of the images that can be read."""
-        found = [(places, image_features(towers, images)) for places, images in self._images(towers)]
-        return torch.cat([places for places, _ in found]), torch.cat([features for _, features in found])
-
-    @abstractmethod
-    def _images(self, towers: Towers) -> Iterator[Placed]:
-        """Batches of the images that can be read, always the same and in their order."""
-
-
-class TensorMonitor(_Scores):
-    """Scores of images that are in memory as the image tower reads them: for small worlds and experiments.
 
     Args:
         images: (n, 3, h, w).
-        captions: n texts, for retrieval and positive scores; or none.
+        captions: n texts, "" where an image has none, for retrieval and positive scores; or none at all.
         labels: (n,) integers, -1 where unknown, for zero-shot accuracy; or None.
         class_texts: for each class its text, or several whose features are averaged.
-        groups: (n,) integers, -1 where unknown, such as class x background, for the worst group.
-        batch_size: images, or texts, that go through a tower at once.
+        groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown; or None.
+        queries: texts that say nothing of it.
 
     Raises:
-        InvalidInputError: see `HeldOut`.
+        InvalidInputError: nothing to ask, columns of other lengths, labels without texts or of no class, groups
+            without a known one.
     """
+
+    batch_size = 256  # images, or texts, that go through a tower at once
 
     def __init__(
         self,
-        images: Tensor,
+        images: Tensor | None,
         *,
         captions: Sequence[str] = (),
         labels: Tensor | None = None,
         class_texts: Sequence[str | Sequence[str]] = (),
         groups: Tensor | None = None,
-        batch_size: int = 256,
+        queries: Sequence[str] = (),
     ) -> None:
-        texts = tuple((text,) if isinstance(text, str) else tuple(text) for text in class_texts)
-        super().__init__(HeldOut(len(images), tuple(captions), labels, texts, groups), batch_size)
-        self.images = images
+        columns = {"images": images, "captions": captions or None, "labels": labels, "groups": groups}
+        lengths = {name: len(column) for name, column in columns.items() if column is not None}
+        n = next(iter(lengths.values()), 0)
+        if set(lengths.values()) - {n}:
+            raise InvalidInputError(f"held-out data: expected {n} rows in every column, got {lengths}")
+        self.n, self.images, self.captions, self.labels = n, images, tuple(captions), labels
+        self.groups, self.queries = None if groups is None else groups.cpu(), tuple(queries)
+        if self.groups is not None and not bool((self.groups >= 0).any()):
+            raise InvalidInputError("held-out data: no image has a known group; leave groups out")
+        self.class_texts = tuple((text,) if isinstance(text, str) else tuple(text) for text in class_texts)
+        if not n or (labels is None and not any(caption.strip() for caption in self.captions)):
+            raise InvalidInputError(
+                f"held-out data: {n} images without captions and without labels leave nothing to measure; "
+                "give captions, or labels with class_texts"
+            )
+        if (labels is None) != (not self.class_texts) or not all(self.class_texts):
+            raise InvalidInputError("held-out data: labels and class_texts go together, with a text for every class")
+        if labels is None:
+            return
+        low, high = int(labels.min()), int(labels.max())
+        if high < 0:
+            raise InvalidInputError("held-out data: no image has a known label; leave labels out to measure retrieval")
+        if low < -1 or high >= len(self.class_texts):
+            raise InvalidInputError(
+                f"held-out data: expected labels -1 (unknown) .. {len(self.class_texts) - 1}, got {low} .. {high}"
+            )
 
-    def _images(self, towers: Towers) -> Iterator[Placed]:
-        places = torch.arange(len(self.images))
-        yield from zip(places.split(self.batch_size), self.images.split(self.batch_size), strict=True)
+    def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
+        """The mean of every score over the images that have it, the lowest accuracies, and the skew.
+
+        edit: applied to the texts, such as the projection that was fitted for this model.
+        """
+        rows, skew = self._measure(towers, edit)
+        figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
+        if self.labels is not None:
+            correct, labels = rows["zero_shot_accuracy"].double(), self.labels.cpu()
+            figures["zero_shot_worst_class"] = _lowest(correct, labels)
+            if self.groups is not None:
+                joint = labels * (int(self.groups.max()) + 1) + self.groups
+                figures["zero_shot_worst_group"] = _lowest(correct, joint.where((labels >= 0) & (self.groups >= 0), -1))
+        return figures | skew
+
+    def rows(self, towers: Towers) -> dict[str, Tensor]:
+        """What each image scores, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
+
+        NaN where there is no label, no caption, or no image that can be read. Retrieval is among the rows with a
+        caption. All is NaN where one feature is not finite: a comparison with NaN would count as a hit.
+        """
+        return self._measure(towers, None)[0]
+
+    def _measure(self, towers: Towers, edit: Edit | None) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """What each image scores, and the skew of the queries."""
+
+        def embedded(texts: Sequence[str]) -> Tensor:
+            features = text_features(towers, texts, self.batch_size)
+            return features if edit is None else normalize(edit(features), dim=-1)
+
+        with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
+            places, images = self.features(towers)
+            scores: dict[str, Tensor] = {}
+            features = [images]
+            if self.labels is not None:
+                means = embedded([t for texts in self.class_texts for t in texts])
+                parts = means.split([len(texts) for texts in self.class_texts])
+                classes = normalize(torch.stack([part.mean(dim=0) for part in parts]), dim=-1)
+                labels = self.labels[places].to(images.device)
+                right = ((images @ classes.T).argmax(dim=1) == labels).float()
+                scores["zero_shot_accuracy"] = self._spread(torch.where(labels >= 0, right, torch.nan), places)
+                features.append(classes)
+            captioned = [i for i, place in enumerate(places.tolist()) if self.captions and self.captions[place].strip()]
+            if captioned:
+                where = places[captioned]
+                captions = [self.captions[place] for place in where.tolist()]
+                distinct = {caption: code for code, caption in enumerate(dict.fromkeys(captions))}
+                texts = embedded(list(distinct))
+                codes = torch.tensor([distinct[caption] for caption in captions], device=images.device)
+                values = _retrieval(images[captioned], texts, codes)
+                scores |= {name: self._spread(value, where) for name, value in values.items()}
+                features.append(texts)
+            if not all(bool(each.isfinite().all()) for each in features):
+                scores = {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+            skew = (
+                self._skew(images, places, embedded(self.queries)) if self.groups is not None and self.queries else {}
+            )
+            return scores, skew
+
+    def _skew(self, images: Tensor, places: Tensor, queries: Tensor) -> dict[str, float]:
+        assert self.groups is not None
+        groups = self.groups[places]
+        known = groups >= 0
+        similar = (queries @ images[known.to(images.device)].T).cpu()
+        k = max(1, min(100, similar.shape[1] // 10))
+        finite = bool(similar.isfinite().all())
+        skews = [max_skew(row, groups[known], k, prior="dataset") for row in similar] if finite else [np.nan]
+        return {f"max_skew@{k}": float(np.mean(skews))}
+
+    def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
+        """Places (m,) and unit features (m, d) of the images that can be read."""
+        parts = [(places, image_features(towers, images)) for places, images in self._batches(towers)]
+        return torch.cat([places for places, _ in parts]), torch.cat([features for _, features in parts])
+
+    def _batches(self, towers: Towers) -> Iterator[Placed]:
+        """Batches of the images that can be read, always the same and in their order."""
+        assert self.images is not None
+        yield from zip(torch.arange(self.n).split(self.batch_size), self.images.split(self.batch_size), strict=True)
+
+    def _spread(self, values: Tensor, places: Tensor) -> Tensor:
+        """(n,) with NaN where there is no value."""
+        spread = torch.full((self.n,), torch.nan)
+        spread[places] = values.cpu()
+        return spread
 
 
-class Monitor(_Scores):
-    """Scores of held-out images that are read from where they are.
+class Monitor(TensorMonitor):
+    """The same scores of held-out images that are read from where they are.
 
     Pixels are prepared once and kept where they need at most `keep_bytes`, else read again each time. They are rounded
     to half precision in both cases, so that this choice changes no figure. Images that cannot be read are left out,
@@ -116,42 +192,50 @@ class Monitor(_Scores):
     Args:
         data: its captions, where it has any, are for retrieval and positive scores.
         label: column of the classes, for zero-shot accuracy; or None.
-        class_texts: for each class, in the order of the column's names, its text, or several whose features are
-            averaged. Default: `templates` filled with the names, "_" read as a space.
-        templates: each with {} for the name; "a" before it becomes "an" where it has to.
-        spurious: column that makes groups together with `label`, for the worst group.
-        batch_size: images, or texts, that go through a tower at once.
+        template: the text of a class, with {} for its name, whose "_" is read as a space; "a" before it becomes "an"
+            where it has to.
+        group: column of the attribute that should not decide; or None.
+        queries: texts whose nearest images should be as mixed in it as all are.
         workers: threads that read and prepare images ahead of the model.
-        limit: at most so many images, drawn at random with `seed`. Recall falls with the number of candidates, so
-            compare figures of one limit alone.
-        keep_bytes: memory for prepared images (2 bytes per value).
+        limit: at most so many images, drawn at random. Recall falls with the number of candidates, so compare figures
+            of one limit alone.
 
     Raises:
-        InvalidInputError: an unknown column, or see `HeldOut`; when called: no image can be read.
+        InvalidInputError: an unknown column, or see `TensorMonitor`; when called: no image can be read.
         PromptSetError: a template without {}.
     """
+
+    batch_size = 64
+    keep_bytes = 1 << 30  # for prepared images, 2 bytes per value
 
     def __init__(
         self,
         data: ImageData,
         label: str | None = None,
         *,
-        class_texts: Sequence[str | Sequence[str]] = (),
-        templates: Sequence[str] = ("a photo of a {}.",),
-        spurious: str | None = None,
-        batch_size: int = 64,
+        template: str = "a photo of a {}.",
+        group: str | None = None,
+        queries: Sequence[str] = (),
         workers: int = 4,
         limit: int | None = None,
-        seed: int = 0,
-        keep_bytes: int = 1 << 30,
     ) -> None:
-        self.data = _some(data, limit, seed)
-        super().__init__(_held_out(self.data, label, class_texts, templates, spurious), batch_size)
-        self.workers, self.keep_bytes = workers, keep_bytes
+        if limit is not None and limit < len(data):  # in the order of the data
+            data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
+        self.data, self.workers = data, workers
         self.skipped: dict[str, str] = {}
         self._kept: tuple[Prepare, list[Placed]] | None = None
+        labels = None if label is None else data.column(label)
+        asked: dict[str, Any] = {"captions": data.captions, "queries": queries}
+        if group is not None:
+            asked["groups"] = torch.from_numpy(data.column(group).codes)
+        if labels is None:
+            super().__init__(None, **asked)
+            return
+        check_slots("templates", template, required=("",))
+        texts = [fill(template, **{"": name.replace("_", " ")}) for name in labels.names]
+        super().__init__(None, labels=torch.from_numpy(labels.codes), class_texts=texts, **asked)
 
-    def _images(self, towers: Towers) -> Iterator[Placed]:
+    def _batches(self, towers: Towers) -> Iterator[Placed]:
         if self._kept is not None and self._kept[0] is towers.prepare:
             yield from self._kept[1]
             return
@@ -174,49 +258,32 @@ class Monitor(_Scores):
             workers=self.workers,
             skipped=skipped,
         )
-        self._tell({self.data.ids[row]: reason for row, reason in skipped.items()})
-
-    def _tell(self, skipped: dict[str, str]) -> None:
-        told = f"{self.data.name} {self.data.split}: {len(skipped)} of {len(self.data)} held-out images"
-        if len(skipped) == len(self.data):
-            raise InvalidInputError(f"{told} cannot be read {list(skipped.items())[:1]}; expected at least one")
-        if set(skipped) - set(self.skipped):
-            example = next(iter(skipped.items()))
-            warnings.warn(f"{told} cannot be read and are left out, such as {example}", VldebiasWarning, stacklevel=2)
-        self.skipped = skipped
+        reasons = {self.data.ids[row]: reason for row, reason in skipped.items()}
+        counted = f"{self.data.name} {self.data.split}: {len(reasons)} of {len(self.data)} held-out images"
+        if len(reasons) == len(self.data):
+            raise InvalidInputError(f"{counted} cannot be read {list(reasons.items())[:1]}; expected at least one")
+        if set(reasons) - set(self.skipped):
+            example = next(iter(reasons.items()))
+            warn(f"{counted} cannot be read and are left out, such as {example}")
+        self.skipped = reasons
 
 
-def _some(data: ImageData, limit: int | None, seed: int) -> ImageData:
-    """`limit` rows at random, in the order of the data."""
-    if limit is not None and limit < 1:
-        raise InvalidInputError(f"limit: expected at least 1 image, got {limit}")
-    if limit is None or limit >= len(data):
-        return data
-    return data[np.sort(np.random.default_rng(seed).permutation(len(data))[:limit])]
+def _lowest(correct: Tensor, cells: Tensor) -> float:
+    """The lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where a row is in none."""
+    means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
+    return float(np.nanmin(means)) if correct.isfinite().any() else float("nan")
 
 
-def _held_out(
-    data: ImageData,
-    label: str | None,
-    class_texts: Sequence[str | Sequence[str]],
-    templates: Sequence[str],
-    spurious: str | None,
-) -> HeldOut:
-    if label is None:
-        if class_texts or spurious is not None:
-            raise InvalidInputError("class_texts and spurious go with a label column; name it with label=")
-        return HeldOut(len(data), data.captions)
-    labels = data.column(label)
-    texts = [(t,) if isinstance(t, str) else tuple(t) for t in class_texts] or _from_names(labels.names, templates)
-    if len(texts) != len(labels.names):
-        raise InvalidInputError(
-            f"class_texts: expected one for each of {list(labels.names)} in column {label!r}, got {len(texts)}"
-        )
-    groups = torch.from_numpy(cross(labels, data.column(spurious)).codes) if spurious is not None else None
-    return HeldOut(len(data), data.captions, torch.from_numpy(labels.codes), tuple(texts), groups)
+def _retrieval(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, Tensor]:
+    """Scores (m,) of images whose captions are `codes` (m,) of the distinct `texts` (t, d).
 
-
-def _from_names(names: Sequence[str], templates: Sequence[str]) -> list[tuple[str, ...]]:
-    for template in templates:
-        check_slots("templates", template, required=("",))
-    return [tuple(fill(template, **{"": name.replace("_", " ")}) for template in templates) for name in names]
+    Each distinct caption stands once among the texts; all images that have it are right for it.
+    """
+    of_text = torch.arange(len(texts), device=codes.device)
+    to_text = first_hits(images, texts, codes, of_text)
+    to_image = first_hits(texts, images, of_text, codes)[codes]
+    scores = {"positive_score": (images * texts[codes]).sum(dim=1)}
+    for k in KS:
+        scores[f"recall@{k} image->text"] = (to_text < k).float()
+        scores[f"recall@{k} text->image"] = (to_image < k).float()
+    return scores

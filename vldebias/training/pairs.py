@@ -1,22 +1,37 @@
-"""Pairs of an image and a caption, at random: what a data set says, or what noise made of it."""
+"""Pairs of an image and a caption: opened as the settings say, and for experiments made wrong at a known rate."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vldebias.data.images import ImageData
-from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.noise import class_noise, mixture_noise, related_classes
+from vldebias.data.dataset import ImageData, ImageStream, Labels
+from vldebias.errors import InvalidInputError, warn
+from vldebias.training.sampling import numpy_generator
+from vldebias.training.settings import WORLDS, TrainSettings
 
-__all__ = ["PairSource", "Pairs", "caption_of"]
+__all__ = [
+    "Noise",
+    "PairSource",
+    "Pairs",
+    "caption_of",
+    "check_rate",
+    "class_noise",
+    "make_pairs",
+    "mixture_noise",
+    "open_images",
+    "said_wrong",
+]
+
+_SPLIT = "split"  # the column of a table that names splits
+_WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +45,7 @@ class PairSource:
         read: index -> RGB image; OSError where it cannot be read.
         labels: classes of the rows.
         template: what captions were made of, see `of`.
-        left_out: rows of the data set without a caption, which are not among these.
+        path: index -> where the image lies, "" where it is no file of its own; or None.
     """
 
     name: str
@@ -39,7 +54,7 @@ class PairSource:
     read: Callable[[int], Image.Image]
     labels: Labels | None = None
     template: str | None = None
-    left_out: int = 0
+    path: Callable[[int], str] | None = None
 
     @classmethod
     def of(
@@ -63,34 +78,34 @@ class PairSource:
         """
         labels = None if label is None else data.column(label)
         if not with_captions:
-            return cls(data.name, data.ids, (), data.read, labels)
-        captions = _captions(data, labels, caption_template)
+            return cls(data.name, data.ids, (), data.read, labels, path=data.path)
+        if caption_template is None:
+            captions = data.captions
+        elif labels is None:
+            raise InvalidInputError(f"{data.name}: caption_template needs label, the column of classes to name")
+        else:
+            captions = _from_labels(labels, caption_template)
+        if not captions:
+            raise InvalidInputError(
+                f"{data.name}: has no captions. Name their column when the data is opened (caption=...), or make them "
+                "from a label with label=... and caption_template='a photo of a {}'"
+            )
         has = np.array([bool(caption.strip()) for caption in captions])
         if not has.any():
             raise InvalidInputError(f"{data.name}: not one of {len(data)} rows has a caption")
         if not has.all():
-            warnings.warn(
+            warn(
                 f"{data.name}: {(~has).sum()} of {len(data)} rows have no caption and are left out, such as "
-                f"{', '.join(np.array(data.ids)[~has][:3])}",
-                VldebiasWarning,
-                stacklevel=2,
+                f"{', '.join(np.array(data.ids)[~has][:3])}"
             )
             data, labels = data[has], None if labels is None else labels[has]
             captions = tuple(caption for caption, there in zip(captions, has, strict=True) if there)
-        return cls(data.name, data.ids, captions, data.read, labels, caption_template, int((~has).sum()))
+        return cls(data.name, data.ids, captions, data.read, labels, caption_template, data.path)
 
     @property
     def items(self) -> int:
         """Number of pairs."""
         return len(self.ids)
-
-    def caption(self, index: int) -> str:
-        """The caption of a row."""
-        return self.captions[index]
-
-    def image(self, index: int) -> Image.Image:
-        """The RGB image of a row; OSError where it cannot be read."""
-        return self.read(index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +123,11 @@ class Pairs(PairSource):
     @classmethod
     def clean(cls, source: PairSource) -> Pairs:
         """Pairs as the source has them; none is wrong as far as is known."""
-        return _pairs(source)
+        return cls._changed(source)
 
     @classmethod
     def with_mixture_noise(cls, source: PairSource, eta: float, seed: int) -> Pairs:
-        """A share eta of the captions is drawn from all captions; see `vldebias.training.noise.mixture_noise`.
+        """A share eta of the captions is drawn from all captions; see `mixture_noise`.
 
         Raises:
             InvalidInputError: eta outside [0, 1], no captions.
@@ -120,15 +135,11 @@ class Pairs(PairSource):
         if not source.captions:
             raise InvalidInputError(f"{source.name}: mixture noise needs captions; crop or class noise do without")
         noise = mixture_noise(source.items, eta, seed, source.captions)
-        return _pairs(source, captions=noise.applied(source.captions))
+        return cls._changed(source, captions=noise.applied(source.captions))
 
     @classmethod
-    def with_class_noise(
-        cls, source: PairSource, eta: float, seed: int, *, related: Mapping[str, str] | None = None
-    ) -> Pairs:
-        """Labels flip to the related class with probability eta / 2, and captions made from them with them.
-
-        related: class -> class it is taken for; by default the next one. See `vldebias.training.noise`.
+    def with_class_noise(cls, source: PairSource, eta: float, seed: int) -> Pairs:
+        """Labels flip to the next class with probability eta / 2, and captions made from them with them.
 
         Raises:
             InvalidInputError: no labels; captions that were not made from the labels; eta outside [0, 1].
@@ -143,26 +154,22 @@ class Pairs(PairSource):
         if isinstance(source, Pairs) and source.wrong.any():
             raise InvalidInputError(f"{source.name}: has noise already; class noise comes before any other")
         names = source.labels.names
-        labels = Labels(class_noise(source.labels.codes, eta, related_classes(names, related), seed), names)
-        if source.template is None:
-            return _pairs(source, labels=labels)
-        return _pairs(source, labels=labels, captions=_from_labels(labels, source.template))
+        labels = Labels(class_noise(source.labels.codes, eta, len(names), seed), names)
+        captions = source.captions if source.template is None else _from_labels(labels, source.template)
+        return cls._changed(source, labels=labels, captions=captions)
 
-
-def _pairs(source: PairSource, **changed: Any) -> Pairs:
-    """The source with changed attributes, compared with what it was before any noise."""
-    own = source.own if isinstance(source, Pairs) else source
-    values = {part.name: getattr(source, part.name) for part in fields(PairSource)} | changed
-    return Pairs(**values, wrong=_differ(values["captions"], values["labels"], own), own=own)
-
-
-def _differ(captions: tuple[str, ...], labels: Labels | None, own: PairSource) -> NDArray[np.bool_]:
-    """(n,) rows whose caption, or whose label where there are no captions, is not the own one."""
-    if captions:
-        return np.array([here != there for here, there in zip(captions, own.captions, strict=True)])
-    if labels is None or own.labels is None:
-        return np.zeros(own.items, dtype=bool)
-    return labels.codes != own.labels.codes
+    @classmethod
+    def _changed(cls, source: PairSource, **changed: Any) -> Pairs:
+        """The source with changed attributes, compared with what it was before any noise."""
+        own = source.own if isinstance(source, Pairs) else source
+        values = {part.name: getattr(source, part.name) for part in fields(PairSource)} | changed
+        captions, labels = values["captions"], values["labels"]
+        wrong = np.zeros(own.items, dtype=bool)
+        if captions:
+            wrong = np.array([here != there for here, there in zip(captions, own.captions, strict=True)])
+        elif labels is not None and own.labels is not None:
+            wrong = labels.codes != own.labels.codes
+        return cls(**values, wrong=wrong, own=own)
 
 
 def caption_of(template: str, name: str) -> str:
@@ -176,20 +183,174 @@ def caption_of(template: str, name: str) -> str:
     return template.replace("{}", name)
 
 
-def _captions(data: ImageData, labels: Labels | None, template: str | None) -> tuple[str, ...]:
-    if template is not None:
-        if labels is None:
-            raise InvalidInputError(f"{data.name}: caption_template needs label, the column of classes to name")
-        return _from_labels(labels, template)
-    if not data.captions:
-        raise InvalidInputError(
-            f"{data.name}: has no captions. Name their column when the data is opened (caption=...), or make them from "
-            "a label with label=... and caption_template='a photo of a {}'"
-        )
-    return data.captions
-
-
 def _from_labels(labels: Labels, template: str) -> tuple[str, ...]:
     """One caption per row, "" where the label is unknown."""
     texts = [*(caption_of(template, name) for name in labels.names), ""]
     return tuple(texts[code] for code in labels.codes)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """What was done to the captions of n rows.
+
+    source: (n,) int64, the row that each row's caption is taken from.
+    wrong: (n,) bool, rows whose caption is not their own. Two rows that say the same have the same caption, so where
+        the texts are known a row is wrong only if its text changed.
+    """
+
+    source: NDArray[np.int64]
+    wrong: NDArray[np.bool_]
+
+    def applied(self, captions: Sequence[str]) -> tuple[str, ...]:
+        """The captions after the noise."""
+        if len(captions) != len(self.source):
+            raise InvalidInputError(f"expected {len(self.source)} captions, got {len(captions)}")
+        return tuple(captions[i] for i in self.source)
+
+
+def mixture_noise(n: int, eta: float, seed: int, captions: Sequence[str] | None = None) -> Noise:
+    """Pairs drawn from (1 - eta) P_XV + eta P_X P_V: the mixture noise of Chuang's thesis, section 6.2.2.
+
+    With probability eta a row's caption is replaced by that of a row drawn uniformly from all n, itself included, so
+    the captions that are drawn follow their empirical distribution and both marginals stay what they were. A row that
+    draws its own text is not wrong: the expected share of wrong rows is eta (1 - sum of squared shares of the texts).
+
+    Args:
+        n: rows.
+        eta: noise rate in [0, 1].
+        seed: the same seed gives the same noise; with a larger eta the rows that were replaced still are, by the same.
+        captions: n texts, to say which rows are wrong; without them a row is wrong where it drew another row.
+
+    Raises:
+        InvalidInputError: eta outside [0, 1], captions of another number.
+    """
+    check_rate(eta)
+    if captions is not None and len(captions) != n:
+        raise InvalidInputError(f"expected {n} captions, got {len(captions)}")
+    generator = numpy_generator("mixture noise", seed)
+    text = np.arange(n)
+    replaced, drawn = generator.random(n) < eta, generator.integers(max(n, 1), size=n)
+    source = np.where(replaced, drawn, text)
+    if captions is not None:
+        code = {caption: number for number, caption in enumerate(dict.fromkeys(captions))}
+        text = np.fromiter((code[caption] for caption in captions), np.int64, n)
+    return Noise(source, text[source] != text)
+
+
+def class_noise(labels: ArrayLike, eta: float, classes: int, seed: int) -> NDArray[np.int64]:
+    """Labels (n,) flipped to a related class with probability eta / 2: class-dependent noise, thesis section 5.3.1.
+
+    Each class is taken for the next one, and the last for the first; of two classes for each other.
+
+    Args:
+        labels: (n,) codes; -1, unknown, stays.
+        eta: noise rate in [0, 1]; at 1 a class and the next cannot be told apart by their labels.
+        classes: how many there are.
+        seed: the same seed gives the same noise.
+
+    Raises:
+        InvalidInputError: eta outside [0, 1].
+    """
+    check_rate(eta)
+    codes = np.asarray(labels, dtype=np.int64)
+    flipped = (numpy_generator("class noise", seed).random(len(codes)) < eta / 2) & (codes >= 0)
+    return np.where(flipped, (codes + 1) % classes, codes)
+
+
+def check_rate(eta: float) -> None:
+    """Raises InvalidInputError: a noise rate outside [0, 1]."""
+    if not 0 <= eta <= 1:
+        raise InvalidInputError(f"eta: expected a noise rate in [0, 1], got {eta}")
+
+
+_WRONG, _RIGHT = ("1", "true", "yes", "wrong"), ("0", "false", "no", "right")
+
+
+def said_wrong(data: ImageData, pairs: PairSource, column: str) -> NDArray[np.bool_]:
+    """(n,) which pairs a column of their data calls wrong: yes, true or 1 against no, false or 0.
+
+    Raises:
+        InvalidInputError: another value in it, or none.
+    """
+    labels = data.column(column)
+    strange = sorted({name for name in labels.names if name.lower() not in (*_WRONG, *_RIGHT)})
+    if strange or not labels.known.all():
+        raise InvalidInputError(
+            f"{data.name}: column {column!r}: expected yes or no (true, 1; false, 0) in every row, got "
+            f"{', '.join(strange[:3]) or 'rows without a value'}"
+        )
+    said = np.array([name.lower() in _WRONG for name in labels.names])[labels.codes]
+    of = dict(zip(data.ids, said.tolist(), strict=True))
+    return np.array([of[name] for name in pairs.ids])
+
+
+def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
+    """The pairs of the data, with the noise that the settings ask for."""
+    pairs = Pairs.clean(
+        PairSource.of(
+            data,
+            label=settings.label,
+            caption_template=settings.caption_template,
+            with_captions=settings.views == "captions",
+        )
+    )
+    if settings.class_noise:
+        pairs = Pairs.with_class_noise(pairs, settings.class_noise, settings.seed)
+    if settings.caption_noise:
+        pairs = Pairs.with_mixture_noise(pairs, settings.caption_noise, settings.seed)
+    return pairs
+
+
+def open_images(
+    settings: TrainSettings, *, held_out: bool = False, also: Sequence[str] = ()
+) -> ImageData | ImageStream:
+    """The data to learn from, or those to score; with the columns `also` beside the label.
+
+    Raises:
+        InvalidInputError: nothing at that place that can be opened, no such column or split.
+    """
+    from vldebias.data import open_data
+
+    where, split = settings.data, settings.split
+    if held_out:
+        where = settings.val_data or settings.data
+        split = settings.val_split or ("val" if where in WORLDS else "all" if _is_table(where) else "train")
+    if where in WORLDS:
+        from vldebias.miniature.data import open_world
+
+        if split not in _WORLD_SEEDS:
+            raise InvalidInputError(f"{where}: expected split {', '.join(_WORLD_SEEDS)}, got {split!r}")
+        n = settings.val_items if held_out else settings.items
+        return open_world(where, n=n, seed=_WORLD_SEEDS[split], split=split)
+    if split == "train" and _is_one_split(where):
+        split = "all"
+    columns = [settings.label, settings.group if held_out else None, *also]
+    named = list(dict.fromkeys(column for column in columns if column is not None))
+    options: dict[str, Any] = {"labels": named} if named else {}
+    if _is_table(where):
+        if settings.image_root is not None:
+            options["images"] = Path(settings.image_root).expanduser()
+        if split != "all":
+            options["split_column"] = _SPLIT
+        caption = (settings.caption or "caption") if settings.reads_captions else None
+        options |= {"image": settings.image or "image", "caption": caption, "allow_outside": settings.allow_outside}
+        return open_data("manifest", Path(where), split, **options)
+    given = {"image": settings.image, "images": settings.image_root}
+    options |= {name: value for name, value in given.items() if value is not None}
+    if settings.reads_captions:
+        options["caption"] = settings.caption or "auto"
+    return open_data("huggingface", where, split, streaming=settings.streaming and not held_out, **options)
+
+
+def _is_table(where: str) -> bool:
+    return Path(where).suffix in (".csv", ".tsv", ".jsonl")
+
+
+def _is_one_split(where: str) -> bool:
+    """A table without a column that names splits; what `save_to_disk` wrote of a single data set."""
+    if _is_table(where):
+        from vldebias.data.tables import read_table
+
+        return _SPLIT not in read_table(Path(where).expanduser()).column_names
+    state = Path(where) / "state.json"
+    return state.is_file() and json.loads(state.read_text(encoding="utf-8")).get("_split") is None

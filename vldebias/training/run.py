@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from vldebias.data.images import ImageData
-from vldebias.errors import VldebiasWarning
-from vldebias.evaluation.result import versions
-from vldebias.losses.processes import world_size
-from vldebias.training.assembly import make_batches, make_monitor, make_pairs, make_towers, open_training_data
-from vldebias.training.batch import Batches
-from vldebias.training.feature_map import check_map
-from vldebias.training.loop import STATE, Entry, fit
-from vldebias.training.objectives import Objective, build_objective
-from vldebias.training.pairs import Pairs
-from vldebias.training.record import draw_curves, write_history, write_outcome
+from vldebias.api import fit_projections
+from vldebias.data.dataset import ImageData, ImageStream
+from vldebias.errors import InvalidInputError, warn
+from vldebias.files import versions, write_atomically
+from vldebias.loading import load_host
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import load_prompts
+from vldebias.training.augmentation import Augmentation, CropNoise
+from vldebias.training.batches import Batches, MapBatches
+from vldebias.training.feature_map import check_map, feature_map
+from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_history, steps_of
+from vldebias.training.monitor import Monitor
+from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.pairs import Pairs, make_pairs, open_images
+from vldebias.training.report import draw_curves, score_pairs
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
-from vldebias.training.telling import draw_features, tell_pairs
-from vldebias.training.tracking import tracked, tracking_accelerator, write_entry
-from vldebias.training.trainee import Trainee
+from vldebias.training.stream import StreamBatches
+from vldebias.training.tuning import tune
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from vldebias.hosts.towers import Towers
-    from vldebias.training.display import Display
-    from vldebias.training.monitor import Monitor
 
-__all__ = ["steps_done", "train_model"]
+__all__ = ["make_batches", "make_monitor", "make_towers", "steps_done", "train_model"]
 
-SETTINGS, HISTORY, CURVES, OUTCOME, MODEL = "settings.yaml", "history.jsonl", "curves.png", "run.json", "model"
+SETTINGS, CURVES, FEATURES, OUTCOME, MODEL = "settings.yaml", "curves.png", "features.png", "run.json", "model"
+PROJECTION, KEPT = "projection", "models"
 _STEEP = 20.0  # q / t of rince from which on the best pairs of a batch outweigh all others
+_SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 
 
 def train_model(
-    settings: TrainSettings, folder: Path, *, cpu: bool = False, display: Display | None = None
+    settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any] | None:
     """Trains as the settings say and leaves in `folder`:
 
     model/              the model, which every command that takes --model reads
+    models/             with keep_every and keep_best: models of the way there
+    projection/         with debias: the projection of the prompt set, fitted for this model
     settings.yaml       all settings, to be given as --config
-    history.jsonl       loss, learning rate, temperature and scores, a line per step
+    history.jsonl       loss, learning rate, temperature and scores, a line per step, as it goes
     curves.png          the same to look at
     pairs.csv, .png     the score of every pair of the training data, lowest first, and a contact sheet of them
     scores.png          the densities of the scores
@@ -66,202 +72,300 @@ def train_model(
         OSError: the folder cannot be written.
         DivergedError: the loss is no number any more.
     """
-    accelerator = tracking_accelerator(settings, folder, cpu=cpu)
-    job = _prepared(settings, accelerator, folder)
-    display = display if accelerator.is_main_process else None
-    _announce(settings, job, folder, display)
-    before = job.monitor(job.towers) if job.monitor is not None else {}
-    features = _features(settings, job, job.towers)
-    finished = _is_finished(folder)
-    with tracked(accelerator, settings):
-        history = fit(
-            job.trainee,
-            job.batches,
-            settings,
-            accelerator=accelerator,
-            folder=folder,
-            identity={**settings.identity(), **job.identity, "processes": accelerator.num_processes},
-            monitor=job.monitor,
-            on_step=_watch(accelerator, display),
-        )
-        _give_back(job)
-        weights = whole_weights(job.towers.model)  # of all processes, so each must ask, while they are connected
-    if not accelerator.is_main_process:
-        return None
-    towers = _gathered(settings, weights) if accelerator.distributed_type.value == "FSDP" else job.towers
-    files = _write(settings, folder, towers, weights, history)
-    told, wrong = _pairs(towers, job.pairs, folder, settings, display)
-    drawn = _draw_features(settings, job, towers, features, folder)
-    # What a finished run was scored on then may have been other data.
-    after = job.monitor(towers) if finished and job.monitor is not None else history[-1]
+    tracker = find_spec(settings.track) if settings.track is not None else None
+    if settings.track is not None and (tracker is None or tracker.origin is None):  # without: any folder of its name
+        raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
+    accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
+    job = _Job(settings, accelerator, folder, progress if accelerator.is_main_process else SILENT)
+    done, steps = steps_done(folder)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)  # or it cannot be had
+    with job.progress:
+        job.announce(done, steps)
+        before = job.monitor(job.towers) if job.monitor is not None else {}
+        drawn = job.monitor if settings.feature_map is not None else None
+        unmoved = drawn.features(job.towers) if drawn is not None else None
+        history, weights = job.train(done)
+        if not accelerator.is_main_process:
+            return None
+        towers = job.towers
+        if accelerator.distributed_type.value == "FSDP":  # in one piece again
+            towers = make_towers(settings)
+            towers.model.load_state_dict(weights)
+        save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=weights)
+        write_atomically(folder / SETTINGS, settings.as_yaml())
+        draw_curves(folder / CURVES, history)
+        files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY, "curves": CURVES}
+        wrong = None
+        if job.pairs is not None and job.pairs.captions and settings.score_pairs:
+            scored = score_pairs(towers, job.pairs, folder, workers=settings.workers, progress=job.progress)
+            files, wrong = files | scored.files, scored.detected
+        if drawn is not None and unmoved is not None:
+            places, moved = drawn.features(towers)
+            labels = drawn.data.column(settings.label or "")
+            panels = {"before": unmoved[1], "after": moved}
+            codes = labels.codes[places.numpy()]
+            feature_map(panels, codes, labels.names, folder / FEATURES, method=settings.feature_map or "")
+            files["features before and after"] = FEATURES
+        # What a finished run was scored on then may have been other data.
+        after = job.monitor(towers) if done == steps and job.monitor is not None else history[-1]
+        debiased: dict[str, float] = {}
+        if settings.debias is not None:
+            saved = load_host(str(folder / MODEL))
+            edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
+            for role, edit in edits.items():
+                edit.save_pretrained(folder / PROJECTION / role)
+            files["projection"] = PROJECTION
+            debiased = job.monitor(towers, edits["joint"]) if job.monitor is not None else {}
     outcome = {
         "before": before,
         "after": {name: after[name] for name in before},
+        "debiased": debiased,
         "wrong_pairs": wrong,
         "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
         "settings": settings.model_dump(),
         "versions": versions(),
-        "files": {**files, **told, **drawn},
+        "files": files,
     }
-    write_outcome(folder / OUTCOME, outcome)
+    write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
     return outcome
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a run trains, on what, and what it is scored on; of the data, what a checkpoint must agree with."""
-
-    towers: Towers
-    trainee: Trainee
-    batches: Batches
-    pairs: Pairs | None
-    monitor: Monitor | None
-    identity: dict[str, Any]
-
-
-def _prepared(settings: TrainSettings, accelerator: Accelerator, folder: Path) -> _Job:
-    """Everything is opened and checked before the first step."""
-    towers = make_towers(settings)
-    check_savable(towers, name=settings.model)
-    refuse_foreign(folder / MODEL)
-    data = open_training_data(settings)
-    source = make_pairs(data, settings) if isinstance(data, ImageData) else data
-    batches = make_batches(source, settings, towers)
-    objective = build_objective(
-        settings,
-        temperature=towers.temperature,
-        bias=towers.bias,
-        items=batches.items,
-        two_views=settings.views == "two",
-        gather=accelerator.num_processes > 1,
-    )
-    _warn_of_steepness(settings, objective)
-    monitor = make_monitor(settings)
-    if settings.feature_map is not None and monitor is not None:
-        check_map(settings.feature_map, len(monitor.data))
-    towers.model.to(accelerator.device)
-    return _Job(
-        towers=towers,
-        trainee=Trainee(towers, objective, fourier=settings.fourier),
-        batches=batches,
-        pairs=source if isinstance(source, Pairs) else None,
-        monitor=monitor,
-        identity={"rows": batches.items, "content": data.fingerprint},
-    )
-
-
-def _announce(settings: TrainSettings, job: _Job, folder: Path, display: Display | None) -> None:
-    """What is going to happen, in the first process; and the folder is there, or cannot be had."""
-    if display is None and world_size() > 1:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    if display is None:
-        return
-    display.say(f"{settings.model}: {_parameters(job.towers)} parameters learn, from {_size(job.pairs)}")
-    display.say(_scored_on(job.monitor))
-    done, steps = steps_done(folder)
-    if done:
-        display.say(f"all {steps} steps were done before" if done == steps else f"goes on after step {done} of {steps}")
-
-
-def _give_back(job: _Job) -> None:
-    """The temperature, and SigLIP's bias, go back to where the model keeps them."""
-    objective = job.trainee.objective
-    job.towers.set_temperature(objective.temperature)
-    if objective.bias is not None and job.towers.bias is not None:
-        job.towers.set_bias(objective.bias)
-
-
-def _write(
-    settings: TrainSettings, folder: Path, towers: Towers, weights: dict[str, Tensor], history: list[Entry]
-) -> dict[str, str]:
-    """The model and what every step saw; the files by what they are."""
-    save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=weights)
-    (folder / SETTINGS).write_text(settings.as_yaml(), encoding="utf-8")
-    write_history(folder / HISTORY, history)
-    draw_curves(folder / CURVES, history)
-    return {"model": MODEL, "settings": SETTINGS, "history": HISTORY, "curves": CURVES}
-
-
-def _is_finished(folder: Path) -> bool:
-    done, steps = steps_done(folder)
-    return done == steps
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
     """How many steps the checkpoint in the folder of a run has behind it, and of how many; (0, -1) without one."""
-    found = read_metadata(folder / STATE)
-    return (0, -1) if found is None else (int(found["step"]), int(found["steps"]))
+    stored = read_metadata(folder / STATE)
+    return (0, -1) if stored is None else (int(stored["step"]), int(stored["identity"]["steps"]))
 
 
-def _parameters(towers: Towers) -> str:
-    learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
-    return f"{learning:,} of {sum(p.numel() for p in towers.model.parameters()):,}"
+def make_towers(settings: TrainSettings) -> Towers:
+    """The model, with what is to learn requiring gradients.
+
+    Raises:
+        InvalidInputError: the weights cannot be had, or two views and the text tower is all that should learn.
+    """
+    from vldebias.hosts.towers import checkpointing, towers
+
+    if settings.views == "two" and settings.tune == "text":
+        raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
+    loaded = load_host(settings.model, settings.pretrained)
+    made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    if settings.checkpointing:
+        checkpointing(made)
+    if settings.compile:
+        for part in (*made.image_parts, *made.text_parts):
+            if isinstance(part, nn.Module):
+                part.compile()
+    tune(made, settings.tune, lora_rank=settings.lora_rank, lora_alpha=settings.lora_alpha, seed=settings.seed)
+    for part in made.text_parts if settings.views == "two" else ():
+        part.requires_grad_(False)
+    return made
 
 
-def _size(pairs: Pairs | None) -> str:
-    if pairs is None:
-        return "a stream of pairs"
-    wrong = f", {pairs.wrong.mean():.1%} of them made wrong" if pairs.wrong.any() else ""
-    return f"{pairs.items:,} pairs{wrong}"
+def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
+    """Micro-batches of pairs, or of a stream of them.
+
+    Raises:
+        InvalidInputError: noise that a stream cannot have, and what the batches refuse.
+    """
+    augment = Augmentation(
+        towers.size,
+        towers.mean,
+        towers.std,
+        crop=(settings.crop_scale, 1.0),
+        flip=0.5 if settings.flip else 0.0,
+        jitter=settings.jitter,
+        grayscale=settings.grayscale,
+        noise=CropNoise(settings.crop_noise) if settings.crop_noise else None,
+    )
+    options: dict[str, Any] = {
+        "augment": augment,
+        "batch_size": settings.batch_size,
+        "tokenize": towers.tokenize,
+        "two_views": settings.views == "two",
+        "on_error": settings.on_error,
+        "seed": settings.seed,
+        "workers": settings.workers,
+    }
+    if isinstance(data, Pairs):
+        return MapBatches(data, **options)
+    if settings.class_noise:
+        raise InvalidInputError("class_noise: a stream cannot have it; read the data without streaming")
+    return StreamBatches(
+        data,
+        label=settings.label,
+        caption_template=settings.caption_template,
+        noise=settings.caption_noise,
+        buffer=settings.shuffle_buffer,
+        **options,
+    )
 
 
-def _scored_on(monitor: Monitor | None) -> str:
-    if monitor is None:
-        return "no scores during training: name held-out pairs with val_split or val_data"
-    return f"scored on {len(monitor.data):,} held-out images: {monitor.data.name} {monitor.data.split}"
+def make_monitor(settings: TrainSettings) -> Monitor | None:
+    """Scores of the held-out data; None where there are none, or where nothing can be asked of them."""
+    if settings.debias is not None:
+        load_prompts(settings.debias)  # a wrong name shows before the first step, held-out data or not
+    data = open_images(settings, held_out=True) if settings.has_held_out else None
+    if data is None or (isinstance(data, ImageData) and settings.label is None and not data.captions):
+        return None
+    if not isinstance(data, ImageData):
+        raise InvalidInputError(f"val_data: {data.name}: expected data that can be read in any order, got a stream")
+    template = settings.caption_template or "a photo of a {}."
+    return Monitor(
+        data,
+        settings.label,
+        template=template,
+        group=settings.group,
+        queries=load_prompts(settings.debias).classes if settings.debias is not None else (),
+        workers=settings.workers,
+        limit=settings.val_items,
+    )
 
 
-def _warn_of_steepness(settings: TrainSettings, objective: Objective) -> None:
+def warn_of_steepness(settings: TrainSettings, temperature: float) -> None:
     """A pair weighs e^(q s / t): at CLIP's t = .01 and q = .4, a cosine lower by .1 weighs 55 times less."""
-    steep = settings.q / objective.temperature
-    if settings.loss == "rince" and steep > _STEEP:
-        warnings.warn(
-            f"rince at temperature {objective.temperature:.3g} and q {settings.q}: pairs weigh as e^(q s / t), so those"
-            f" that fit best already outweigh the others by up to e^{steep:.0f}; temperature 0.1 spreads the weight",
-            VldebiasWarning,
-            stacklevel=3,
+    if settings.loss == "rince" and settings.q / temperature > _STEEP:
+        warn(
+            f"rince at temperature {temperature:.3g} and q {settings.q}: pairs weigh as e^(q s / t), so those that fit "
+            f"best already outweigh the others by up to e^{settings.q / temperature:.0f}; temperature 0.1 spreads the "
+            "weight"
         )
 
 
-def _watch(accelerator: Accelerator, display: Display | None) -> Callable[[Entry, int], None]:
-    """What happens after every step: the display moves, the tracker is told."""
+class _Job:
+    """What a run trains, on what, and what it is scored on: opened and checked before the first step.
 
-    def on_step(entry: Entry, steps: int) -> None:
-        if display is not None:
-            display.step(entry, steps)
-        write_entry(accelerator, entry)
+    identity: what a checkpoint must agree with, of settings, data and processes.
+    """
 
-    return on_step
+    def __init__(self, settings: TrainSettings, accelerator: Accelerator, folder: Path, progress: Progress) -> None:
+        self.settings, self.accelerator, self.folder, self.progress = settings, accelerator, folder, progress
+        self.towers = make_towers(settings)
+        check_savable(self.towers, name=settings.model)
+        refuse_foreign(folder / MODEL)
+        data = open_images(settings)
+        source = make_pairs(data, settings) if isinstance(data, ImageData) else data
+        self.pairs = source if isinstance(source, Pairs) else None
+        self.batches = make_batches(source, settings, self.towers)
+        objective = build_objective(
+            settings,
+            temperature=self.towers.temperature,
+            bias=self.towers.bias,
+            items=self.batches.items,
+            two_views=settings.views == "two",
+            gather=accelerator.num_processes > 1,
+        )
+        warn_of_steepness(settings, objective.temperature)
+        self.monitor = make_monitor(settings)
+        if settings.feature_map is not None and self.monitor is not None:
+            check_map(settings.feature_map, len(self.monitor.data))
+        self.towers.model.to(accelerator.device)
+        self.trainee = Trainee(self.towers, objective, fourier=settings.fourier)
+        self.identity = {**settings.identity(), "rows": self.batches.items, "content": data.fingerprint}
+        if self.batches.items is None:  # whose batches are those of its processes
+            self.identity["processes"] = accelerator.num_processes
+        else:  # so more processes with smaller batches go on with the same
+            self.identity["batch_size"] *= accelerator.num_processes
+
+    def announce(self, done: int, steps: int) -> None:
+        """What is going to happen."""
+        say = self.progress.say
+        parameters = list(self.towers.model.parameters())
+        learning = sum(p.numel() for p in parameters if p.requires_grad)
+        size = "a stream of pairs"
+        if self.pairs is not None:
+            wrong = f", {self.pairs.wrong.mean():.1%} of them made wrong" if self.pairs.wrong.any() else ""
+            size = f"{self.pairs.items:,} pairs{wrong}"
+        total = sum(p.numel() for p in parameters)
+        settings, processes = self.settings, self.accelerator.num_processes
+        say(f"{settings.model}: {learning:,} of {total:,} parameters learn, from {size}")
+        pairs = settings.batch_size * settings.accumulation * processes
+        negatives = pairs if settings.negatives == "step" else settings.batch_size * processes
+        say(
+            f"on {self.accelerator.device.type}, {processes} process{'es' if processes > 1 else ''}, precision "
+            f"{settings.mixed_precision}; a step has {pairs:,} pairs, a loss {negatives:,}; loss {settings.loss}, "
+            f"temperature {self.trainee.objective.temperature:.3g}"
+        )
+        if self.monitor is None:
+            say("no scores during training: name held-out pairs with val_split or val_data")
+        else:
+            held_out = self.monitor.data
+            say(f"scored on {len(held_out):,} held-out images: {held_out.name} {held_out.split}")
+        if done:
+            goes_on = f"goes on after step {done} of {steps}"
+            say(f"all {steps} steps were done before" if done == steps else goes_on)
+
+    @staticmethod
+    def _score(entry: Entry) -> float | None:
+        """What the best model is chosen by: zero-shot accuracy, or recall where there are no labels."""
+        return next((entry[name] for name in _SHOWN if math.isfinite(entry.get(name, math.nan))), None)
+
+    def keep(self, name: str) -> None:
+        """The model of now, without its average, in models/; every process must call this."""
+        weights = self.weights()
+        if self.accelerator.is_main_process:
+            folder = self.folder / KEPT / name
+            save_model(self.towers, folder, scope=self.settings.tune, name=self.settings.model, weights=weights)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the model in one piece, with the temperature, and SigLIP's bias, where the model keeps them.
+
+        They are of all processes, so each must ask, while they are connected.
+        """
+        objective = self.trainee.objective
+        self.towers.set_temperature(objective.temperature)
+        if objective.bias is not None and self.towers.bias is not None:
+            self.towers.set_bias(objective.bias)
+        return whole_weights(self.towers.model)
+
+    def train(self, done: int) -> tuple[list[Entry], dict[str, Tensor]]:
+        """The history, and the weights of the model in one piece; `done` steps were made before."""
+
+        def on_step(entry: Entry, steps: int) -> None:
+            step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
+            bar.to(step + 1, loss)
+            shown = [f"{name} {entry[name]:.3f}" for name in _SHOWN if name in entry]
+            if shown:
+                self.progress.say(f"step {step + 1} of {steps}: {', '.join([loss, *shown])}")
+            values = {name.replace("->", " to "): value for name, value in entry.items() if name != "step"}
+            self.accelerator.log(values, step=step)
+            if self.settings.keep_every is not None and (step + 1) % self.settings.keep_every == 0:
+                self.keep(f"step-{step + 1:06d}")
+            if (scored := self._score(entry)) is not None:
+                if self.settings.keep_best and scored > max(best, default=-math.inf):
+                    self.keep("best")
+                best.append(scored)
+
+        before = read_history(self.folder / HISTORY, done)
+        best = [score for entry in before if (score := self._score(entry)) is not None]
+
+        steps = steps_of(self.settings, self.batches)
+        with self.progress.bar("training", steps, done=done) as bar, _tracked(self.accelerator, self.settings):
+            history = fit(
+                self.trainee,
+                self.batches,
+                self.settings,
+                accelerator=self.accelerator,
+                folder=self.folder,
+                identity=self.identity,
+                monitor=self.monitor,
+                on_step=on_step,
+            )
+            return history, self.weights()
 
 
-def _gathered(settings: TrainSettings, weights: dict[str, Tensor]) -> Towers:
-    """The trained model in one piece, for what is done with it after FSDP has split it."""
-    towers = make_towers(settings)
-    towers.model.load_state_dict(weights)
-    return towers
+@contextmanager
+def _tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
+    """The tracker runs, and has all that it was given even where training stops halfway. The end parts the processes.
 
-
-def _features(settings: TrainSettings, job: _Job, towers: Towers) -> tuple[Tensor, Tensor] | None:
-    """Places and features of the held-out images, where somebody wants a picture of them."""
-    return None if settings.feature_map is None or job.monitor is None else job.monitor.features(towers)
-
-
-def _draw_features(
-    settings: TrainSettings, job: _Job, towers: Towers, before: tuple[Tensor, Tensor] | None, folder: Path
-) -> dict[str, str]:
-    after = _features(settings, job, towers)
-    if before is None or after is None or job.monitor is None or settings.feature_map is None:
-        return {}
-    labels = job.monitor.data.column(settings.label or "")
-    return draw_features(before[1], after[1], after[0], labels, folder, settings.feature_map)
-
-
-def _pairs(
-    towers: Towers, pairs: Pairs | None, folder: Path, settings: TrainSettings, display: Display | None
-) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """The scores of the pairs, where there are captions and somebody wants them."""
-    if pairs is None or not pairs.captions or not settings.score_pairs:
-        return {}, None
-    with display.other() if display is not None else nullcontext(None) as progress:
-        return tell_pairs(towers, pairs, folder, workers=settings.workers, progress=progress)
+    TensorBoard, trackio and wandb go through accelerate, which leaves out one that is not installed without a word.
+    """
+    if settings.track is not None:
+        plain = {name: value for name, value in settings.model_dump().items() if value is not None}
+        accelerator.init_trackers(settings.project, config=plain)
+    try:
+        yield
+    except BaseException:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        raise
+    accelerator.end_training()

@@ -1,12 +1,10 @@
-"""Which rows stand in which micro-batch: a function of the seed and of its number, and of nothing else."""
+"""Randomness by its purpose and place, and which rows stand in which micro-batch: functions of numbers alone."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 
-__all__ = ["Numbers", "Sampler", "epoch_order", "numpy_generator", "torch_generator"]
+__all__ = ["Sampler", "epoch_order", "numpy_generator", "torch_generator"]
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
@@ -35,24 +33,21 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 
 
 def _entropy(purpose: str, numbers: tuple[int, ...]) -> NDArray[np.uint32]:
-    """Words that no other place has: numpy pads with zeros, so lengths are told and widths are fixed."""
+    """Words that no other place has: numpy pads with zeros, so the length is a word too and widths are fixed."""
     if not all(0 <= number < 2**63 for number in numbers):
         raise InvalidInputError(f"{purpose}: expected a seed and places of at least 0, got {numbers}")
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return words.astype("<u8").view("<u4")
 
 
-def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The rows 0 .. items - 1 in the order of one epoch, (items,)."""
-    return numpy_generator("order", seed, epoch).permutation(items)
-
-
 @lru_cache(maxsize=2)  # the epoch that is read, and the next one where loading runs ahead
-def _remembered_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    return epoch_order(items, seed, epoch)
+def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The rows 0 .. items - 1 in the order of one epoch, (items,), read-only."""
+    order = numpy_generator("order", seed, epoch).permutation(items)
+    order.flags.writeable = False
+    return order
 
 
-@dataclass(frozen=True)
 class Sampler:
     """Rows of the micro-batches of one of `world` processes.
 
@@ -61,55 +56,31 @@ class Sampler:
     batch size would have. What does not fill a joint batch at the end of an epoch is left out of that epoch.
 
     items: rows of the data set. batch_size: rows per process. rank, world: of this process, by default those of
-    torch.distributed where it is initialised, else 0 of 1.
+    torch.distributed where it is initialised, else 0 of 1. joint_size: rows of a joint micro-batch. per_epoch: joint
+    micro-batches in an epoch. share: which rows of a joint micro-batch are this process's.
 
     Raises:
         InvalidInputError: fewer rows than a joint batch takes, a rank outside the world.
     """
 
-    items: int
-    batch_size: int
-    seed: int = 0
-    rank: int | None = None
-    world: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "world", world_size() if self.world is None else self.world)
-        object.__setattr__(self, "rank", own_rank() if self.rank is None else self.rank)
-        if self.batch_size < 1 or not 0 <= self.place < self.processes:
+    def __init__(
+        self, items: int, batch_size: int, seed: int = 0, rank: int | None = None, world: int | None = None
+    ) -> None:
+        self.items, self.batch_size, self.seed = items, batch_size, seed
+        self.rank = own_rank() if rank is None else rank
+        self.world = world_size() if world is None else world
+        if batch_size < 1 or not 0 <= self.rank < self.world:
             raise InvalidInputError(
-                f"expected batch_size of at least 1 and rank < world, got {self.batch_size}, {self.rank}, {self.world}"
+                f"expected batch_size of at least 1 and rank < world, got {batch_size}, {self.rank}, {self.world}"
             )
-        if self.items < self.joint_size:
+        self.joint_size = batch_size * self.world
+        if items < self.joint_size:
             raise InvalidInputError(
-                f"the data has {self.items} rows, fewer than the {self.joint_size} of one batch ({self.batch_size} per "
-                f"process, {self.processes} processes); lower batch_size or give more data"
+                f"the data has {items} rows, fewer than the {self.joint_size} of one batch ({batch_size} per process, "
+                f"{self.world} processes); lower batch_size or give more data"
             )
-
-    @property
-    def processes(self) -> int:
-        """Number of processes."""
-        return self.world or 1
-
-    @property
-    def place(self) -> int:
-        """Rank of this process."""
-        return self.rank or 0
-
-    @property
-    def joint_size(self) -> int:
-        """Rows of a joint micro-batch."""
-        return self.batch_size * self.processes
-
-    @property
-    def per_epoch(self) -> int:
-        """Joint micro-batches in an epoch."""
-        return self.items // self.joint_size
-
-    @property
-    def share(self) -> slice:
-        """Which rows of a joint micro-batch are this process's."""
-        return slice(self.place * self.batch_size, (self.place + 1) * self.batch_size)
+        self.per_epoch = items // self.joint_size
+        self.share = slice(self.rank * batch_size, (self.rank + 1) * batch_size)
 
     def epoch(self, number: int) -> int:
         """The epoch that micro-batch `number` belongs to."""
@@ -118,8 +89,7 @@ class Sampler:
     def joint(self, number: int) -> NDArray[np.int64]:
         """Rows of all processes in micro-batch `number`, (batch_size * world,), in order of ranks."""
         first = number % self.per_epoch * self.joint_size
-        order = _remembered_order(self.items, self.seed, self.epoch(number))
-        return order[first : first + self.joint_size].copy()
+        return epoch_order(self.items, self.seed, self.epoch(number))[first : first + self.joint_size].copy()
 
     def rows(self, number: int) -> NDArray[np.int64]:
         """Rows of this process in micro-batch `number`, (batch_size,)."""
@@ -131,17 +101,7 @@ class Sampler:
         They are rows of other batches of the epoch, and of no two processes the same: a row stands at most once in a
         joint batch, which losses with a state per row rely on. Nothing is computed before the first is asked for.
         """
-        order = _remembered_order(self.items, self.seed, self.epoch(number))
         first = number % self.per_epoch * self.joint_size
+        order = epoch_order(self.items, self.seed, self.epoch(number))
         others = np.delete(order, np.s_[first : first + self.joint_size])
-        yield from others[self.place :: self.processes].tolist()
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """first, first + 1, ... without end, as often as asked."""
-
-    first: int
-
-    def __iter__(self) -> Iterator[int]:
-        return count(self.first)
+        yield from others[self.rank :: self.world].tolist()

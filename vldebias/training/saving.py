@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError
-from vldebias.training.adapters import has_adapters, merged, save_adapter
 from vldebias.training.sharded import whole
+from vldebias.training.tuning import has_adapters, merged, save_adapter
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
@@ -32,7 +32,6 @@ def save_model(
     scope: str,
     name: str,
     weights: Mapping[str, Tensor] | None = None,
-    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the model into `folder`, whole or not at all; what was saved there before is replaced.
 
@@ -48,19 +47,30 @@ def save_model(
         scope: what learnt, see `vldebias.training.tuning.tune`.
         name: what the model was loaded by, see `vldebias.loading.load_host`.
         weights: the whole state dict, where FSDP has split the model (`whole_weights`); default: the model's own.
-        about: more for vldebias.json, plain values.
 
     Raises:
         InvalidInputError: a folder with other things in it; a model that cannot be saved, see `check_savable`.
     """
+    from safetensors.torch import save_file
+
+    from vldebias.hosts.checkpoints import family_of, write_checkpoint
+    from vldebias.miniature.tokenizer import save_tokenizer
+
     refuse_foreign(folder)
     held = whole_weights(towers.model) if weights is None else weights
     plain = merged(towers.model, held) if has_adapters(towers.model) else dict(held)
     with _replacing(folder) as beside:
-        family = _write(towers, plain, beside, name)
+        if _is_miniature(towers):
+            family = "miniature"
+            kept = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in plain.items()}
+            save_file(kept, beside / "clip.safetensors")
+            save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
+        else:
+            family = family_of(towers.model)
+            write_checkpoint(towers, plain, beside, name=name)
         if has_adapters(towers.model):
             save_adapter(towers.model, held, beside / ADAPTER, base=name)
-        made_of = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__, **(about or {})}
+        made_of = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__}
         (beside / MANIFEST).write_text(json.dumps(made_of, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -84,30 +94,10 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: whole(tensor).detach().cpu() for name, tensor in model.state_dict().items()}
 
 
-def _write(towers: Towers, weights: Mapping[str, Tensor], folder: Path, name: str) -> str:
-    from vldebias.hosts.checkpoints import family_of, write_checkpoint
-
-    if _is_miniature(towers):
-        _write_miniature(towers, weights, folder)
-        return "miniature"
-    write_checkpoint(towers, weights, folder, name=name)
-    return family_of(towers.model)
-
-
 def _is_miniature(towers: Towers) -> bool:
-    from vldebias.miniature.loading import Preprocess
+    from vldebias.miniature import Preprocess
 
     return isinstance(towers.preprocess, Preprocess)
-
-
-def _write_miniature(towers: Towers, weights: Mapping[str, Tensor], folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    from vldebias.miniature.tokenizer import save_tokenizer
-
-    plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
-    save_file(plain, folder / "clip.safetensors")
-    save_tokenizer(list(towers.tokenizer.bpe_ranks), folder)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -121,9 +111,11 @@ def refuse_foreign(folder: Path) -> None:
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` that takes its name when all is written; a kill leaves the old one or none."""
+    """A folder beside `folder` that takes its name when all is written; a kill leaves the old one, or it beside."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside, before = (folder.with_name(folder.name + end) for end in (".part", ".before"))
+    if before.is_dir() and not folder.exists():  # killed between the two moves: it is the only whole one
+        os.replace(before, folder)
     for leftover in (beside, before):
         shutil.rmtree(leftover, ignore_errors=True)
     beside.mkdir()

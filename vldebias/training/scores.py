@@ -6,50 +6,135 @@ image-text model has such scores, one that was trained here or one as it was pub
 
 from __future__ import annotations
 
+import csv
+import errno
 import hashlib
+import io
 import re
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from vldebias.data.images import fingerprint_of
+from vldebias.data.dataset import fingerprint_of
+from vldebias.data.parallel import prefetch
 from vldebias.data.store import Notes, Shard, ShardStore
-from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.hosts.text import reading
+from vldebias.errors import InvalidInputError, warn
+from vldebias.files import shielded, write_atomically
+from vldebias.hosts.seam import reading
+from vldebias.losses.checks import check_choice
 from vldebias.metrics.detection import auroc, precision_among_lowest
-from vldebias.training.features import image_features, text_features
-from vldebias.training.pairs import PairSource
-from vldebias.training.pixels import pixel_batches
-from vldebias.training.ranked import RankedPairs, detection, rank_pairs, write_table
+from vldebias.progress import Progress
+from vldebias.training.pairs import Pairs, PairSource
+from vldebias.training.sampling import torch_generator
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
 __all__ = [
+    "Placed",
+    "Prepare",
     "RankedPairs",
-    "auroc",
     "detection",
+    "image_features",
+    "pixel_batches",
     "positive_scores",
-    "precision_among_lowest",
     "rank_pairs",
+    "softmax_scores",
+    "text_features",
+    "write_kept",
     "write_table",
 ]
+
+SHARES = (0.01, 0.05, 0.1, 0.2)  # of the lowest scores
+_OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone
+
+Prepare = Callable[[Image.Image], Tensor]
+Placed = tuple[Tensor, Tensor]
+"""Rows (b,) of a data set and their pixels (b, 3, h, w)."""
+
+
+def image_features(towers: Towers, images: Tensor) -> Tensor:
+    """Unit features (b, d) float32 of images (b, 3, h, w), on the device of the model, in eval mode without gradients.
+
+    Modes are put back afterwards.
+    """
+    device, dtype = _place(towers.model)
+    with reading(towers.model):
+        return normalize(towers.image(images.to(device, dtype)).float(), dim=-1)
+
+
+def text_features(towers: Towers, texts: Sequence[str], batch_size: int) -> Tensor:
+    """Unit features (n, d) float32 of n texts, `batch_size` at a time; otherwise as `image_features`."""
+    device, _ = _place(towers.model)
+    parts = []
+    with reading(towers.model):
+        for start in range(0, len(texts), batch_size):
+            tokens = towers.tokenize(texts[start : start + batch_size])
+            moved = {name: tensor.to(device) for name, tensor in tokens.items()}
+            parts.append(normalize(towers.text(moved).float(), dim=-1))
+    return torch.cat(parts)
+
+
+def _place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where the model is, and the precision that its layers read: norms around them may be kept in another."""
+    layers = (module.weight for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear)))
+    weights = [*layers, *model.parameters()]
+    first = next((weight for weight in weights if weight.is_floating_point()), torch.zeros(()))
+    return first.device, first.dtype
+
+
+def pixel_batches(
+    rows: Iterable[int],
+    read: Callable[[int], Image.Image],
+    prepare: Prepare,
+    *,
+    batch_size: int,
+    workers: int,
+    skipped: dict[int, str],
+) -> Iterator[Placed]:
+    """Batches of the rows that can be read, in their order; the others are put into `skipped`: row -> reason.
+
+    workers: threads that read and prepare ahead; 0 does so between the batches.
+
+    Raises:
+        OSError: the fault of the machine and not of an image.
+    """
+
+    def load(row: int) -> tuple[int, Tensor | str]:
+        try:
+            return row, prepare(read(row))
+        except OSError as error:
+            if error.errno not in _OF_THE_IMAGE:
+                raise
+            return row, f"{type(error).__name__}: {error.strerror or error}"
+
+    def readable() -> Iterator[tuple[int, Tensor]]:
+        for row, pixels in prefetch(rows, load, workers, 2 * batch_size):
+            if isinstance(pixels, str):
+                skipped[row] = pixels
+            else:
+                yield row, pixels
+
+    loaded = readable()
+    while held := list(islice(loaded, batch_size)):
+        yield torch.tensor([row for row, _ in held]), torch.stack([pixels for _, pixels in held])
+        held.clear()  # or two batches would be in memory
 
 
 def positive_scores(
     towers: Towers,
     pairs: PairSource,
     *,
+    by: Literal["cosine", "softmax"] = "cosine",
     batch_size: int = 64,
     workers: int = 4,
     cache_dir: str | Path | None = None,
@@ -59,98 +144,113 @@ def positive_scores(
     """Cosine of each image with its caption, (n,) in [-1, 1]; NaN where the image cannot be read, with a warning.
 
     The model computes in eval mode, without gradients, in the precision of its weights. Memory does not grow with n but
-    for the n scores. Images are shown whole, by the preprocessing of evaluation, not augmented.
+    for the n scores, and with "softmax" for the features, 2 d numbers a pair (as much is kept in `cache_dir`). Images
+    are shown whole, by the preprocessing of evaluation, not augmented.
 
     Args:
         towers: from vldebias.hosts.towers.
         pairs: from `PairSource.of`, or with noise from `Pairs`.
+        by: "cosine", or how surely image and caption pick each other, see `softmax_scores`, at the model's temperature.
         batch_size: pairs that go through the model at once.
         workers: threads that read and prepare images ahead of the model.
         cache_dir: keep scores here, so that a run that is stopped goes on from the last complete shard; another
             model, or other ids and captions, have a folder of their own. The pixels behind an id are not compared.
         shard_size: pairs in a shard: what a kill can cost.
-        progress: a running bar to add to; default: one of its own on stderr.
+        progress: where to show a bar; default: on stderr.
 
     Raises:
         InvalidInputError: pairs without captions, no image that can be read, features that are not finite.
     """
-    _check(pairs, batch_size, workers, shard_size)
-    run = _Run(towers, pairs, batch_size, workers)
-    store = _store(towers, pairs, Path(cache_dir), shard_size) if cache_dir is not None else None
-    scores = np.full(pairs.items, np.nan, dtype=np.float32)
+    if not pairs.items or not pairs.captions:
+        raise InvalidInputError(f"{pairs.name}: expected pairs of an image and a caption to score, got none")
+    check_choice("by", by, ("cosine", "softmax"))
+    store = _store(towers, pairs, Path(cache_dir), shard_size, by) if cache_dir is not None else None
+    places, kept = [torch.empty(0, dtype=torch.int64)], list[Tensor]()
     skipped: list[list[str]] = []
-    with _shown(progress) as bars:
-        task = bars.add_task(f"{pairs.name}: positive scores", total=pairs.items)
+    with progress or Progress.on() as shown, shown.bar(f"{pairs.name}: positive scores", pairs.items) as bar:
         for index, start in enumerate(range(0, pairs.items, shard_size)):
             rows = range(start, min(start + shard_size, pairs.items))
             shard = None if store is None else store.read(index)
             if shard is None:
-                shard = run.shard(rows, lambda done: bars.advance(task, done))
+                shard = _shard(towers, pairs, rows, batch_size, workers, bar.advance, by)
                 if store is not None:
                     store.write(index, shard)
-            bars.update(task, completed=rows.stop)
-            scores[shard.rows.numpy()] = shard.features[:, 0].numpy()
+            bar.to(rows.stop)
+            places.append(shard.rows)
+            kept.append(shard.features)
             skipped += shard.notes.skipped
-    _tell(pairs, skipped)
+    if len(skipped) == pairs.items:
+        raise InvalidInputError(f"{pairs.name}: none of {pairs.items} images can be read, such as {skipped[0]}")
+    if skipped:
+        warn(
+            f"{pairs.name}: {len(skipped)} of {pairs.items} images cannot be read and have no score, such as "
+            f"{skipped[0]}"
+        )
+    rows_read = torch.cat(places)
+    values = torch.cat([part for part in kept if len(part)])
+    scores = np.full(pairs.items, np.nan, dtype=np.float32)
+    scores[rows_read.numpy()] = (
+        values[:, 0] if by == "cosine" else _softmaxes(towers, pairs, rows_read, values)
+    ).numpy()
     return scores
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    towers: Towers
-    pairs: PairSource
-    batch_size: int
-    workers: int
+def _softmaxes(towers: Towers, pairs: PairSource, rows: Tensor, features: Tensor) -> Tensor:
+    """Scores (m,) of the rows, from the features (m, 2 d) of their images and captions."""
+    images, texts = features.chunk(2, dim=1)
+    captions = [pairs.captions[row] for row in rows.tolist()]
+    code = {caption: number for number, caption in enumerate(dict.fromkeys(captions))}
+    codes = torch.tensor([code[caption] for caption in captions])
+    first = torch.full((len(code),), len(captions)).scatter_reduce(0, codes, torch.arange(len(captions)), "amin")
+    return softmax_scores(images, texts[first], codes, t=towers.temperature)
 
-    def shard(self, rows: range, advance: Callable[[int], None]) -> Shard:
-        """Scores of some rows."""
-        skipped: dict[int, str] = {}
-        where, scores = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
-        batches = pixel_batches(
-            rows,
-            self.pairs.read,
-            self.towers.prepare,
-            batch_size=self.batch_size,
-            workers=self.workers,
-            skipped=skipped,
-        )
-        for places, images in batches:
-            where.append(places)
-            scores.append(self._scores(places, images))
-            advance(len(places))
-        told = [[self.pairs.ids[row], reason] for row, reason in skipped.items()]
-        return Shard(torch.cat(scores)[:, None], torch.cat(where), Notes(rows.start, len(rows), told))
 
-    def _scores(self, places: Tensor, images: Tensor) -> Tensor:
-        captions = [self.pairs.captions[row] for row in places.tolist()]
-        with reading(self.towers.model):
-            seen, said = image_features(self.towers, images), text_features(self.towers, captions, self.batch_size)
-            scores = (seen * said).sum(dim=1).clamp(-1, 1).cpu()
-        bad = (~scores.isfinite()).nonzero().flatten().tolist()
+def _shard(
+    towers: Towers,
+    pairs: PairSource,
+    rows: range,
+    batch_size: int,
+    workers: int,
+    advance: Callable[[int], None],
+    by: str,
+) -> Shard:
+    """Cosines (b, 1) of some rows, or their features (b, 2 d)."""
+    skipped: dict[int, str] = {}
+    where, kept = [torch.empty(0, dtype=torch.int64)], list[Tensor]()
+    batches = pixel_batches(rows, pairs.read, towers.prepare, batch_size=batch_size, workers=workers, skipped=skipped)
+    for places, images in batches:
+        captions = [pairs.captions[row] for row in places.tolist()]
+        with reading(towers.model):
+            features = image_features(towers, images), text_features(towers, captions, batch_size)
+            cosines = (features[0] * features[1]).sum(dim=1).clamp(-1, 1).cpu()
+        bad = (~cosines.isfinite()).nonzero().flatten().tolist()
         if bad:
             raise InvalidInputError(
-                f"{self.pairs.name}: the features of {len(bad)} pairs, such as "
-                f"{self.pairs.ids[int(places[bad[0]])]!r}, are not finite; has training diverged? "
-                "In half precision, try float32"
+                f"{pairs.name}: the features of {len(bad)} pairs, such as {pairs.ids[int(places[bad[0]])]!r}, are not "
+                "finite; has training diverged? In half precision, try float32"
             )
-        return scores
+        where.append(places)
+        kept.append(cosines[:, None] if by == "cosine" else torch.cat(features, dim=1).cpu())
+        advance(len(places))
+    left_out = [[pairs.ids[row], reason] for row, reason in skipped.items()]
+    return Shard(
+        torch.cat(kept) if kept else torch.empty(0, 1), torch.cat(where), Notes(rows.start, len(rows), left_out)
+    )
 
 
-def _check(pairs: PairSource, batch_size: int, workers: int, shard_size: int) -> None:
-    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("shard_size", shard_size, 1)):
-        if value < least:
-            raise InvalidInputError(f"{name}: expected at least {least}, got {value}")
-    if not pairs.items or not pairs.captions:
-        raise InvalidInputError(f"{pairs.name}: expected pairs of an image and a caption to score, got none")
-
-
-def _store(towers: Towers, pairs: PairSource, folder: Path, shard_size: int) -> ShardStore:
+def _store(towers: Towers, pairs: PairSource, folder: Path, shard_size: int, by: str) -> ShardStore:
     """Where the scores of these pairs under this model are kept."""
+    model = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(towers.model)).encode())
+    model.update(str((towers.size, towers.mean, towers.std)).encode())
+    for name, tensor in towers.model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            model.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            model.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     about = {
-        "kind": "positive scores",
+        "kind": "positive scores" if by == "cosine" else "features of pairs",
         "data": pairs.name,
         "pairs": fingerprint_of([*pairs.ids, *pairs.captions]),
-        "model": _digest(towers),
+        "model": model.hexdigest()[:24],
         "shard_size": shard_size,
     }
     readable = re.sub(r"[^\w.-]+", "-", pairs.name).strip("-.")
@@ -158,32 +258,189 @@ def _store(towers: Towers, pairs: PairSource, folder: Path, shard_size: int) -> 
     return ShardStore(folder / f"scores-{readable}-{digest}", shard_size, about)
 
 
-def _digest(towers: Towers) -> str:
-    """A hash of every weight, the architecture and the preprocessing."""
-    state = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(towers.model)).encode())
-    state.update(str((towers.size, towers.mean, towers.std)).encode())
-    for name, tensor in towers.model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return state.hexdigest()[:24]
+def softmax_scores(
+    images: Tensor, texts: Tensor, codes: Tensor, *, t: float, compared: int = 10_000, block: int = 4096
+) -> Tensor:
+    """How surely each image picks its caption, and its caption picks it: (n,) at most 0, low where they do not fit.
+
+        (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
+
+    A cosine alone is lower for unusual images and words whatever they stand with; here each is compared with what the
+    same image and the same caption give elsewhere: with all other captions and images, or of more than `compared` with
+    so many drawn at random (and itself), in O(n compared d). Memory is O(n + block * compared).
+
+    Args:
+        images: (n, d) of norm 1.
+        texts: (m, d) of norm 1, each different caption once.
+        codes: (n,) the caption of each image.
+        t: temperature.
+        compared: most captions, and most images, that a pair is compared with.
+        block: images whose similarities are held at once.
+    """
+    own = (images * texts[codes]).sum(1) / t
+    drawn = torch_generator("compared pairs", len(images), len(texts))
+    some = [torch.randperm(len(rows), generator=drawn)[:compared].sort().values for rows in (images, texts)]
+
+    def elsewhere(rows: Tensor, others: Tensor) -> Tensor:
+        return torch.cat([(part @ others.T / t).logsumexp(1) for part in rows.split(block)])
+
+    def whole(total: Tensor, there: Tensor) -> Tensor:
+        """With the pair itself, where it is not among those that were drawn."""
+        return torch.where(there, total, torch.logaddexp(total, own))
+
+    of_image = whole(elsewhere(images, texts[some[1]]), torch.isin(codes, some[1]))
+    of_text = whole(elsewhere(texts, images[some[0]])[codes], torch.isin(torch.arange(len(images)), some[0]))
+    return own - (of_image + of_text) / 2
 
 
-def _tell(pairs: PairSource, skipped: list[list[str]]) -> None:
-    if len(skipped) == pairs.items:
-        raise InvalidInputError(f"{pairs.name}: none of {pairs.items} images can be read, such as {skipped[0]}")
-    if skipped:
-        warnings.warn(
-            f"{pairs.name}: {len(skipped)} of {pairs.items} images cannot be read and have no score, such as "
-            f"{skipped[0]}",
-            VldebiasWarning,
-            stacklevel=3,
-        )
+@dataclass(frozen=True, eq=False)
+class RankedPairs:
+    """Pairs from the lowest positive score, the most suspicious, to the highest.
+
+    Attributes:
+        pairs: what was scored.
+        scores: (n,), NaN where an image could not be read.
+        order: (m,) rows of the pairs that have a score, the lowest first; equal scores in the order of the rows.
+        wrong: (n,) bool, captions known to be another row's; None where nothing is known.
+    """
+
+    pairs: PairSource
+    scores: NDArray[np.floating[Any]]
+    order: NDArray[np.int64]
+    wrong: NDArray[np.bool_] | None
+
+    @property
+    def percentile(self) -> NDArray[np.float64]:
+        """(m,) for each of `order`: percent of the scored pairs that have a lower score, ties counted half."""
+        ordered = self.scores[self.order]
+        below, upto = np.searchsorted(ordered, ordered, "left"), np.searchsorted(ordered, ordered, "right")
+        percentile: NDArray[np.float64] = 50 * (below + upto) / max(1, len(ordered))
+        return percentile
+
+    def lowest(self, share: float) -> NDArray[np.int64]:
+        """Rows of the share of pairs with the lowest scores, to look at or to train without."""
+        if not 0 <= share <= 1:
+            raise InvalidInputError(f"share: expected a share in [0, 1], got {share}")
+        return self.order[: round(share * len(self.order))]
+
+    def kept(self, share: float) -> NDArray[np.int64]:
+        """Rows, in the order of the data, of the share of pairs with the highest scores."""
+        return np.sort(self.order[len(self.lowest(1 - share)) :])
+
+    def path(self, row: int) -> str:
+        """Where the image lies; "" where it is no file of its own."""
+        return "" if self.pairs.path is None else self.pairs.path(row)
+
+    def original(self, row: int) -> str:
+        """What the source says of a row before any noise; "" where that is not known."""
+        return self.pairs.own.captions[row] if isinstance(self.pairs, Pairs) else ""
 
 
-@contextmanager
-def _shown(progress: Progress | None) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    own = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
-    with nullcontext(progress) if progress is not None else own as bars:
-        yield bars
+def rank_pairs(pairs: PairSource, scores: NDArray[Any] | Tensor, wrong: NDArray[np.bool_] | None = None) -> RankedPairs:
+    """Pairs in the order of suspicion. The truth is known of `Pairs` with noise that changed something.
+
+    wrong: (n,) where somebody has looked; default: what the noise says.
+
+    Raises:
+        InvalidInputError: scores, or `wrong`, of another number than pairs, or no score that is finite.
+    """
+    values = scores.detach().cpu().float().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    if values.shape != (pairs.items,):
+        raise InvalidInputError(f"scores: expected one per pair, ({pairs.items},), got {values.shape}")
+    order = np.argsort(values, kind="stable")  # NaN is put last
+    order = order[np.isfinite(values[order])]
+    if not len(order):
+        raise InvalidInputError(f"scores: expected finite ones, got none among {pairs.items}")
+    if wrong is None:
+        wrong = pairs.wrong if isinstance(pairs, Pairs) and pairs.wrong.any() else None
+    elif wrong.shape != values.shape:
+        raise InvalidInputError(f"wrong: expected one per pair, ({pairs.items},), got {wrong.shape}")
+    return RankedPairs(pairs, values, order, wrong)
+
+
+def write_table(path: str | Path, ranked: RankedPairs) -> Path:
+    """A csv, the most suspicious pair first: rank, percentile, score, id, caption, wrong, original, path.
+
+    wrong (yes, no) and original, the caption before noise, are empty where nothing is known; rank, percentile and score
+    are empty for pairs whose image cannot be read, which come last. No text is a formula to a spreadsheet
+    (`files.shielded`; the readers of tables undo it). The file appears when it is complete.
+    """
+
+    def about(row: int) -> tuple[str, ...]:
+        pairs, wrong = ranked.pairs, ranked.wrong
+        known = ("", "") if wrong is None else ("yes" if wrong[row] else "no", ranked.original(row))
+        return tuple(map(shielded, (pairs.ids[row], pairs.captions[row], *known, ranked.path(row))))
+
+    def write(partial: Path) -> None:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:  # bytes of paths
+            writer = csv.writer(file)
+            writer.writerow(("rank", "percentile", "score", "id", "caption", "wrong", "original", "path"))
+            for place, (row, part) in enumerate(zip(ranked.order.tolist(), ranked.percentile, strict=True), start=1):
+                writer.writerow((place, f"{part:.4f}", f"{ranked.scores[row]:.6f}", *about(row)))
+            for row in np.flatnonzero(~np.isfinite(ranked.scores)).tolist():
+                writer.writerow(("", "", "", *about(row)))
+
+    return write_atomically(path, write)
+
+
+def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
+    """A parquet file that `vldebias train --data` and `datasets` read, of the share of pairs with the highest scores.
+
+    Columns: image, caption, id, score. Images that are files are named, not copied; others are put in, as PNG. Pairs
+    whose image cannot be read are left out.
+
+    Raises:
+        InvalidInputError: a share outside [0, 1], a name that does not end in .parquet.
+    """
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if Path(path).suffix != ".parquet":
+        raise InvalidInputError(f"{path}: expected a name that ends in .parquet")
+    texts = {name: datasets.Value("string") for name in ("caption", "id")}
+    features = datasets.Features(image=datasets.Image(), **texts, score=datasets.Value("float32"))
+    pairs, rows, schema = ranked.pairs, ranked.kept(share), features.arrow_schema
+
+    def cell(row: int) -> dict[str, Any]:
+        if where := ranked.path(row):
+            return {"bytes": None, "path": where}
+        file = io.BytesIO()
+        pairs.read(row).save(file, "PNG")
+        return {"bytes": file.getvalue(), "path": None}
+
+    def write(partial: Path) -> None:
+        with pq.ParquetWriter(partial, schema) as writer:
+            for start in range(0, len(rows), 1000):
+                part = rows[start : start + 1000].tolist()
+                table = {
+                    "image": [cell(row) for row in part],
+                    "caption": [pairs.captions[row] for row in part],
+                    "id": [pairs.ids[row] for row in part],
+                    "score": [float(ranked.scores[row]) for row in part],
+                }
+                writer.write_table(pa.Table.from_pydict(table, schema))
+
+    return write_atomically(path, write)
+
+
+def detection(ranked: RankedPairs, *, resamples: int = 2000, seed: int = 0) -> dict[str, Any]:
+    """How well low scores find wrong captions, with intervals; for JSON.
+
+    Keys: pairs and scored (numbers), wrong (share among the scored), auroc, and precision at shares of the lowest
+    scores: {"0.05": {...}, ...}.
+
+    Raises:
+        InvalidInputError: nothing is known of which captions are wrong.
+    """
+    if ranked.wrong is None:
+        raise InvalidInputError(f"{ranked.pairs.name}: expected pairs with noise; no caption is known to be wrong")
+    scores, wrong = ranked.scores[ranked.order], ranked.wrong[ranked.order]
+    how: dict[str, Any] = {"resamples": resamples, "seed": seed}
+    return {
+        "pairs": ranked.pairs.items,
+        "scored": len(scores),
+        "wrong": float(wrong.mean()),
+        "auroc": auroc(scores, wrong, **how).to_dict(),
+        "precision": {f"{s:g}": precision_among_lowest(scores, wrong, s, **how).to_dict() for s in SHARES},
+    }

@@ -1,15 +1,16 @@
-"""Everything that a run of training can be told: one flat list, the same in a YAML file and as flags."""
+"""Everything that a run of training can be given: one flat list, the same in a YAML file and as flags."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.files import read_yaml
 
 __all__ = [
     "GROUPS",
@@ -22,6 +23,7 @@ __all__ = [
     "load_settings",
 ]
 
+Precision = Literal["no", "bf16", "fp16"]
 LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]
 
 
@@ -41,6 +43,11 @@ _BESIDE = (
     "val_items",
     "allow_outside",
     "epochs",
+    "compile",
+    "keep_every",
+    "keep_best",
+    "group",
+    "debias",
 )
 
 
@@ -106,6 +113,15 @@ class DataSettings(_Settings):
         description="Split that is scored during training, such as val. Default: none, but val of a world of the "
         "miniature and train of val_data.",
     )
+    group: str | None = Field(
+        None,
+        description="Column of an attribute that should not decide: the lowest accuracy of a label and group is scored "
+        "too, and with debias the skew.",
+    )
+    debias: str | None = Field(
+        None,
+        description="Prompt set by name or path: after training its projection is fitted for the model and saved.",
+    )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
     feature_map: Literal["tsne", "umap", "pca"] | None = Field(
         None,
@@ -124,17 +140,12 @@ class DataSettings(_Settings):
         """Some data is named to be scored; the worlds of the miniature always have more."""
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
-    @property
-    def flip_share(self) -> float:
-        """Probability of the mirror image."""
-        return 0.5 if self.flip else 0.0
-
 
 class LossSettings(_Settings):
     """The objective. Settings that the chosen loss does not read are refused where they are given."""
 
     loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
-    temperature: float | None = Field(None, gt=0, description="t. Default: the model's own.")
+    temperature: float | None = Field(None, gt=0, description="t. Default: the model's own; with rince at least 0.1.")
     learn_temperature: bool = Field(False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr).")
     q: float = Field(0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust).")
     q_start: float | None = Field(None, gt=0, le=1, description="rince: warm q up from here to q. Default: no warm-up.")
@@ -145,7 +156,7 @@ class LossSettings(_Settings):
     form: Literal["nce", "jsd"] = Field("nce", description="hard_negative: InfoNCE or Jensen-Shannon form.")
     spread_alpha: float = Field(0.5, ge=0, le=1, description="spread: weight of attraction against repulsion.")
     gamma: float = Field(0.8, gt=0, le=1, description="sogclr, nuclr: weight of the newest estimate.")
-    popularity_lr: float = Field(0.01, gt=0, description="nuclr: step size of the popularity.")
+    popularity_lr: float = Field(0.01, gt=0, description="nuclr: step size of the popularity, in units of t.")
     popularity_start: float = Field(
         0.2, ge=0, lt=1, description="nuclr: share of the steps during which the popularity waits."
     )
@@ -172,13 +183,24 @@ class LoopSettings(_Settings):
     batch_size: int = Field(256, ge=2, description="Pairs per process and micro-batch; the negatives come from these.")
     accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
     lr: float = Field(1e-5, gt=0, description="Peak learning rate.")
-    lr_end: float = Field(0.0, ge=0, description="Learning rate at the end of the cosine.")
+    lr_end: float = Field(0.0, ge=0, description="Learning rate at the end.")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="How the learning rate goes from its peak to lr_end; constant stays."
+    )
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps with rising learning rate.")
     weight_decay: float = Field(0.1, ge=0, description="AdamW: decay of weight matrices.")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: memory of the gradient.")
     beta2: float = Field(0.98, ge=0, lt=1, description="AdamW: memory of its square.")
     clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; none in a file switches off.")
-    precision: Literal["no", "bf16"] = Field("no", description="Autocast to bfloat16, or not.")
+    negatives: Literal["micro", "step"] = Field(
+        "micro",
+        description="With accumulation: the negatives of a pair are those of its micro-batch, or of the whole step, in "
+        "the memory of one micro-batch, for one forward pass more (GradCache).",
+    )
+    precision: Precision | None = Field(
+        None, description="Autocast. Default: what `accelerate launch --mixed_precision` says, else no."
+    )
+    compile: bool = Field(False, description="Compile both towers with torch.compile.")
     ema: float | None = Field(None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999).")
     sharpness: Literal["none", "sam", "asam"] = Field("none", description="Sharpness-aware updates; twice the cost.")
     rho: float | None = Field(None, gt=0, description="Radius of sam (default 0.05) or asam (default 2).")
@@ -187,12 +209,32 @@ class LoopSettings(_Settings):
     )
     eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
+    keep_every: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between models that stay, in models/: to score pairs with an early one, or to use now.",
+    )
+    keep_best: bool = Field(
+        False, description="Also keep the model of the best first score on held-out data, in models/best."
+    )
     workers: int = Field(2, ge=0, description="Processes that read images.")
     seed: int = Field(0, ge=0, description="All randomness follows from it.")
     track: Literal["tensorboard", "trackio", "wandb"] | None = Field(
         None, description="Also log to this tracker, through accelerate."
     )
     project: str = Field("vldebias", description="Name of the project in the tracker.")
+
+    @property
+    def mixed_precision(self) -> str:
+        """The precision that was chosen here, or where the run was launched.
+
+        Raises:
+            InvalidInputError: launched in one that we do not train in.
+        """
+        name = self.precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
+        if name not in (known := get_args(Precision)):
+            raise InvalidInputError(f"--mixed_precision {name}: expected {', '.join(known)}, or set precision")
+        return name
 
     @model_validator(mode="after")
     def _one_length(self) -> LoopSettings:
@@ -220,6 +262,8 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "streaming": (world, "data of your own"),
             "shuffle_buffer": (not self.streaming, "streaming"),
             "caption_noise": (self.views == "two", "views: captions"),
+            "group": (not self.has_held_out, "held-out data (val_split, val_data)"),
+            "keep_best": (not self.has_held_out, "held-out data (val_split, val_data)"),
             "feature_map": (
                 self.label is None or not self.has_held_out,
                 "label and held-out data (val_split, val_data)",
@@ -237,7 +281,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: every setting but how fast it goes and who watches."""
-        return self.model_dump(exclude=set(_BESIDE))
+        return {**self.model_dump(exclude=set(_BESIDE)), "precision": self.mixed_precision}
 
 
 GROUPS: dict[str, type[_Settings]] = {
@@ -255,7 +299,7 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     Raises:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its range.
     """
-    values = {**(_mapping(path) if path is not None else {}), **given}
+    values: dict[str, Any] = {**(read_yaml(path) if path is not None else {}), **given}
     if "epochs" in given and "steps" not in given:
         values.pop("steps", None)
     elif "steps" in given and "epochs" not in given:
@@ -263,30 +307,17 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     if values.get("epochs") is None and values.get("steps") is None:
         values["epochs"] = 10
     try:
-        return TrainSettings(**values)
+        return TrainSettings.model_validate(values)
     except ValidationError as error:
+        problems = []
+        for part in error.errors():
+            name = ".".join(str(place) for place in part["loc"])
+            message = f"{part['msg'].removeprefix('Value error, ')}, got {part['input']!r}"
+            if part["type"] == "extra_forbidden":
+                known = ", ".join(TrainSettings.model_fields)
+                message = f"unknown setting; there are {known}; {did_you_mean(name, TrainSettings.model_fields)}"
+            elif not name:
+                message = part["msg"].removeprefix("Value error, ")
+            problems.append(f"{name}: {message}" if name else message)
         source = "training settings" if path is None else str(path)
-        raise InvalidInputError(f"{source}: {'; '.join(_said(part) for part in error.errors())}") from None
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InvalidInputError(f"{path}: no such file; expected a YAML file of training settings")
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise InvalidInputError(f"{path}: expected lines of 'name: value', got {type(found).__name__}")
-    return found
-
-
-def _said(error: Any) -> str:
-    """One validation error as name, what came, what was expected."""
-    name = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        near = get_close_matches(name, TrainSettings.model_fields, n=1, cutoff=0.8)
-        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(TrainSettings.model_fields)}"
-        return f"{name}: unknown setting; {known}"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{name}: {message}, got {error['input']!r}" if name else message
+        raise InvalidInputError(f"{source}: {'; '.join(problems)}") from None

@@ -13,7 +13,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["is_sharded", "own_name", "parameters_of", "refuse_flat", "reshard", "sharded_like", "total_norm", "whole"]
+__all__ = [
+    "gathered",
+    "inner_module",
+    "is_sharded",
+    "own_name",
+    "parameters_of",
+    "refuse_flat",
+    "reshard",
+    "scalars_held",
+    "sharded_like",
+    "total_norm",
+    "whole",
+]
 
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}  # of torch.compile and of activation checkpointing
 
@@ -21,6 +33,12 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}  # of torch.compile and 
 def own_name(name: str) -> str:
     """The name of a parameter without what torch.compile and activation checkpointing put in between."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def inner_module(module: nn.Module) -> nn.Module:
+    """What DistributedDataParallel wraps."""
+    inner: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
+    return inner
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -31,8 +49,7 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
     """
     refuse_flat(module)
     reshard(module)
-    inner = module.module if isinstance(module, DistributedDataParallel) else module
-    return {own_name(name): parameter for name, parameter in inner.named_parameters()}
+    return {own_name(name): parameter for name, parameter in inner_module(module).named_parameters()}
 
 
 def refuse_flat(module: nn.Module) -> None:
@@ -52,15 +69,19 @@ def refuse_flat(module: nn.Module) -> None:
         )
 
 
-def reshard(module: nn.Module) -> None:
-    """Frees the gathered weights that FSDP2 keeps after a forward pass, which would outlive a change of the shards."""
+def _split_parts(module: nn.Module) -> list[Any]:
+    """The parts that FSDP2 splits; they have `reshard` and `unshard`."""
     if not _distributed():
-        return
+        return []
     from torch.distributed.fsdp import FSDPModule
 
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def reshard(module: nn.Module) -> None:
+    """Frees the gathered weights that FSDP2 keeps after a forward pass, which would outlive a change of the shards."""
+    for part in _split_parts(module):
+        part.reshard()
 
 
 @contextmanager
@@ -69,16 +90,17 @@ def gathered(module: nn.Module) -> Iterator[None]:
 
     Every process must enter it.
     """
-    if _distributed():
-        from torch.distributed.fsdp import FSDPModule
-
-        for part in module.modules():
-            if isinstance(part, FSDPModule):
-                part.unshard()
+    for part in _split_parts(module):
+        part.unshard()
     try:
         yield
     finally:
         reshard(module)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process holds only a part of it."""
+    return hasattr(tensor, "full_tensor")  # DTensor, whose import costs more than this module is worth
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -98,7 +120,7 @@ def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """() L2 norm of all entries of all `tensors` together, shards of other processes included, in float32 at least."""
-    norms = [torch.linalg.vector_norm(tensor, dtype=_wide(tensor.dtype)) for tensor in tensors]
+    norms = [torch.linalg.vector_norm(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors]
     split = [norm for norm in norms if is_sharded(norm)]
     parts = [norm for norm in norms if not is_sharded(norm)]
     if split:
@@ -106,13 +128,27 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(parts))
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+@contextmanager
+def scalars_held(module: nn.Module) -> Iterator[None]:
+    """Frozen scalar parameters are buffers while this lasts: FSDP refuses parameters without a dimension.
 
+    The state dict stays the same.
+    """
+    held: list[tuple[nn.Module, str]] = []
+    for part in list(module.modules()):
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter.ndim == 0 and not parameter.requires_grad:
+                delattr(part, name)
+                part.register_buffer(name, parameter.data)
+                held.append((part, name))
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process holds only a part of it."""
-    return hasattr(tensor, "full_tensor")  # DTensor, whose import costs more than this module is worth
+    try:
+        yield
+    finally:
+        for part, name in held:
+            data = getattr(part, name)
+            delattr(part, name)
+            part.register_parameter(name, nn.Parameter(data, requires_grad=False))
 
 
 def _distributed() -> bool:

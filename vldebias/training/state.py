@@ -1,9 +1,12 @@
-"""The state of a run in one safetensors file: weights, moments, averages and buffers, put in place in one move."""
+"""The state of a run in one safetensors file: weights, moments, averages and buffers, put in place in one move.
+
+accelerate's `save_state` writes pickles, which we neither write nor read, and keeps no checksum.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +15,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from vldebias.errors import InvalidInputError
+from vldebias.files import write_atomically
 from vldebias.losses.processes import rank, world_size
-from vldebias.training.averaging import Average
-from vldebias.training.sharded import is_sharded, own_name, parameters_of, sharded_like, whole
+from vldebias.training.optim import Average
+from vldebias.training.sharded import inner_module, is_sharded, own_name, parameters_of, sharded_like, whole
 
 __all__ = ["load_state", "read_metadata", "save_state"]
 
 _ENTRY = "vldebias"  # of the header that safetensors keeps for its users
 _SHOWN = 3  # tensors named in an error
+_DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
 
 Optimizer = torch.optim.Optimizer
 
@@ -38,9 +42,11 @@ def save_state(
     """Writes all that a run needs to go on as if it had not stopped.
 
     These are the trainable parameters, all persistent buffers (running statistics, the u and zeta of a
-    `GlobalContrastiveLoss`), the optimizer's moments and settings, and the average. Frozen parameters are not: they
+    `GlobalContrastiveLoss`), the optimizer's moments, and the average. The optimizer's settings are
+    not: they are given anew. Frozen parameters are not: they
     come from where the model came from. Every process must call this; shards are gathered one tensor at a time,
-    and the first process writes. The file that was there stays until the new one is complete and on the disk.
+    and the first process writes. The file that was there stays until the new one is complete and on the disk. A
+    SHA-256 of all that it holds is in it.
 
         parameters/<name>   buffers/<name>   optimizer/<name of the parameter>/<moment>   average/<name>
 
@@ -48,24 +54,35 @@ def save_state(
         path: of the file; its folder is made.
         module: wrapped (DistributedDataParallel, FSDP2, torch.compile) or not; names in the file are those of the
             module inside, so a state may be read under another wrapping.
-        optimizer: of parameters of `module`, accelerate's wrapper included.
-        metadata: anything that json takes.
+        optimizer: of parameters of `module`, accelerate's wrapper included; what it keeps are tensors, as torch's do.
+        metadata: anything that json takes. safetensors allows 100 MB of it in all.
         average: of `module`.
 
     Raises:
-        InvalidInputError: a module of FSDP's first version, an optimizer of parameters that are not the module's or
-            with a state that is neither tensors nor plain values.
+        InvalidInputError: a module of FSDP's first version, an optimizer of parameters that are not the module's,
+            metadata that json does not take.
     """
-    moments, plain = _moments(module, optimizer)
-    told = {"metadata": dict(metadata), "values": plain, **_groups(module, optimizer)}
-    header = {_ENTRY: _as_json(told)}
+    from safetensors.torch import save_file
+
+    live = _weights(module, average)
+    for name, parameter in _named(module, optimizer).items():
+        live |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    about: dict[str, Any] = {"metadata": dict(metadata)}
+    try:
+        _sha256(about)
+    except TypeError as error:
+        raise InvalidInputError(f"metadata: expected what json takes; {error}") from None
     tensors = {}
-    for name, tensor in {**_weights(module, average), **moments}.items():
+    for name, tensor in live.items():
         gathered = whole(tensor.detach())
         if rank() == 0:
             tensors[name] = gathered.to("cpu", copy=True).contiguous()  # safetensors refuses memory that is shared
     if rank() == 0:
-        _write(path, tensors, header)
+        about["tensors"] = _digest(tensors)
+        header = {_ENTRY: json.dumps({"state": about, "sha256": _sha256(about)})}
+        for leftover in path.parent.glob(f".{path.name}.*.partial"):  # of a run that was killed, of any size
+            leftover.unlink(missing_ok=True)
+        write_atomically(path, lambda partial: save_file(tensors, partial, metadata=header))
     if world_size() > 1:
         dist.barrier()  # when this returns, the file is there for all
 
@@ -78,41 +95,67 @@ def load_state(
     Nothing is changed unless all of it fits.
 
     Raises:
-        InvalidInputError: no readable state at `path`, or one of another model, optimizer or average; the error names
-            the first tensors that are missing, unexpected or of another shape.
+        InvalidInputError: no readable state at `path`, a damaged one, or one of another model or average; the error
+            names the first tensors that are missing, unexpected or of another shape.
     """
-    with _opened(path) as file:
-        told = _told(path, file)
-        weights = _weights(module, average)
-        _refuse_other_weights(path, file, weights)
-        _refuse_other_groups(path, told, _groups(module, optimizer))
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                tensor.copy_(sharded_like(file.get_tensor(name), tensor))
-        _load_optimizer(file, told, module, optimizer)
-    return dict(told["metadata"])
+    with _opened(path) as (file, about):
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    if about["tensors"] != _digest(tensors):
+        raise InvalidInputError(_DAMAGED.format(path))
+    named, weights = _named(module, optimizer), _weights(module, average)
+    theirs = {name: tuple(tensors[name].shape) for name in sorted(tensors) if not name.startswith("optimizer/")}
+    ours = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    problems = {
+        "missing": [name for name in ours if name not in theirs],
+        "unexpected": [name for name in theirs if name not in ours],
+        "of another shape": [
+            f"{name} {theirs[name]} instead of {shape}"
+            for name, shape in ours.items()
+            if theirs.get(name, shape) != shape
+        ],
+    }
+    listed = [
+        f"{len(names)} {problem}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for problem, names in problems.items()
+        if names
+    ]
+    if listed:
+        differ = "; ".join(listed)
+        raise InvalidInputError(f"{path}: this state is not of the model, loss and average at hand; {differ}")
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            tensor.copy_(sharded_like(tensors[name], tensor))
+    state: dict[str, dict[str, Any]] = {}
+    for name, moment in tensors.items():
+        if name.startswith("optimizer/"):
+            owner, _, key = name.removeprefix("optimizer/").rpartition("/")
+            split = is_sharded(named[owner]) and moment.shape == named[owner].shape  # exp_avg, not the number of steps
+            state.setdefault(owner, {})[key] = sharded_like(moment, named[owner]) if split else moment
+    bare = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
+    by_number = {number: state[name] for number, name in enumerate(named) if name in state}
+    bare.load_state_dict({"state": by_number, "param_groups": bare.state_dict()["param_groups"]})
+    return dict(about["metadata"])
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What `save_state` was told of the state at `path`, without reading it; None where there is none.
+    """What `save_state` was given as metadata of the state at `path`, without reading its tensors; None without one.
 
     Raises:
         InvalidInputError: the file is no state.
     """
     if not path.is_file():
         return None
-    with _opened(path) as file:
-        return dict(_told(path, file)["metadata"])
+    with _opened(path) as (_, about):
+        return dict(about["metadata"])
 
 
 def _weights(module: nn.Module, average: Average | None) -> dict[str, Tensor]:
     """The tensors of the module and of the average, the live ones, under their names in the file."""
-    parameters = {f"parameters/{name}": p for name, p in parameters_of(module).items() if p.requires_grad}
-    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    tensors: dict[str, Tensor] = {f"parameters/{n}": p for n, p in parameters_of(module).items() if p.requires_grad}
+    inner = inner_module(module)
     kept = inner.state_dict().keys()  # the persistent ones
-    buffers = {f"buffers/{own_name(name)}": buffer for name, buffer in inner.named_buffers() if name in kept}
-    means = {} if average is None else {f"average/{name}": mean for name, mean in average.means.items()}
-    return {**parameters, **buffers, **means}
+    tensors |= {f"buffers/{own_name(name)}": buffer for name, buffer in inner.named_buffers() if name in kept}
+    return tensors | {f"average/{name}": mean for name, mean in (average.means if average else {}).items()}
 
 
 def _named(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
@@ -128,146 +171,32 @@ def _named(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     return {names[id(parameter)]: parameter for parameter in ours}
 
 
-def _moments(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """What the optimizer keeps per parameter: the tensors, and the plain values by parameter."""
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, dict[str, Any]] = {}
-    for name, parameter in _named(module, optimizer).items():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer/{name}/{key}"] = value
-            elif value is None or isinstance(value, (bool, int, float, str)):
-                values.setdefault(name, {})[key] = value
-            else:
-                raise InvalidInputError(
-                    f"optimizer: expected tensors and plain values as its state, got {key!r} of type "
-                    f"{type(value).__name__} for {name}"
-                )
-    return tensors, values
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    state = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        state.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        state.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return state.hexdigest()
 
 
-def _groups(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Kind of the optimizer, and its groups: names of parameters, and settings."""
-    names = iter(_named(module, optimizer))
-    groups = [
-        {
-            "parameters": [next(names) for _ in group["params"]],
-            "settings": {key: _plain(value) for key, value in group.items() if key != "params"},
-        }
-        for group in optimizer.param_groups
-    ]
-    return {"optimizer": type(_bare(optimizer)).__name__, "groups": groups}
-
-
-def _load_optimizer(file: Any, told: dict[str, Any], module: nn.Module, optimizer: Optimizer) -> None:
-    named = _named(module, optimizer)
-    state: dict[str, dict[str, Any]] = {name: dict(values) for name, values in told["values"].items()}
-    for name in sorted(file.keys()):
-        if name.startswith("optimizer/"):
-            owner, _, key = name.removeprefix("optimizer/").rpartition("/")
-            moment, parameter = file.get_tensor(name).clone(), named[owner]  # a copy, or the file stays open
-            split = is_sharded(parameter) and moment.shape == parameter.shape  # exp_avg, but not the number of steps
-            state.setdefault(owner, {})[key] = sharded_like(moment, parameter) if split else moment
-    groups = _bare(optimizer).state_dict()["param_groups"]
-    for group, stored in zip(groups, told["groups"], strict=True):
-        group.update({key: _like(value, group.get(key)) for key, value in stored["settings"].items()})
-    numbers = {name: number for number, name in enumerate(named)}
-    by_number = {numbers[name]: moments for name, moments in state.items()}
-    _bare(optimizer).load_state_dict({"state": by_number, "param_groups": groups})
-
-
-def _bare(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside accelerate's."""
-    return getattr(optimizer, "optimizer", optimizer)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
-
-
-def _like(value: Any, model: Any) -> Any:
-    """What json made a list or a number, as what the optimizer has there."""
-    if isinstance(model, Tensor):
-        return torch.full_like(model, value)
-    return tuple(value) if isinstance(model, tuple) else value
-
-
-def _refuse_other_weights(path: Path, file: Any, ours: dict[str, Tensor]) -> None:
-    names = [name for name in sorted(file.keys()) if not name.startswith("optimizer/")]
-    theirs = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    problems = {
-        "missing": [name for name in ours if name not in theirs],
-        "unexpected": [name for name in theirs if name not in ours],
-        "of another shape": [
-            f"{name} {theirs[name]} instead of {tuple(tensor.shape)}"
-            for name, tensor in ours.items()
-            if name in theirs and theirs[name] != tuple(tensor.shape)
-        ],
-    }
-    said = [f"{len(names)} {problem}: {_some(names)}" for problem, names in problems.items() if names]
-    if said:
-        raise InvalidInputError(f"{path}: this state is not of the model, loss and average at hand; {'; '.join(said)}")
-
-
-def _refuse_other_groups(path: Path, told: dict[str, Any], ours: dict[str, Any]) -> None:
-    if told["optimizer"] != ours["optimizer"]:
-        raise InvalidInputError(f"{path}: this is a state of {told['optimizer']}, the optimizer is {ours['optimizer']}")
-    there, here = ([group["parameters"] for group in groups["groups"]] for groups in (told, ours))
-    if there != here:
-        raise InvalidInputError(
-            f"{path}: the optimizer's groups of parameters are others there: of {[len(names) for names in there]} "
-            f"parameters, here of {[len(names) for names in here]}"
-        )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+def _sha256(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The file, and what its header says of the state."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise InvalidInputError(f"no state at {path}")
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
-    except SafetensorError as error:
+            header = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
+            if not isinstance(header, dict) or header.keys() != {"state", "sha256"}:
+                raise InvalidInputError(f"{path}: tensors, but not the state of a run of this version; delete it")
+            if _sha256(header["state"]) != header["sha256"]:
+                raise InvalidInputError(_DAMAGED.format(path))
+            yield file, header["state"]
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: no readable state ({error}); delete it to begin anew") from None
-
-
-def _told(path: Path, file: Any) -> dict[str, Any]:
-    told = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
-    if "groups" not in told:
-        raise InvalidInputError(f"{path}: these are tensors, but not the state of a run")
-    return dict(told)
-
-
-def _as_json(told: dict[str, Any]) -> str:
-    try:
-        return json.dumps(told)
-    except TypeError as error:
-        raise InvalidInputError(f"metadata and settings of the optimizer: expected what json takes; {error}") from None
-
-
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
-    """The file in one move, and on the disk when this returns."""
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")  # one name, so that what a kill leaves is written over
-    save_file(tensors, partial, metadata=header)
-    partial.chmod(0o644)
-    _sync(partial)
-    os.replace(partial, path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,60 +1,93 @@
-"""Batches from rows that come one after another: the same for any number of processes, from any number on."""
+"""Batches from rows that come one after another: every process reads its own shards, from any batch on."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vldebias.data.images import ImageStream
-from vldebias.errors import InvalidInputError
+from vldebias.data.dataset import UNKNOWN, ImageStream, Record
+from vldebias.data.parallel import prefetch
+from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
-from vldebias.training.batch import Batch
+from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable
+from vldebias.training.pairs import caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator
-from vldebias.training.stream_order import Row, StreamOrder
-from vldebias.training.tokens import Tokenize
-from vldebias.training.unreadable import OnError, Unreadable, readable
 
-__all__ = ["StreamBatches"]
+__all__ = ["Place", "StreamBatches"]
 
-_Read = tuple[Row, Tensor, dict[str, str]]  # the row that was taken, its views (v, 3, h, w), what could not be read
+_SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
+
+
+class Place(NamedTuple):
+    """Where a batch begins in the stream of one process.
+
+    epoch: pass over its shards. nth: shard in the order of that pass. row: of that shard, where a block begins. taken:
+    rows of the shuffled block that earlier batches have.
+    """
+
+    epoch: int = 0
+    nth: int = 0
+    row: int = 0
+    taken: int = 0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A record that is not yet decoded.
+
+    index: its number in its shard, and 2^40 for every shard before. caption: after noise; "" where captions are not
+    read. label: code or UNKNOWN.
+    """
+
+    index: int
+    record: Record
+    caption: str
+    label: int = UNKNOWN
+
+
+_Read = tuple[_Row, Tensor, dict[str, str]]  # the row that was taken, its views (v, 3, h, w), what could not be read
 
 
 class StreamBatches:
-    """Micro-batches of a stream of pairs; see `vldebias.training.batch.Batches`.
+    """Micro-batches of a stream of pairs; see `vldebias.training.batches.Batches`.
 
-    Every process reads all rows, in the order of the stream, and shuffles them alike; of a joint batch it decodes only
-    its own share. So the joint batches are those of one process, all of one size, and what does not fill one at the end
-    of an epoch is left out. An epoch is one pass; the next has another shuffle.
+    Process r of w reads the shards r, r + w, ... and no others. Each pass takes them in another order, and shuffles
+    their rows in blocks of `buffer`; what does not fill a batch at its end is left out. Passes of processes with more
+    rows are longer. A stream with fewer shards than processes is read whole by each, and row i is that of process
+    i mod w. So another number of processes makes other batches.
 
-    Nothing is stored to go on from: `starting` passes over rows without decoding them, those of at most two epochs.
+    A run goes on at a `place`, where only the shard of that place is opened, and of it only the rows from the block on
+    are looked at; without a place all rows before are passed over, undecoded.
 
-    With mixture noise the rows are taken in blocks of `buffer` as they come, and a replaced caption is drawn from its
-    own block: the same in every epoch, whatever the shuffle; the law is that of `mixture_noise` within a block.
+    With mixture noise a replaced caption is drawn from its own block: the same in every epoch, whatever the shuffle;
+    the law is that of `mixture_noise` within a block.
 
     Args:
-        stream: rows with captions; those without one are passed over.
-        augment: image -> tensor, called from several threads; see `vldebias.training.augmentation.augmentation`.
+        stream: rows with captions; those without one are passed over. Its `shards`, where it has any, and
+            `records(start, shard)` say how it is split.
+        augment: image -> tensor, called from several threads; see `vldebias.training.augmentation`.
         tokenize: of the towers; not needed for two views.
         label: column of classes, whose names the stream must know beforehand.
         caption_template: make the captions from the label instead, such as "a photo of a {}".
         two_views: contrast two augmentations of each image; captions are then not read.
         noise: eta of the mixture noise.
-        buffer: rows that are shuffled at a time, held undecoded (twice as many with noise).
-        on_error: in place of an image that cannot be read another row of its joint batch is taken ("skip"), or training
-            stops ("raise"); see `vldebias.training.loader.MapBatches`.
+        buffer: rows that are shuffled at a time, held undecoded.
+        on_error: in place of an image that cannot be read another row of its batch is taken ("skip"), or training
+            stops ("raise"); see `vldebias.training.batches.MapBatches`.
         workers: threads that decode and augment; 0 does so in this one.
-        prefetch: batches that are decoded ahead.
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
 
     Raises:
         InvalidInputError: no `tokenize` without `two_views`, a label that the stream does not know, a template without
-            label, a number outside its range. While it runs: a stream without captions, or shorter than a joint batch.
+            label, a number outside its range. While it runs: a stream without captions, or shorter than a batch.
     """
 
     items: int | None = None
@@ -77,78 +110,153 @@ class StreamBatches:
         rank: int | None = None,
         world: int | None = None,
         workers: int = 0,
-        prefetch: int = 2,
     ) -> None:
-        self.augment, self.tokenize, self.two_views = augment, tokenize, two_views
-        self.batch_size, self.workers, self.prefetch = batch_size, workers, prefetch
-        self.rank = own_rank() if rank is None else rank
-        self.world = world_size() if world is None else world
-        self.on_error, self.seed = on_error, seed
-        self.unreadable = Unreadable(stream.name)
-        self.order = StreamOrder(
-            stream, batch_size * self.world, seed, buffer, noise, label, caption_template, not two_views
-        )
-        self._check()
-
-    def _check(self) -> None:
-        name, label, known = self.order.stream.name, self.order.label, self.order.stream.names
-        if not self.two_views and self.tokenize is None:
-            raise InvalidInputError(f"{name}: expected tokenize, or two_views=True")
-        if label is not None and label not in known:
+        rank, world = own_rank() if rank is None else rank, world_size() if world is None else world
+        if not two_views and tokenize is None:
+            raise InvalidInputError(f"{stream.name}: expected tokenize, or two_views=True")
+        if label is not None and label not in stream.names:
             raise InvalidInputError(
-                f"{name}: the classes of {label!r} must be known before the stream is read; name them when it is "
-                f"opened: labels=[{label!r}], names={{{label!r}: [...]}}. Known are {sorted(known)}"
+                f"{stream.name}: the classes of {label!r} must be known before the stream is read; name them when it "
+                f"is opened: labels=[{label!r}], names={{{label!r}: [...]}}. Known are {sorted(stream.names)}"
             )
-        if self.order.template is not None and label is None:
-            raise InvalidInputError(f"{name}: caption_template needs label, the column of classes to name")
-        if min(self.batch_size, self.order.buffer, self.prefetch) < 1 or not 0 <= self.rank < self.world:
+        if caption_template is not None and label is None:
+            raise InvalidInputError(f"{stream.name}: caption_template needs label, the column of classes to name")
+        if min(batch_size, buffer) < 1 or not 0 <= rank < world:
             raise InvalidInputError(
-                f"expected batch_size, buffer and prefetch of at least 1 and rank < world, got {self.batch_size}, "
-                f"{self.order.buffer}, {self.prefetch}, {self.rank}, {self.world}"
+                f"expected batch_size and buffer of at least 1 and rank < world, got {batch_size}, {buffer}, {rank}, "
+                f"{world}"
             )
-        if not 0 <= self.order.noise <= 1:
-            raise InvalidInputError(f"noise: expected a rate in [0, 1], got {self.order.noise}")
+        check_rate(noise)
+        self.stream, self.augment, self.tokenize = stream, augment, tokenize
+        self.label, self.template, self.two_views = label, caption_template, two_views
+        self.noise, self.buffer, self.seed, self.workers = noise, buffer, seed, workers
+        self.batch_size = batch_size
+        self.unreadable = Unreadable(stream.name, on_error)
+        shards = getattr(stream, "shards", 1)
+        self.shards = np.arange(rank, shards, world) if shards >= world else np.arange(shards)
+        self.stride = (0, 1) if shards >= world else (rank, world)
+        if shards < world and rank == 0:
+            warn(
+                f"{stream.name}: has {shards} shards for {world} processes, so each reads all of them; store it in "
+                f"{world} shards or more"
+            )
+        self._places: dict[int, Place] = {0: Place()}
 
-    def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Micro-batches `first`, `first` + 1, ... without end, this process's share of each joint one."""
+    def starting(self, first: int, place: Place | None = None) -> Generator[Batch, None, None]:
+        """Micro-batches `first`, `first` + 1, ... of this process without end.
+
+        place: what `place(first)` said, in this run or an earlier one; default: looked for from the beginning.
+        """
+        coming = self._assembled(place or Place())
+        if place is None:
+            coming = islice(coming, first, None)
+        tasks = ((rows, slot, epoch) for epoch, rows in self._noted(coming, first) for slot in range(self.batch_size))
+        read = prefetch(tasks, lambda task: self._read(*task), self.workers, 2 * self.batch_size)
         try:
-            yield from self._ahead(first) if self.workers else self._at_once(first)
+            while True:
+                yield self._batch(list(islice(read, self.batch_size)))
         finally:
+            read.close()  # type: ignore[attr-defined]
             self.unreadable.report()
 
-    def _at_once(self, first: int) -> Iterator[Batch]:
-        for epoch, joint in self.order.joint_from(first):
-            yield self._batch([self._read(joint, epoch, place) for place in self._share])
+    def place(self, number: int) -> Place:
+        """Where micro-batch `number` begins; known of the latest ones that were read."""
+        return self._places[number]
 
-    def _ahead(self, first: int) -> Iterator[Batch]:
-        pool = ThreadPoolExecutor(self.workers)
-        coming: deque[list[Future[_Read]]] = deque()
-        try:
-            for epoch, joint in self.order.joint_from(first):
-                coming.append([pool.submit(self._read, joint, epoch, place) for place in self._share])
-                if len(coming) > self.prefetch:
-                    yield self._batch([read.result() for read in coming.popleft()])
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def _noted(self, coming: Iterator[tuple[Place, Place, list[_Row]]], first: int) -> Iterator[tuple[int, list[_Row]]]:
+        """(epoch, rows) of each batch, with the places of the latest kept."""
+        for number, (begin, after, rows) in enumerate(coming, first):
+            self._places |= {number: begin, number + 1: after}
+            self._places.pop(number - 8, None)  # reading is two batches ahead
+            yield begin.epoch, rows
 
-    @property
-    def _share(self) -> range:
-        """Places of a joint batch that are this process's."""
-        return range(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+    def _assembled(self, begin: Place) -> Iterator[tuple[Place, Place, list[_Row]]]:
+        """Where each batch begins, where it ends, and its undecoded rows.
 
-    def _read(self, joint: Sequence[Row], epoch: int, place: int) -> _Read:
-        taken, image, failed = readable(
-            place,
-            lambda one: joint[one].record.read(),
-            spares=iter(numpy_generator("replacement", self.seed, epoch, place).permutation(len(joint)).tolist()),
-            ids=lambda one: joint[one].record.id,
-            on_error=self.on_error,
+        Raises:
+            InvalidInputError: a stream without captions, or with fewer rows than a batch takes.
+        """
+        taken, held, made, whole = begin.taken, list[_Row](), 0, begin == Place()
+        for at, rows in self._blocks(begin):
+            if at.epoch != begin.epoch:  # what is held does not fill a batch any more
+                if whole and not made:
+                    self._refuse()
+                begin, held = at, []
+            for k in range(taken, len(rows)):
+                held.append(rows[k])
+                if len(held) == self.batch_size:
+                    after = at._replace(taken=k + 1)
+                    yield begin, after, held
+                    begin, held, made = after, [], made + 1
+            taken = 0
+
+    def _blocks(self, place: Place) -> Iterator[tuple[Place, list[_Row]]]:
+        """Blocks of shuffled rows with where they begin, pass after pass; an empty one begins each further pass."""
+        epoch, nth, row, _ = place
+        while True:
+            order = numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist()
+            for n, shard in enumerate(order[nth:], nth):
+                rows = self._rows(shard, row)
+                while block := list(islice(rows, self.buffer)):
+                    yield Place(epoch, n, row), self._mixed([r for r in block if r is not None], epoch, shard, row)
+                    row += len(block)
+                row = 0
+            epoch, nth = epoch + 1, 0
+            yield Place(epoch), []
+
+    def _mixed(self, block: list[_Row], epoch: int, *where: int) -> list[_Row]:
+        """The rows of a block in the order of an epoch, with captions drawn from the block."""
+        if self.noise:
+            seed = int(numpy_generator("blocks", self.seed, *where).integers(2**62))
+            source = mixture_noise(len(block), self.noise, seed).source
+            block = [replace(row, caption=block[k].caption) for row, k in zip(block, source, strict=True)]
+        order = numpy_generator("stream order", self.seed, epoch, *where).permutation(len(block))
+        return [block[k] for k in order]
+
+    def _refuse(self) -> NoReturn:
+        """Says why a pass came to no batch."""
+        rows = sum(row is not None for shard in self.shards.tolist() for row in self._rows(shard, 0))
+        if rows:
+            raise InvalidInputError(
+                f"{self.stream.name}: the stream has {rows} rows for this process, fewer than the {self.batch_size} of "
+                "a batch; lower batch_size"
+            )
+        raise InvalidInputError(
+            f"{self.stream.name}: no row of the stream has a caption. Name their column when the data is opened "
+            "(caption=...), or make them from a label with label=... and caption_template='a photo of a {}'"
         )
-        row = joint[taken]
-        generators = [
-            torch_generator("augmentation", self.seed, epoch, row.index, v) for v in range(1 + self.two_views)
-        ]
-        return row, torch.stack([self.augment(image, generator) for generator in generators]), failed
+
+    def _rows(self, shard: int, start: int) -> Iterator[_Row | None]:
+        """Rows of a shard from one on; None where there is no caption, or it is another process's."""
+        own, every = self.stride
+        where: Any = (start, shard) if hasattr(self.stream, "shards") else (start,)
+        records = self.stream.records(*where)
+        for number, record in enumerate(records, start):
+            yield self._row(shard * _SHARD + number, record) if number % every == own else None
+
+    def _row(self, index: int, record: Record) -> _Row | None:
+        value = None if self.label is None else record.labels[self.label]
+        code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
+        if self.two_views:
+            return _Row(index, record, "", code)
+        if self.template is None:
+            caption = record.caption or ""
+        else:
+            caption = "" if value is None else caption_of(self.template, value)
+        return _Row(index, record, caption, code) if caption.strip() else None
+
+    def _read(self, rows: Sequence[_Row], slot: int, epoch: int) -> _Read:
+        others = numpy_generator("replacement", self.seed, epoch, slot)
+        taken, image, failed = self.unreadable.read(
+            slot,
+            lambda one: rows[one].record.read(),
+            spares=iter(others.permutation(len(rows)).tolist()),
+            ids=lambda one: rows[one].record.id,
+        )
+        row = rows[taken]
+        where = (self.seed, epoch, row.index)
+        views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(1 + self.two_views)]
+        return row, torch.stack(views), failed
 
     def _batch(self, read: Sequence[_Read]) -> Batch:
         rows = [row for row, _, _ in read]
@@ -159,6 +267,6 @@ class StreamBatches:
             images=images[0],
             texts=texts,
             index=torch.tensor([row.index for row in rows]),
-            labels=None if self.order.label is None else torch.tensor([row.label for row in rows]),
+            labels=None if self.label is None else torch.tensor([row.label for row in rows]),
             views=images[1] if self.two_views else None,
         )

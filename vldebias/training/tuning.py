@@ -1,22 +1,28 @@
-"""What learns: the whole model, one tower, the heads, or low-rank adapters; and what stays as it is."""
+"""What learns: the whole model, one tower, the heads, or low-rank adapters through peft; the rest stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.training.adapters import add_adapters
-from vldebias.training.probing import reached
+from vldebias.hosts.seam import reading
 
 if TYPE_CHECKING:
-    from vldebias.hosts.towers import Part, Towers
+    from vldebias.hosts.towers import Towers
 
-__all__ = ["SCOPES", "hold_scalars", "keep_frozen_still", "parameter_groups", "tune"]
+__all__ = ["SCOPES", "has_adapters", "merged", "reached", "save_adapter", "tune"]
 
 SCOPES = ("all", "text", "image", "heads", "lora")
+_NAME = "default"  # of the adapter in peft
+_STACKED = "in_proj_weight"
+
+Weight = TypeVar("Weight", bound=Tensor)
 
 
 def tune(
@@ -25,7 +31,6 @@ def tune(
     *,
     lora_rank: int = 8,
     lora_alpha: float = 16.0,
-    lora_targets: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[str]:
     """Sets `requires_grad` of all parameters of the model; what does not learn is frozen.
@@ -44,104 +49,171 @@ def tune(
         towers: the model; changed in place.
         scope: "all", "text", "image", "heads" or "lora".
         lora_rank, lora_alpha: size of the adapters, and what they are multiplied with, times `lora_rank`.
-        lora_targets: ends of the names of the layers that get one, such as ("q_proj", "v_proj"); default: all.
         seed: of the adapters' first weights.
 
     Returns:
         The names of the parameters that learn, as in `model.named_parameters()`.
 
     Raises:
-        InvalidInputError: an unknown scope, a tower without a projection, targets that are no layers of the towers.
+        InvalidInputError: an unknown scope, a tower without a projection, a rank or alpha that is not positive.
         UnsupportedHostError: a model that carries adapters already, or quantized weights.
     """
     model = towers.model
     if scope not in SCOPES:
         raise InvalidInputError(f"scope: expected one of {', '.join(SCOPES)}, got {scope!r}")
-    if hasattr(model, "peft_config"):
+    if has_adapters(model):
         raise UnsupportedHostError(
             f"{type(model).__name__}: carries adapters of peft already; merge them (merge_and_unload) or load it anew"
         )
     if scope == "lora":
-        add_adapters(towers, lora_rank, lora_alpha, lora_targets, seed)
+        _add_adapters(towers, lora_rank, lora_alpha, seed)
     else:
-        learning = reached(towers, _parameters(_chosen(towers, scope)))
+        image, text, heads = (_parameters(p) for p in (towers.image_parts, towers.text_parts, towers.heads))
+        for side, tower in (("image", image), ("text", text)):
+            if scope == "heads" and not tower.keys() & heads.keys():
+                raise InvalidInputError(
+                    f"scope 'heads': the {side} tower of {type(model).__name__} ends without a projection into the "
+                    f"joint space; use scope {side!r}, 'all' or 'lora'"
+                )
+        chosen = {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
+        learning = reached(towers, list(chosen.values()))
         model.requires_grad_(False)
         for parameter in learning:
             parameter.requires_grad_(True)
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def _chosen(towers: Towers, scope: str) -> tuple[Part, ...]:
-    if scope == "heads":
-        _refuse_headless(towers)
-        return towers.heads
-    return {"all": towers.image_parts + towers.text_parts, "image": towers.image_parts, "text": towers.text_parts}[
-        scope
+def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
+    """Those of modules, and those that stand alone, each once, by their identity."""
+    each = (p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters()))
+    return {id(parameter): parameter for parameter in each}
+
+
+def _add_adapters(towers: Towers, rank: int, alpha: float, seed: int) -> None:
+    """Adds an adapter to every layer of the towers that a forward pass calls.
+
+    peft has a layer of its own for MultiheadAttention. It adds to the weights before each call and subtracts again
+    after it, so rounding moves the frozen weights from step to step. Its adapters of single parameters do not.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise InvalidInputError("scope 'lora' needs peft: pip install 'peft>=0.17'") from error
+    if rank < 1 or not alpha > 0:
+        raise InvalidInputError(f"lora: expected rank >= 1 and alpha > 0, got {rank} and {alpha}")
+    layers = _layers(towers)
+    towers.model.requires_grad_(False)
+    stacked = [name for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention)]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,  # type: ignore[arg-type]
+        target_modules=[name for name in layers if name not in stacked],
+        target_parameters=[f"{name}.{_STACKED}" for name in stacked] or None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
+
+
+def _layers(towers: Towers) -> dict[str, nn.Module]:
+    """Name -> every Linear and MultiheadAttention of the towers, without the heads, that has a say in the features.
+
+    Both are asked for: a layer that runs, because a layer whose weights are read by another one (the output of a
+    MultiheadAttention, the attention pool of a ResNet) would carry an adapter that nothing sees; and a layer whose
+    weights reach a feature, because the adapter of an unused pooler would have no gradient.
+    """
+    heads = {id(part) for head in towers.heads if isinstance(head, nn.Module) for part in head.modules()}
+    weights: dict[str, tuple[nn.Module, Tensor]] = {}
+    for name, module in towers.model.named_modules():
+        if id(module) in heads:
+            continue
+        if isinstance(module, nn.Linear):
+            weights[name] = module, module.weight
+        elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:  # stacked
+            weights[name] = module, module.in_proj_weight
+    running: set[str] = set()
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: running.add(name)) for name, (module, _) in weights.items()
     ]
+    try:
+        with reading(towers.model):
+            _one_pair(towers)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    useful = {id(w) for w in reached(towers, [weight for name, (_, weight) in weights.items() if name in running])}
+    return {name: module for name, (module, weight) in weights.items() if name in running and id(weight) in useful}
 
 
-def _refuse_headless(towers: Towers) -> None:
-    heads = {id(p) for p in _parameters(towers.heads)}
-    for name, parts in (("image", towers.image_parts), ("text", towers.text_parts)):
-        if not any(id(p) in heads for p in _parameters(parts)):
-            raise InvalidInputError(
-                f"scope 'heads': the {name} tower of {type(towers.model).__name__} ends without a projection into the "
-                f"joint space; use scope {name!r}, 'all' or 'lora'"
-            )
+def has_adapters(model: nn.Module) -> bool:
+    """Whether `tune`, or peft, added some."""
+    return hasattr(model, "peft_config")
 
 
-def _parameters(parts: Iterable[Part]) -> list[nn.Parameter]:
-    """Each once, those of a loss left out."""
-    found: dict[int, nn.Parameter] = {}
-    for part in parts:
-        for parameter in [part] if isinstance(part, nn.Parameter) else part.parameters():
-            found[id(parameter)] = parameter
-    return list(found.values())
+def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights W + (alpha / rank) B A under the names that they have without adapters.
 
-
-def keep_frozen_still(module: nn.Module) -> None:
-    """After `module.train()`: what has weights and learns none of them goes back to evaluation mode.
-
-    There dropout would only add noise to features that nobody trains, and batch normalisation would move its running
-    statistics, so that a frozen tower would not be the one that was loaded.
+    Args:
+        model: carries adapters; nothing is changed.
+        weights: its state dict, whole.
     """
-    for part in module.modules():
-        weights = list(part.parameters())
-        if weights and not any(weight.requires_grad for weight in weights):
-            part.eval()
+    plain = {name.replace(".base_layer.", "."): t for name, t in weights.items() if ".lora_" not in name}
+    for name, first in weights.items():
+        layer, down, _ = name.partition(f".lora_A.{_NAME}.weight")
+        if down:
+            adapted: Any = model.get_submodule(layer)
+            target = f"{layer}.{getattr(adapted, 'parameter_name', 'weight')}"
+            second, weight = weights[f"{layer}.lora_B.{_NAME}.weight"], plain[target]
+            change = adapted.scaling[_NAME] * (second.float() @ first.float())
+            plain[target] = (weight.float() + change.to(weight.device)).to(weight.dtype)
+    return plain
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups for an optimizer: the parameters that learn, and of these the vectors and scalars without decay.
+def save_adapter(model: nn.Module, weights: Mapping[str, Tensor], folder: Path, *, base: str) -> None:
+    """The adapters alone as peft reads them: `PeftModel.from_pretrained(base_model, folder)`.
 
-    Vectors are biases, gains of norms, class embeddings, popularities; scalars are temperatures: pulling them to 0 is
-    no regularisation. Call it before FSDP flattens parameters.
+    Args:
+        model: carries adapters.
+        weights: its state dict, whole.
+        folder: is made.
+        base: the name of the model that they are for.
     """
-    learning = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    adapter = {
+        f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": tensor.detach().cpu().clone().contiguous()
+        for name, tensor in weights.items()
+        if ".lora_" in name
+    }
+    save_file(adapter, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config: Any = model.peft_config
+    settings = {**config[_NAME].to_dict(), "base_model_name_or_path": base, "inference_mode": True}
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+    (folder / "adapter_config.json").write_text(json.dumps(plain, indent=2, default=str) + "\n", encoding="utf-8")
 
 
-def hold_scalars(module: nn.Module) -> Callable[[], None]:
-    """Makes frozen scalar parameters buffers, because FSDP refuses parameters without a dimension.
+def reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
+    """Those of `parameters` from which a gradient of a feature comes; all of them require gradients afterwards.
 
-    The state dict stays the same. Returns the function that makes them parameters again.
+    Raises:
+        UnsupportedHostError: there are none in floating point.
     """
-    held: list[tuple[nn.Module, str]] = []
-    for part in list(module.modules()):
-        for name, parameter in list(part.named_parameters(recurse=False)):
-            if parameter.ndim == 0 and not parameter.requires_grad:
-                delattr(part, name)
-                part.register_buffer(name, parameter.data)
-                held.append((part, name))
+    numbers = [p for p in parameters if p.is_floating_point()]
+    if not numbers:
+        raise UnsupportedHostError(
+            f"{type(towers.model).__name__}: its weights are quantized; load the model unquantized to train it"
+        )
+    for parameter in numbers:
+        parameter.requires_grad_(True)
+    with reading(towers.model), torch.enable_grad():
+        total = torch.stack([features.float().sum() for features in _one_pair(towers)]).sum()
+        gradients = torch.autograd.grad(total, numbers, allow_unused=True)
+    return [p for p, gradient in zip(numbers, gradients, strict=True) if gradient is not None]
 
-    def release() -> None:
-        for part, name in held:
-            data = getattr(part, name)
-            delattr(part, name)
-            part.register_parameter(name, nn.Parameter(data, requires_grad=False))
 
-    return release
+def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:
+    """Features (1, d) of an empty image and of a short caption."""
+    device = towers.device
+    tokens = {name: tensor.to(device) for name, tensor in towers.tokenize(["a photo"]).items()}
+    return towers.image(torch.zeros(1, 3, *towers.size, device=device)), towers.text(tokens)

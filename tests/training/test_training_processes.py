@@ -1,8 +1,13 @@
-"""Two processes and one: sharp steps, averages and states under DDP and FSDP2 are those of the joint batch."""
+"""Two processes and one, killed and not: states, averages and weights are those of the joint batch."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
-from vldebias.training.averaging import Average
+from vldebias.miniature import load_clip
+from vldebias.training.optim import Average, Sharpness
 from vldebias.training.sharded import parameters_of, total_norm, whole
-from vldebias.training.sharpness import Sharpness
 from vldebias.training.state import load_state, read_metadata, save_state
 
 WORLD, N, MICRO, STEPS, STOP, ITEMS = 2, 6, 2, 5, 3, 10
@@ -251,3 +256,116 @@ def test_the_first_version_of_fsdp_is_refused(folder: Path) -> None:
         "FSDP: expected its second version (fully_shard), got FullyShardedDataParallel; launch with "
         "`accelerate launch --use_fsdp --fsdp_version 2`"
     }
+
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+COMMAND = ["train", "--cpu", "--data", "birds", "--items", "96", "--lr", "1e-3", "--workers", "0"]
+SHORT = ["--loss", "nuclr", "--temperature", "0.1", "--caption-noise", "0.3", "--ema", "0.9", "--sharpness", "sam"]
+EVERYTHING = [
+    *SHORT,
+    "--fourier",
+    "0.2",
+    "--jitter",
+    "0.3",
+    "--batch-size",
+    "16",
+    "--accumulation",
+    "2",
+    "--steps",
+    "12",
+]
+QUIET = ["--no-score-pairs", "--val-items", "20", "--eval-every", "100"]
+
+
+VLDEBIAS = ("-m", "vldebias")
+ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+LAUNCHERS = {
+    "DDP": (*ACCELERATE, "--mixed_precision", "no", "--main_process_port", "0", *VLDEBIAS),
+    "FSDP": (*TORCHRUN, str(Path(__file__).with_name("fsdp_on_cpu.py"))),
+}
+
+
+def run(folder: Path, *arguments: str, launcher: tuple[str, ...] = VLDEBIAS) -> None:
+    command = [sys.executable, *launcher, *COMMAND, *arguments, "--out", str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=ONE_THREAD, timeout=540)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model" / "clip.safetensors")
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) -> None:
+    arguments = [*EVERYTHING, *QUIET, "--save-every", "0"]
+    run(tmp_path / "whole", *arguments)
+    state = tmp_path / "killed" / "state.safetensors"
+    reached = []
+    for after in (2, 6):
+        command = [sys.executable, *VLDEBIAS, *COMMAND, *arguments, "--out", str(tmp_path / "killed")]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=ONE_THREAD)
+        until = time.monotonic() + 240
+        while time.monotonic() < until and process.poll() is None:
+            found = read_metadata(state)
+            if found is not None and found["step"] >= after:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it must be killed while it runs"
+        reached.append(read_metadata(state)["step"])  # type: ignore[index]
+    assert 2 <= reached[0] < reached[1] < 12
+    assert not (tmp_path / "killed" / "model").exists()
+    run(tmp_path / "killed", *arguments)
+    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
+    other = tmp_path / "other"
+    run(other, *arguments, "--seed", "1")
+    assert not same(weights(other), weights(tmp_path / "whole")), "the comparison can fail"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_the_run_saves_the_step(number: signal.Signals, tmp_path: Path) -> None:
+    """As a scheduler, or a terminal, sends it: to the processes that read images too."""
+    arguments = [*SHORT, *QUIET, "--batch-size", "8", "--steps", "400", "--workers", "2"]
+    state = tmp_path / "state.safetensors"
+    command = [sys.executable, *VLDEBIAS, *COMMAND, *arguments, "--out", str(tmp_path), "--save-every", "60"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ONE_THREAD, start_new_session=True)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None and not (tmp_path / "history.jsonl").exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, told[-3000:]
+    assert "Traceback" not in told
+    done = read_metadata(state)["step"]  # type: ignore[index]
+    assert 1 <= done < 400
+    assert f"goes on after step {done} of 400" in " ".join(told.split())
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == done
+
+
+def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """Distance of two sets of weights."""
+    assert first.keys() == second.keys()
+    return float(sum((first[name] - second[name]).double().pow(2).sum() for name in first)) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DDP", "FSDP"])
+def test_two_processes_end_where_one_does_on_the_joint_batch(kind: str, tmp_path: Path) -> None:
+    shared = ["--loss", "nuclr", "--temperature", "0.1", "--sharpness", "sam", "--ema", "0.5", "--steps", "3", *QUIET]
+    run(tmp_path / "one", *shared, "--batch-size", "16")
+    run(tmp_path / "two", *shared, "--batch-size", "8", launcher=LAUNCHERS[kind])
+    told = json.loads((tmp_path / "two" / "run.json").read_text())["processes"]
+    assert told == {"number": 2, "kind": {"DDP": "MULTI_CPU", "FSDP": "FSDP"}[kind]}
+    model, _, _ = load_clip()
+    start = {name: tensor for name, tensor in model.state_dict().items() if name != "attn_mask"}
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    # Adam's steps are near the sign of the gradient, and so not continuous where that is next to nothing.
+    assert apart(one, two) < 0.02 * apart(one, start)
+    run(tmp_path / "other", *shared, "--batch-size", "8")
+    assert apart(weights(tmp_path / "other"), one) > 0.2 * apart(one, start), "half the batch ends elsewhere"

@@ -1,4 +1,4 @@
-"""SAM and ASAM: against plain numbers, their laws, and what a step may not disturb."""
+"""What moves the weights: sharp gradients, averages, the learning rate."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
+from vldebias.training.optim import Average, Sharpness, cosine_rate, frozen_statistics
 from vldebias.training.sharded import total_norm
-from vldebias.training.sharpness import Sharpness, frozen_statistics
 
 METHODS = ["sam", "asam"]
 
@@ -134,15 +134,14 @@ def test_the_climb_is_rho_long_in_its_own_measure(method: str) -> None:
     before = copy.deepcopy(module)
     backward_of(module, rows(5, 3))()
     sharpness = Sharpness(method, rho=rho)
-    sharpness.ascend(list(module.parameters()))
     lengths = []
-    for there, here in zip(module.parameters(), before.parameters(), strict=True):
-        t = here.abs() + sharpness.eta if method == "asam" and here.ndim >= 2 else 1.0
-        lengths.append(((there - here) / t).norm())
-    assert float(torch.stack(lengths).detach().norm()) == pytest.approx(rho, rel=1e-9)
-    assert all(
-        bool((there != here).any()) for there, here in zip(module.parameters(), before.parameters(), strict=True)
-    )
+    with sharpness.climbed(list(module.parameters())):
+        for there, here in zip(module.parameters(), before.parameters(), strict=True):
+            t = here.abs() + sharpness.eta if method == "asam" and here.ndim >= 2 else 1.0
+            lengths.append(((there - here) / t).norm().detach())
+            assert not torch.equal(there, here)
+    assert float(torch.stack(lengths).norm()) == pytest.approx(rho, rel=1e-9)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), before.parameters(), strict=True))
 
 
 def test_asam_does_not_see_how_two_layers_share_a_factor() -> None:
@@ -211,9 +210,8 @@ def test_where_the_loss_is_flat_nothing_moves_and_nothing_is_nan(method: str) ->
     theta = nn.Parameter(torch.ones(2, 2))
     theta.grad = torch.zeros(2, 2)
     sharpness = Sharpness(method, rho=1e6)
-    sharpness.ascend([theta])
-    assert torch.equal(theta.detach(), torch.ones(2, 2))
-    sharpness.restore()
+    with sharpness.climbed([theta]):
+        assert torch.equal(theta.detach(), torch.ones(2, 2))
     sharpness.gradients(nn.ParameterList([theta]), [theta], lambda: torch.zeros(()))  # no gradient at all
     assert theta.grad is None
 
@@ -256,8 +254,8 @@ def test_weights_in_half_precision_are_rounded_once(method: str) -> None:
     t = theta.detach().float().abs() + 0.01 if method == "asam" else torch.ones(40, 40)
     g = theta.grad.float()
     exact = theta.detach().float() + 3 * t**2 * g / (t * g).norm()
-    Sharpness(method, rho=3.0).ascend([theta])
-    off = (theta.detach().float() - exact).abs()
+    with Sharpness(method, rho=3.0).climbed([theta]):
+        off = (theta.detach().float() - exact).abs()
     assert bool((off <= exact.abs() * 2**-8 * 1.001).all())
 
 
@@ -373,18 +371,6 @@ def test_a_pass_that_fails_leaves_weights_and_modes_as_they_were() -> None:
     )  # and it may be used again
 
 
-def test_climbing_twice_is_refused_and_restoring_twice_is_harmless() -> None:
-    module = small()
-    backward_of(module, rows(5, 3))()
-    before, sharpness = copy.deepcopy(module.state_dict()), Sharpness("sam")
-    sharpness.ascend(list(module.parameters()))
-    with pytest.raises(InvalidInputError, match="climbed already; call restore"):
-        sharpness.ascend(list(module.parameters()))
-    sharpness.restore()
-    sharpness.restore()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
-
-
 def test_defaults_are_those_of_the_paper() -> None:
     assert (Sharpness("sam").rho, Sharpness("asam").rho, Sharpness("asam").eta) == (0.05, 2.0, 0.01)
 
@@ -400,3 +386,143 @@ def test_defaults_are_those_of_the_paper() -> None:
 def test_other_settings_are_refused(options: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
         Sharpness(**options)  # type: ignore[arg-type]
+
+
+def averaged() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    module[2].requires_grad_(False)
+    return module
+
+
+def shake(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter))
+
+
+def test_it_is_the_recursion_in_plain_numbers() -> None:
+    module = averaged().double()
+    average, mean = Average(module, decay=0.4), module[0].bias.tolist()
+    for step in range(9):
+        shake(module)
+        average.update(step)
+        d = min(0.4, (step + 1) / (step + 10))
+        mean = [d * m + (1 - d) * value for m, value in zip(mean, module[0].bias.tolist(), strict=True)]
+        assert average.means["0.bias"].tolist() == pytest.approx(mean, rel=1e-12)
+
+
+def test_decay_zero_is_the_last_weights_and_equal_weights_are_their_own_mean() -> None:
+    module = averaged()
+    last, constant = Average(module, decay=0.0), Average(module)
+    constant.update(0)
+    assert torch.equal(constant.means["0.weight"], module[0].weight)
+    shake(module)
+    last.update(0)
+    assert torch.equal(last.means["0.weight"], module[0].weight)
+
+
+def test_the_memory_is_short_at_first() -> None:
+    """After ten steps at new weights the old ones are forgotten, though the decay is .999."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    average = Average(module, decay=0.999)
+    nn.init.ones_(module.weight)
+    for step in range(10):
+        average.update(step)
+    assert average.means["weight"].item() > 0.99
+
+
+def test_live_averaged_and_live_again() -> None:
+    module, x = averaged().eval(), torch.randn(5, 3)
+    average = Average(module, decay=0.9)
+    for step in range(3):
+        shake(module)
+        average.update(step)
+    live, buffers = copy.deepcopy(module.state_dict()), dict(module.named_buffers())
+    by_hand = copy.deepcopy(module)
+    by_hand.load_state_dict({**live, **average.means})
+    before = module(x)
+    with average.applied():
+        during = module(x)
+        assert all(torch.equal(p, average.means.get(name, live[name])) for name, p in module.named_parameters())
+    assert torch.equal(during, by_hand(x))
+    assert not torch.allclose(during, before)
+    assert torch.equal(module(x), before)
+    assert all(torch.equal(tensor, live[name]) for name, tensor in module.state_dict().items())
+    assert all(buffer is buffers[name] for name, buffer in module.named_buffers())
+
+
+def test_weights_come_back_after_an_error() -> None:
+    module = averaged()
+    average = Average(module)
+    shake(module)
+    live = module[0].weight.detach().clone()
+    with pytest.raises(RuntimeError, match="stop"), average.applied():
+        raise RuntimeError("stop")
+    assert torch.equal(module[0].weight, live)
+
+
+def test_the_mean_may_stay_for_good() -> None:
+    module = averaged()
+    average = Average(module, decay=0.9)
+    shake(module)
+    average.update(0)
+    average.copy_to_live()
+    assert torch.equal(module[0].weight, average.means["0.weight"])
+    shake(module)
+    assert not torch.equal(module[0].weight, average.means["0.weight"])  # a copy, not the same memory
+
+
+def test_frozen_parameters_and_buffers_are_left_alone() -> None:
+    assert list(Average(averaged()).means) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_a_mean_of_half_precision_still_moves() -> None:
+    """Steps of a thousandth are lost in bfloat16, which has eight bits."""
+    module = nn.Linear(1, 1, bias=False).bfloat16()
+    nn.init.ones_(module.weight)
+    average = Average(module, decay=0.999)
+    nn.init.constant_(module.weight, 2.0)
+    for step in range(20_000, 20_010):
+        average.update(step)
+    assert average.means["weight"].item() == pytest.approx(2 - 0.999**10, rel=1e-5)
+    with average.applied():
+        assert module.weight.dtype == torch.bfloat16
+
+
+def test_names_do_not_know_of_wrappers() -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    module = averaged()
+    module[0] = checkpoint_wrapper(module[0])
+    assert list(Average(torch.compile(module)).means) == list(Average(averaged()).means)
+
+
+def test_a_decay_outside_its_interval_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"decay: expected a number in \[0, 1\), got 1.0"):
+        Average(averaged(), decay=1.0)
+
+
+@given(steps=st.integers(1, 400), warmup=st.floats(0, 0.9), end=st.floats(0, 1))
+def test_it_rises_then_falls_to_the_end(steps: int, warmup: float, end: float) -> None:
+    rates = [cosine_rate(step, steps, peak=1.0, warmup=warmup, end=end) for step in range(steps)]
+    top = rates.index(max(rates))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert all(a >= b - 1e-12 for a, b in zip(rates[top:], rates[top + 1 :], strict=False))
+    assert all(0 <= rate <= 1 + 1e-12 for rate in rates)
+    assert rates[-1] > end * (1 - 1e-12)
+    assert rates[0] > 0
+
+
+def test_half_way_down_it_is_the_mean_of_peak_and_end() -> None:
+    assert cosine_rate(5, 10, peak=2.0, end=1.0) == pytest.approx(1.5)
+    assert cosine_rate(0, 1, peak=2.0) == 2.0
+    assert cosine_rate(0, 10, peak=2.0, warmup=0.5) == pytest.approx(2 / 5)
+    assert math.isclose(cosine_rate(4, 10, peak=2.0, warmup=0.5), 2.0)
+
+
+@pytest.mark.parametrize("step", [-1, 10])
+def test_steps_outside_are_refused(step: int) -> None:
+    with pytest.raises(InvalidInputError, match=r"step: expected 0 \.\. 9"):
+        cosine_rate(step, 10, peak=1.0)

@@ -1,23 +1,22 @@
 """The pictures of positive scores: what is on them, what they say of themselves, and text of any script."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from PIL import Image
 from tiny_towers import tiny_image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.report.pictures import read_metadata
-from vldebias.training import contact_sheet as module
-from vldebias.training.contact_sheet import MARGIN, THUMB, WRONG, contact_sheet, score_histogram
-from vldebias.training.glyphs import MISSING, font, for_matplotlib, printable, wrap
+from vldebias.pictures import read_metadata
+from vldebias.training import report as module
 from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.ranked import RankedPairs, rank_pairs
+from vldebias.training.report import MARGIN, THUMB, WRONG, contact_sheet, score_histogram, suspects_page
+from vldebias.training.scores import RankedPairs, rank_pairs
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
 
@@ -71,7 +70,7 @@ def test_thumbnails_stand_where_their_scores_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n", "sections"), [(1, [1]), (2, [1, 1]), (7, [3, 2, 2]), (36, [12, 12, 12])])
 def test_few_pairs_are_shown_once_each(tmp_path: Path, n: int, sections: list[int]) -> None:
-    found = shown(contact_sheet(ranked(n), tmp_path / "sheet.png", columns=6, lines=2))
+    found = shown(contact_sheet(ranked(n), tmp_path / "sheet.png", columns=12))
     assert [len(rows) for rows in found.values()] == sections
     assert len({name for rows in found.values() for name in rows}) == n
 
@@ -123,7 +122,7 @@ def test_images_that_are_gone_leave_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(500, 20), (20, 500), (1, 1), (160, 160), (32, 32)])
 def test_images_of_any_shape_fit(tmp_path: Path, shape: tuple[int, int]) -> None:
-    thumb = module._thumbnail(ranked(2, read=lambda i: Image.new("L", shape)), 0)
+    thumb = module._Pair(ranked(2, read=lambda i: Image.new("L", shape)), 0).thumbnail()
     assert max(thumb.size) == THUMB
     assert min(thumb.size) >= 1
     contact_sheet(ranked(2, read=lambda i: Image.new("L", shape)), tmp_path / "sheet.png")
@@ -135,7 +134,8 @@ AWKWARD = "猫と犬 🐈‍⬛ naïve “x” $a_1^2$ \x00\x07 é́ नमस�
 def test_scripts_without_glyphs_are_drawn_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        contact_sheet(ranked(9, eta=0.5, caption=AWKWARD), tmp_path / "a.png", title=AWKWARD)
+        pairs = ranked(9, eta=0.5, caption=AWKWARD)
+        contact_sheet(replace(pairs, pairs=replace(pairs.pairs, name=AWKWARD)), tmp_path / "a.png")
         score_histogram({AWKWARD: ranked(40, eta=0.5), "$": ranked(40)}, tmp_path / "b.png", resamples=20)
 
 
@@ -143,53 +143,6 @@ def test_ids_of_paths_that_are_no_text_are_kept(tmp_path: Path) -> None:
     pairs = PairSource("made up", ("a\udcff.png", "b"), ("x", "y"), tiny_image)
     found = shown(contact_sheet(rank_pairs(pairs, np.zeros(2)), tmp_path / "sheet.png"))
     assert ["a\udcff.png"] in found.values()
-
-
-def test_printable_replaces_what_the_font_lacks_and_keeps_the_rest() -> None:
-    assert printable("naïve “café” · ½ λ η ≥ Ж") == "naïve “café” · ½ λ η ≥ Ж"
-    assert printable("猫 cat") == f"{MISSING} cat"
-    assert printable("a\n b\t\tc\x00\u200d") == "a b c"
-    assert printable("e\u0301") == "é"
-    assert printable("\ud800") == ""
-    assert for_matplotlib("5$ for $x$") == r"5\$ for \$x\$"
-
-
-@laws
-@given(st.text(max_size=60))
-def test_every_printable_character_has_a_glyph(text: str) -> None:
-    from matplotlib.ft2font import FT2Font
-
-    known = FT2Font(font(12).path).get_charmap()
-    found = printable(text)
-    assert all(ord(character) in known for character in found)
-    assert printable(found) == found
-
-
-@laws
-@given(st.text("abc dé-W.", max_size=120), st.integers(1, 4), st.integers(20, 200))
-def test_wrapped_lines_fit_and_lose_nothing_but_the_end(text: str, lines: int, width: int) -> None:
-    face = font(12)
-    found = wrap(text, face, width, lines)
-    assert len(found) <= lines
-    assert all(face.getlength(line) <= width for line in found)
-    whole = printable(text).replace(" ", "")
-    if found and found[-1].endswith("…"):
-        assert len(found) == lines
-        assert whole.startswith("".join(found)[:-1].replace(" ", ""))
-    else:
-        assert "".join(found).replace(" ", "") == whole
-
-
-def test_wrapping_by_words_and_ellipsis() -> None:
-    face = font(12)
-    width = face.getlength("a photo of a")
-    assert wrap("a photo of a dog", face, width, 3) == ["a photo of a", "dog"]
-    cut = wrap("a photo of a dog on a meadow in the sun", face, width, 2)
-    assert cut[0] == "a photo of a"
-    assert cut[1].startswith("dog on")
-    assert cut[1].endswith("…")
-    assert wrap("", face, width, 2) == []
-    assert wrap("W", face, 1, 2) == []
 
 
 def test_the_histogram_tells_its_auroc(tmp_path: Path) -> None:
@@ -201,20 +154,18 @@ def test_the_histogram_tells_its_auroc(tmp_path: Path) -> None:
     told = read_metadata(path)["panels"]
     assert told["RINCE"]["auroc"]["value"] == pytest.approx(roc_auc_score(noisy.wrong, -noisy.scores))
     assert told["plain"] == {"pairs": 60, "scored": 60}
-    assert module._title("RINCE", told["RINCE"]).startswith(f"RINCE: AUROC {told['RINCE']['auroc']['value']:.3f} [")
-    assert module._title("plain", told["plain"]) == "plain: 60 pairs"
 
 
 def test_panels_share_axes_and_densities_integrate_to_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from vldebias.evaluation.report import pictures
-
     kept: list[Any] = []
-    monkeypatch.setattr(pictures, "save_png", lambda plot, path, told: kept.append(plot) or path)
+    monkeypatch.setattr("vldebias.training.report.save_png", lambda plot, path, told: kept.append(plot) or path)
     noisy = ranked(80, eta=0.5)
     assert noisy.wrong is not None
     score_histogram({"a": noisy, "b": ranked(60), "c": noisy, "d": noisy}, tmp_path / "h.png", resamples=20)
     used = [axis for axis in kept[0].axes if axis.get_visible()]
     assert len(used) == 4
+    assert used[0].get_title().startswith("a: AUROC 0.")
+    assert used[1].get_title() == "b: 60 pairs"
     assert len({(axis.get_xlim(), axis.get_ylim()) for axis in used}) == 1
     bars = [patch for patch in used[0].patches if hasattr(patch, "get_height")]
     assert sum(bar.get_height() * bar.get_width() for bar in bars) == pytest.approx(2)  # right and wrong
@@ -224,7 +175,19 @@ def test_panels_share_axes_and_densities_integrate_to_one(monkeypatch: pytest.Mo
 
 
 def test_errors(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="at least 1 of each, got 0 and 1"):
-        contact_sheet(ranked(5), tmp_path / "a.png", columns=0)
     with pytest.raises(InvalidInputError, match="at least one panel, got none"):
         score_histogram({}, tmp_path / "a.png")
+
+
+def test_the_page_shows_the_lowest_scores_and_is_no_way_in(tmp_path: Path) -> None:
+    captions = ("<script>alert(1)</script>", "a cat & a dog", "third")
+    pairs = PairSource("own", ("a", "b", "c"), captions, tiny_image, path=lambda row: f"/x/{row}<.png")
+    page = suspects_page(rank_pairs(pairs, np.array([0.1, 0.3, 0.2])), tmp_path / "pairs.html", most=2).read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.index("1. +0.100") < page.index("2. +0.200")
+    assert "a cat" not in page
+    assert "/x/2&lt;.png" in page
+    assert page.count("data:image/jpeg;base64,") == 2
+    known = suspects_page(rank_pairs(pairs, np.zeros(3), np.array([True, False, False])), tmp_path / "pairs.html")
+    assert known.read_text().count("<b>wrong</b>") == 1

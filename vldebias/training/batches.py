@@ -1,0 +1,357 @@
+"""Batches of pairs by their number: read by worker processes that run ahead, or taken from tensors in memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain, count, islice
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vldebias.errors import InvalidInputError, warn
+from vldebias.training.augmentation import Augment, BatchAugment
+from vldebias.training.pairs import PairSource
+from vldebias.training.sampling import Sampler, torch_generator
+
+__all__ = ["Batch", "Batches", "MapBatches", "OnError", "TensorBatches", "Tokenize", "Unreadable"]
+
+OnError = Literal["raise", "skip"]
+
+Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
+"""Captions -> arguments of the text tower, (b, length) each, all of one length whatever the captions."""
+
+Tokens = Callable[[Tensor], Mapping[str, Tensor]]
+"""Rows (b,) of a data set -> the tokens of their captions, (b, length) each."""
+
+MOST_TEXTS = 200_000  # different captions that are kept tokenised: some 120 MB at CLIP's 77 tokens
+ATTEMPTS = 10  # rows that are tried in place of one; so many in a row mean that something else is wrong
+_CHUNK = 10_000  # texts that are tokenised at once
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """b images with their captions, or with a second view each.
+
+    images: (b, 3, h, w), as the image tower reads them.
+    texts: arguments of the text tower, (b, length) each; empty where `views` are given.
+    index: (b,) integers, the position of each pair in its data set.
+    labels: (b,) integers, the class of each pair, where a loss reads it.
+    views: (b, 3, h, w), a second augmentation of each image; the texts are then not read.
+    """
+
+    images: Tensor
+    texts: Mapping[str, Tensor] = field(default_factory=dict)
+    index: Tensor | None = None
+    labels: Tensor | None = None
+    views: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """The columns that losses read, of several batches; without pixels, which nothing reads any more."""
+
+        def column(name: str) -> Tensor | None:
+            parts = [getattr(batch, name) for batch in batches]
+            return None if parts[0] is None else torch.cat(parts)
+
+        return cls(torch.empty(sum(map(len, batches)), 0), index=column("index"), labels=column("labels"))
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """The same batch on a device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device, non_blocking=non_blocking)
+            return {name: moved(tensor) for name, tensor in value.items()} if isinstance(value, Mapping) else value
+
+        return Batch(**{part.name: moved(getattr(self, part.name)) for part in fields(self)})
+
+
+class Batches(Protocol):
+    """Micro-batches by their number: the one of a number is the same whenever and how often it is asked for.
+
+    So a run goes on at step s by asking for the batches from s on, and nothing of a loader's state is stored.
+
+    items: rows of the data set; None for a stream.
+    per_epoch: micro-batches of this process in an epoch; None for a stream.
+    """
+
+    @property
+    def items(self) -> int | None: ...  # noqa: D102
+    @property
+    def per_epoch(self) -> int | None: ...  # noqa: D102
+
+    def starting(self, first: int) -> Generator[Batch, None, None]:
+        """Micro-batches `first`, `first` + 1, ... without end, this process's share of each joint one.
+
+        Closing it ends what reads ahead.
+        """
+        ...
+
+
+@dataclass
+class Unreadable:
+    """Images that cannot be read, hours into a run: stop, or take another row and say so.
+
+    It warns of the 1st, 10th, 100th, and by `report` of all. reasons: id -> why.
+    """
+
+    name: str
+    on_error: OnError
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def read(
+        self, row: int, read: Callable[[int], T], *, spares: Iterator[int], ids: Callable[[int], str]
+    ) -> tuple[int, T, dict[str, str]]:
+        """A row that can be read, what was read, and those that could not be: id -> reason.
+
+        With "skip" the next of `spares` that can be read takes the place of the row; they must follow from where the
+        row stands alone, so that every process and every resumed run takes the same.
+
+        Raises:
+            InvalidInputError: the row cannot be read and on_error is "raise", or neither can `ATTEMPTS` spares, or
+                there are none.
+        """
+        failed: dict[str, str] = {}
+        for one in chain([row], islice(spares, ATTEMPTS)):
+            try:
+                return one, read(one), failed
+            except OSError as error:
+                failed[ids(one)] = str(error)
+                if self.on_error == "raise":
+                    raise InvalidInputError(
+                        f"the image of {ids(one)!r} cannot be read: {error}. Mend it, or take other rows in place of "
+                        "such ones with on_error='skip'"
+                    ) from error
+        first, reason = next(iter(failed.items()))
+        raise InvalidInputError(
+            f"the image of {first!r} cannot be read ({reason}), nor those of {len(failed) - 1} rows tried in its "
+            "place; are the images where the data set says?"
+        )
+
+    def add(self, reasons: Mapping[str, str]) -> None:
+        """Notes rows; one that is met again in another epoch counts once."""
+        before = len(self.reasons)
+        self.reasons.update(reasons)
+        after = len(self.reasons)
+        if after and len(str(after)) > len(str(before or "")):
+            row, reason = next(reversed(self.reasons.items()))
+            warn(
+                f"{self.name}: the image of {row!r} cannot be read ({reason}); another row takes its place "
+                f"({after} so far)"
+            )
+
+    def report(self) -> None:
+        """Warns of how many there were, with the first ids."""
+        if len(self.reasons) > 1:
+            first = ", ".join(list(self.reasons)[:5])
+            warn(f"{self.name}: {len(self.reasons)} images could not be read and were replaced, such as {first}")
+
+
+class MapBatches(Dataset[dict[str, Any]]):
+    """Micro-batches of pairs that are read at random; see `Batches`.
+
+    What a batch holds depends on its number alone, not on the workers, so loading starts anywhere at once.
+
+    Args:
+        pairs: images and captions.
+        augment: image -> tensor; see `vldebias.training.augmentation`.
+        tokenize: of the towers; not needed for two views.
+        two_views: contrast two augmentations of each image; captions are then not read.
+        on_error: in place of an image that cannot be read another row is taken ("skip"), so that one file does not end
+            a run of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and
+            `unreadable` holds them all. Or training stops there ("raise").
+        workers: processes that read; 0 reads in this one. Signals to the whole process group do not end them: the run
+            that they read for finishes its step and then ends them.
+        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+
+    Raises:
+        InvalidInputError: no captions or no `tokenize` without `two_views`; fewer pairs than a batch takes; workers on
+            a system without fork.
+    """
+
+    def __init__(
+        self,
+        pairs: PairSource,
+        augment: Augment,
+        *,
+        batch_size: int,
+        tokenize: Tokenize | None = None,
+        two_views: bool = False,
+        on_error: OnError = "skip",
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        workers: int = 0,
+    ) -> None:
+        if not two_views and (tokenize is None or not pairs.captions):
+            raise InvalidInputError(f"{pairs.name}: expected captions and tokenize, or two_views=True")
+        if workers and "fork" not in multiprocessing.get_all_start_methods():
+            raise InvalidInputError(f"workers: this system cannot fork processes; expected 0, got {workers}")
+        self.unreadable = Unreadable(pairs.name, on_error)
+        self.pairs, self.augment, self.two_views, self.workers = pairs, augment, two_views, workers
+        self.sampler = Sampler(pairs.items, batch_size, seed, rank, world)
+        self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
+        self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
+        self._tokens: Tokens = lambda rows: {}
+        if not two_views and tokenize is not None:
+            if len(set(pairs.captions)) <= MOST_TEXTS:
+                self._tokens = _tokens_of(pairs.captions, tokenize)
+            else:
+                self._tokens = lambda rows: tokenize([pairs.captions[i] for i in rows.tolist()])
+
+    def starting(self, first: int) -> Generator[Batch, None, None]:
+        """Micro-batches `first`, `first` + 1, ... without end; close the iterator to stop the workers."""
+        closing = multiprocessing.RawValue("b", 0)
+
+        def outlast_signals(_: int) -> None:
+            # A scheduler signals all processes at once. The loader's own way to end a worker must still end it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
+
+        loader: DataLoader[dict[str, Any]] = DataLoader(
+            self,
+            batch_size=None,  # a number is a whole batch
+            sampler=count(first),
+            collate_fn=lambda parts: parts,
+            num_workers=self.workers,
+            prefetch_factor=2 if self.workers else None,
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=outlast_signals,
+            multiprocessing_context="fork" if self.workers else None,  # readers are closures, which do not pickle
+            generator=torch.Generator(),  # its own, or the workers' seed would be drawn from the global one
+        )
+        try:
+            for parts in loader:
+                if "error" in parts:
+                    raise InvalidInputError(parts["error"])
+                self.unreadable.add(parts.pop("unreadable"))
+                yield Batch(**parts)
+        finally:
+            closing.value = 1
+            self.unreadable.report()
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The parts of micro-batch `number`, and `unreadable`: id -> reason; or `error`: what is wrong.
+
+        An error is handed over as a text: one that is raised in a worker arrives inside a traceback of the loader's.
+        """
+        spares = self.sampler.spares(number)
+        rows, views, failed = [], [], dict[str, str]()
+        try:
+            for row in self.sampler.rows(number).tolist():
+                taken, image, unread = self.unreadable.read(
+                    row, self.pairs.read, spares=spares, ids=self.pairs.ids.__getitem__
+                )
+                where = (self.sampler.seed, self.sampler.epoch(number), taken)
+                generators = (torch_generator("augmentation", *where, view) for view in range(1 + self.two_views))
+                rows.append(taken)
+                views.append(torch.stack([self.augment(image, generator) for generator in generators]))
+                failed |= unread
+        except InvalidInputError as error:
+            return {"error": str(error)}
+        index, images = torch.tensor(rows), torch.stack(views, dim=1)
+        return {
+            "images": images[0],
+            "texts": self._tokens(index),
+            "index": index,
+            "labels": None if self.labels is None else self.labels[index],
+            "views": images[1] if self.two_views else None,
+            "unreadable": failed,
+        }
+
+
+class TensorBatches:
+    """Micro-batches of images that are all in memory; see `Batches`. For worlds small enough to be rendered once.
+
+    With `augment` every process augments the joint batch and keeps its share of it, so that several processes see what
+    one would.
+
+    Args:
+        images: (n, 3, h, w), as the image tower reads them.
+        captions: n texts, with `tokenize`; None for two views.
+        tokenize: of the towers; called once with every different text.
+        labels: (n,) integers, the class of each pair.
+        augment: applied to every batch, such as `vldebias.training.augmentation.CropNoise`.
+        two_views: contrast two augmentations of each image; captions are then not read.
+        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+
+    Raises:
+        InvalidInputError: captions or labels of another number than images, no captions or no `tokenize` without
+            `two_views`, two views without `augment`, fewer images than a batch takes.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        captions: Sequence[str] | None = None,
+        *,
+        batch_size: int,
+        tokenize: Tokenize | None = None,
+        labels: Tensor | None = None,
+        augment: BatchAugment | None = None,
+        two_views: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        if images.ndim != 4:
+            raise InvalidInputError(f"images: expected (n, 3, h, w), got {tuple(images.shape)}")
+        if two_views and augment is None:
+            raise InvalidInputError("two_views needs augment: without it both views are the same image")
+        self.images, self.labels, self.augment, self.two_views = images, labels, augment, two_views
+        self.sampler = Sampler(len(images), batch_size, seed, rank, world)
+        self.items, self.per_epoch = len(images), self.sampler.per_epoch
+        lengths = {"labels": labels, "captions": captions}
+        wrong = {name: len(rows) for name, rows in lengths.items() if rows is not None and len(rows) != len(images)}
+        if wrong:
+            raise InvalidInputError(f"expected {len(images)} rows, one per image, got {wrong}")
+        self._tokens: Tokens = lambda rows: {}
+        if not two_views:
+            if captions is None or tokenize is None:
+                raise InvalidInputError("expected captions and tokenize, which the towers come with, or two_views=True")
+            self._tokens = _tokens_of(captions, tokenize)
+
+    def starting(self, first: int) -> Generator[Batch, None, None]:
+        """Micro-batches `first`, `first` + 1, ... without end."""
+        return (self.batch(number) for number in count(first))
+
+    def batch(self, number: int) -> Batch:
+        """Micro-batch `number` of this process."""
+        sampler = self.sampler
+        rows = torch.from_numpy(sampler.rows(number))
+        views = []
+        for view in range(1 + self.two_views):
+            read = rows if self.augment is None else torch.from_numpy(sampler.joint(number))
+            images = self.images.index_select(0, read.to(self.images.device))
+            if self.augment is not None:
+                images = self.augment(images, torch_generator("augmentation", sampler.seed, number, view))[
+                    sampler.share
+                ]
+            views.append(images)
+        return Batch(
+            images=views[0],
+            texts=self._tokens(rows),
+            index=rows,
+            labels=None if self.labels is None else self.labels.index_select(0, rows),
+            views=views[1] if self.two_views else None,
+        )
+
+
+def _tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:
+    """Looks up the tokens of captions, of which every different one is tokenised once, now."""
+    number = {text: i for i, text in enumerate(dict.fromkeys(captions))}
+    unique, of_row = list(number), torch.tensor([number[text] for text in captions])
+    parts = [tokenize(unique[first : first + _CHUNK]) for first in range(0, len(unique), _CHUNK)]
+    table = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return lambda rows: {name: tokens.index_select(0, of_row.index_select(0, rows)) for name, tokens in table.items()}

@@ -1,0 +1,250 @@
+"""What moves the weights: learning rate, groups of parameters, their moving average, sharpness-aware gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses import GlobalContrastiveLoss
+from vldebias.losses.checks import check_choice, check_interval
+from vldebias.training.sharded import parameters_of, refuse_flat, reshard, total_norm
+
+__all__ = ["Average", "Sharpness", "cosine_rate", "frozen_statistics", "keep_frozen_still", "parameter_groups"]
+
+
+def cosine_rate(
+    step: int, steps: int, *, peak: float, warmup: float = 0.0, end: float = 0.0, schedule: str = "cosine"
+) -> float:
+    """Linear rise to `peak` over the first share `warmup` of `steps`, then half a cosine towards `end`.
+
+    schedule: "linear" falls on a line instead, "constant" stays at the peak.
+
+    The end is where step `steps` would be, so that the last step still moves something.
+
+    Raises:
+        InvalidInputError: step outside 0 .. steps - 1.
+
+    >>> [round(cosine_rate(step, 5, peak=1.0, warmup=0.4), 2) for step in range(5)]
+    [0.5, 1.0, 1.0, 0.75, 0.25]
+    """
+    if not 0 <= step < steps:
+        raise InvalidInputError(f"step: expected 0 .. {steps - 1}, got {step}")
+    rising = round(warmup * steps)
+    if step < rising:
+        return peak * (step + 1) / rising
+    passed = (step - rising) / (steps - rising)
+    left = {"cosine": (1 + math.cos(math.pi * passed)) / 2, "linear": 1 - passed, "constant": 1.0}[schedule]
+    return end + (peak - end) * left
+
+
+def keep_frozen_still(module: nn.Module) -> None:
+    """After `module.train()`: what has weights and learns none of them goes back to evaluation mode.
+
+    There dropout would only add noise to features that nobody trains, and batch normalisation would move its running
+    statistics, so that a frozen tower would not be the one that was loaded.
+    """
+    for part in module.modules():
+        weights = list(part.parameters())
+        if weights and not any(weight.requires_grad for weight in weights):
+            part.eval()
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups for an optimizer: the parameters that learn, and of these the vectors and scalars without decay.
+
+    Vectors are biases, gains of norms, class embeddings, popularities; scalars are temperatures: pulling them to 0 is
+    no regularisation. Call it before FSDP flattens parameters.
+    """
+    learning = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class Average:
+    """Mean of a module's trainable parameters over its last 1 / (1 - decay) or so updates.
+
+        mean <- d mean + (1 - d) theta      d = min(decay, (step + 1) / (step + 10))
+
+    so that the memory is short at the beginning, and the first weights are soon forgotten. Buffers are not averaged:
+    running statistics and the state of losses are those of the last step. Means of half-precision weights are kept
+    in float32, which a decay of .999 needs. With FSDP2 each process averages its own shards; make the average after
+    the module is wrapped.
+
+    Args:
+        module: which parameters; those that require no gradient now are left out.
+        decay: in [0, 1).
+
+    Raises:
+        InvalidInputError: a decay outside its interval, a module of FSDP's first version.
+    """
+
+    def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
+        check_interval("decay", decay, "[0, 1)")
+        self.decay = decay
+        self._module = module
+        self._live = {name: p for name, p in parameters_of(module).items() if p.requires_grad}
+        self.means: dict[str, Tensor] = {name: _wide(p.detach()).clone() for name, p in self._live.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Moves the mean towards the weights after step `step`, counted from 0."""
+        weight = 1 - min(self.decay, (step + 1) / (step + 10))
+        for name, parameter in self._live.items():
+            self.means[name].lerp_(_wide(parameter.detach()), weight)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The module has its averaged weights while this lasts, and its own afterwards, whatever happens."""
+        own = {name: parameter.detach().clone() for name, parameter in self._live.items()}
+        try:
+            self.copy_to_live()
+            yield
+        finally:
+            self._put(own)
+
+    def copy_to_live(self) -> None:
+        """Replaces the weights by their mean, for good."""
+        self._put(self.means)
+
+    @torch.no_grad()
+    def _put(self, values: dict[str, Tensor]) -> None:
+        reshard(self._module)
+        for name, parameter in self._live.items():
+            parameter.copy_(values[name])
+
+
+class Sharpness:
+    """Updates with the gradient of the worst point nearby instead of that here (SSA-CLR, section 4.3).
+
+        theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
+        theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + eta
+
+    where g is the gradient of the whole step at theta and | | the norm over all parameters together. The gradient at
+    theta_a is then applied to theta. ASAM's T is that of each entry for tensors of two and more dimensions, and 1 for
+    vectors and scalars (biases, gains, the temperature). The authors scale whatever is named "weight", which are also
+    the gains; those are near 1, where the two conventions agree.
+
+    Under autocast the weights stay in float32, and so does the norm; weights kept in bfloat16 would swallow much of
+    so small a step. The direction does not depend on the scale of g, so a scaler of the loss may be left on.
+
+        loss = sharpness.gradients(module, parameters, one_step_of_backward_passes)
+        clip_grad_norm_(parameters, 1.0); optimizer.step()
+
+    Args:
+        method: "sam" or "asam".
+        rho: radius, >= 0; by default .05 for SAM and 2 for ASAM, as in SSA-CLR, section 6.1. 0 is the plain gradient.
+        eta: added to |theta| by ASAM, >= 0.
+
+    Raises:
+        InvalidInputError: an unknown method, a negative rho or eta.
+    """
+
+    def __init__(self, method: Literal["sam", "asam"] = "sam", *, rho: float | None = None, eta: float = 0.01) -> None:
+        check_choice("method", method, ("sam", "asam"))
+        self.method = method
+        self.rho = {"sam": 0.05, "asam": 2.0}[method] if rho is None else rho
+        self.eta = eta
+        check_interval("rho", self.rho, "[0, inf)")
+        check_interval("eta", self.eta, "[0, inf)")
+
+    def gradients(self, module: nn.Module, parameters: Sequence[nn.Parameter], passes: Callable[[], Tensor]) -> Tensor:
+        """Leaves the sharp gradient in `.grad` and the weights as they were.
+
+        `passes` is called twice (once for rho = 0) and must add to `.grad` the gradient of one whole step: all its
+        micro-batches, exchanged between the processes (DistributedDataParallel and FSDP2 do so with the last of
+        them), so that every process climbs to the same point. Both calls draw the same random numbers from torch's
+        generators of the CPU and of the parameters' GPU. Running statistics and the state of losses move in the
+        first call only.
+
+        Args:
+            module: what `passes` trains, wrapped or not.
+            parameters: those of the optimizer. Their gradients are cleared first; one without a gradient, frozen or
+                unused, takes no part.
+            passes: forward and backward; returns the loss.
+
+        Returns:
+            The loss at theta, what the first call returned.
+
+        Raises:
+            InvalidInputError: a module of FSDP's first version.
+        """
+        refuse_flat(module)
+        _clear(parameters)
+        if self.rho == 0:
+            return passes()
+        devices = {parameter.device for parameter in parameters if parameter.device.type in ("cuda", "xpu")}
+        drawing: dict[str, Any] = {"devices": sorted(device.index for device in devices)}
+        if devices:
+            drawing["device_type"] = devices.pop().type
+        with torch.random.fork_rng(**drawing):
+            loss = passes()
+        with self.climbed(parameters), frozen_statistics(module):
+            _clear(parameters)
+            passes()
+        return loss
+
+    @contextmanager
+    def climbed(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+        """The parameters are at theta_a along their gradients while this lasts, exactly what they were afterwards."""
+        moving = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        before = [(parameter, parameter.detach().clone()) for parameter, _ in moving]
+        try:
+            with torch.no_grad():
+                if moving:
+                    norm = total_norm([self._scaled(parameter, gradient) for parameter, gradient in moving])
+                    length = torch.where(norm > 0, self.rho / norm, 0.0)  # where all is flat there is nowhere to climb
+                for parameter, gradient in moving:
+                    parameter.add_(self._scaled(parameter, self._scaled(parameter, gradient)) * length)
+            moving.clear()  # or the second pass would hold two gradients
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, kept in before:
+                    parameter.copy_(kept)
+
+    def _scaled(self, parameter: nn.Parameter, vector: Tensor) -> Tensor:
+        """T vector, in float32 at least."""
+        wide = _wide(vector)
+        if self.method == "sam" or parameter.ndim < 2:
+            return wide
+        return wide * (parameter.to(wide.dtype).abs() + self.eta)
+
+
+@contextmanager
+def frozen_statistics(module: nn.Module) -> Iterator[None]:
+    """Running statistics, and the state of losses, are afterwards what they were; what is computed does not change.
+
+    Normalisation in training mode goes on to use the statistics of the batch.
+    """
+    norms = [part for part in module.modules() if isinstance(part, _NormBase)]
+    kept = [(buffer, buffer.clone()) for part in norms for buffer in part.buffers(recurse=False)]
+    losses = [part for part in module.modules() if isinstance(part, GlobalContrastiveLoss) and part.training]
+    try:
+        for loss in losses:
+            loss.training = False
+        yield
+    finally:
+        for loss in losses:
+            loss.training = True
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+
+def _clear(parameters: Sequence[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -1,0 +1,282 @@
+"""What a run leaves to look at: the scores of its pairs as table, contact sheet and densities, and its curves.
+
+Source: Figures 5-5 (contact sheet) and A-3a (densities) of the thesis.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError
+from vldebias.files import write_atomically
+from vldebias.pictures import INK, font, for_matplotlib, save_png, subplots, wrap, write_png
+from vldebias.progress import Progress
+from vldebias.training.loop import Entry
+from vldebias.training.pairs import PairSource
+from vldebias.training.scores import RankedPairs, detection, positive_scores, rank_pairs, write_table
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from vldebias.hosts.towers import Towers
+
+__all__ = ["contact_sheet", "draw_curves", "score_histogram", "score_pairs", "suspects_page"]
+
+GREY, LINE = "#6b7785", "#d5dae0"
+RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
+THUMB, GAP, MARGIN = 160, 18, 22
+HEAD, SECTION, LINE_HEIGHT, CAPTION_LINES, LEAST_WIDTH = 44, 38, 16, 3, 460
+LEGEND = "framed: caption of another pair"
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<style>body{font:14px/1.4 system-ui,sans-serif;margin:2rem;color:#1c2530}h1{font-size:1.2rem}figure{margin:0}
+main{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:1.5rem}b{color:#a13d12}
+p{margin:.2rem 0;overflow-wrap:anywhere}code{font-size:11px;color:#55606c;overflow-wrap:anywhere}</style>"""
+_BINS = 40
+_OWN = ("step", "loss", "lr", "temperature", "seconds")  # of an entry; the others are scores
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPairs:
+    """Pairs in the order of suspicion; the files about them by what they are; `detection`, where the truth is known."""
+
+    ranked: RankedPairs
+    files: dict[str, str]
+    detected: dict[str, Any] | None
+
+
+def score_pairs(
+    towers: Towers,
+    pairs: PairSource,
+    folder: Path,
+    *,
+    by: Literal["cosine", "softmax"] = "cosine",
+    wrong: NDArray[np.bool_] | None = None,
+    workers: int = 4,
+    progress: Progress | None = None,
+) -> ScoredPairs:
+    """Scores every pair and writes pairs.csv (the most suspicious first), pairs.html, pairs.png and scores.png.
+
+    The scores are kept in `folder`/scores, so that a run that is stopped goes on.
+
+    Args:
+        folder: of the files.
+        by: see `vldebias.training.scores.positive_scores`.
+        wrong: (n,) captions that somebody found wrong.
+        workers, progress: as there.
+
+    Raises:
+        InvalidInputError: pairs without captions, no image that can be read.
+    """
+    kept: dict[str, Any] = {"cache_dir": folder / "scores", "shard_size": 1024}
+    ranked = rank_pairs(pairs, positive_scores(towers, pairs, by=by, workers=workers, progress=progress, **kept), wrong)
+    files = {
+        "pairs, most suspicious first": write_table(folder / "pairs.csv", ranked).name,
+        "page of the most suspicious": suspects_page(ranked, folder / "pairs.html").name,
+        "contact sheet": contact_sheet(ranked, folder / "pairs.png").name,
+        "densities of scores": score_histogram({pairs.name: ranked}, folder / "scores.png").name,
+    }
+    known = ranked.wrong is not None and 0 < ranked.wrong[ranked.order].mean() < 1
+    return ScoredPairs(ranked, files, detection(ranked) if known else None)
+
+
+def suspects_page(ranked: RankedPairs, path: str | Path, *, most: int = 200) -> Path:
+    """One HTML file with the pairs of the lowest scores, pictures inside: rank, score, caption, and where each lies."""
+    pairs, figures = ranked.pairs, []
+    for rank, row in enumerate(ranked.order[:most].tolist(), start=1):
+        file = io.BytesIO()
+        _Pair(ranked, row).thumbnail().convert("RGB").save(file, "JPEG", quality=85)
+        known = "" if ranked.wrong is None else ("<b>wrong</b> " if ranked.wrong[row] else "right ")
+        where = html.escape(ranked.path(row) or pairs.ids[row])
+        figures.append(
+            f'<figure><img alt="" src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}">'
+            f"<figcaption>{rank}. {known}{ranked.scores[row]:+.3f}<p>{html.escape(pairs.captions[row])}</p>"
+            f"<code>{where}</code></figcaption></figure>"
+        )
+    title = html.escape(f"{pairs.name}: the {len(figures)} most suspicious of {len(ranked.order):,} pairs")
+    page = f"{_PAGE}<title>{title}</title><h1>{title}</h1>\n<main>\n" + "\n".join(figures) + "\n</main>\n"
+    return write_atomically(path, page)
+
+
+def contact_sheet(ranked: RankedPairs, path: str | Path, *, columns: int = 6) -> Path:
+    """A PNG of the pairs with the lowest, middle and highest positive scores, each with its caption.
+
+    A pair whose caption is known to be another one's has a frame and a mark, and below its caption its own one.
+
+    Args:
+        ranked: from `rank_pairs`.
+        path: of the PNG.
+        columns: pairs in each of the three sections; of few pairs all are shown, in three parts.
+
+    Returns:
+        `path`. What is shown stands in the PNG as JSON: data, pairs, wrong, and the ids and scores of each section.
+    """
+    order = ranked.order
+    middle = (len(order) - columns) // 2
+    parts = [order[:columns], order[middle : middle + columns], order[-columns:]]
+    if len(order) <= 3 * columns:
+        parts = np.array_split(order, 3)
+    titles = ("Lowest positive scores", "Around the median", "Highest positive scores")
+    sections = {title: rows.tolist() for title, rows in zip(titles, parts, strict=True) if len(rows)}
+    pairs, scores = ranked.pairs, ranked.scores
+    about = {
+        "kind": "contact sheet",
+        "data": pairs.name,
+        "pairs": len(order),
+        "wrong": None if ranked.wrong is None else int(ranked.wrong[order].sum()),
+        "shown": {
+            section: [{"id": pairs.ids[row], "score": round(float(scores[row]), 6)} for row in rows]
+            for section, rows in sections.items()
+        },
+    }
+    return write_png(_sheet(ranked, sections, columns), Path(path), about, optimize=True)
+
+
+def _sheet(ranked: RankedPairs, sections: Mapping[str, Sequence[int]], columns: int) -> Image.Image:
+    """A white page with a heading and a line of pairs for every section; as high as what is on it."""
+    from PIL import Image, ImageDraw
+
+    lines = {name: [_Pair(ranked, row) for row in rows] for name, rows in sections.items()}
+    width = max(2 * MARGIN + columns * (THUMB + GAP) - GAP, LEAST_WIDTH)
+    heights = [max(pair.height for pair in line) for line in lines.values()]
+    image = Image.new("RGB", (width, HEAD + SECTION * len(lines) + sum(heights)), "white")
+    draw = ImageDraw.Draw(image)
+    room, small, bold = width - 2 * MARGIN, font(12), font(16, bold=True)
+    if ranked.wrong is not None:
+        left = width - MARGIN - small.getlength(LEGEND)
+        draw.rectangle((left - 20, 17, left - 8, 29), outline=WRONG, width=3)
+        draw.text((left, 15), LEGEND, INK, small)
+        room = round(left) - MARGIN - 40
+    title = f"{ranked.pairs.name}: {len(ranked.order):,} pairs by positive score"
+    draw.text((MARGIN, 12), "".join(wrap(title, bold, room, 1)), INK, bold)
+    top = HEAD
+    for (name, line), height in zip(lines.items(), heights, strict=True):
+        draw.line((MARGIN, top + 2, width - MARGIN, top + 2), LINE, 1)
+        draw.text((MARGIN, top + 9), name, GREY, font(13))
+        top += SECTION
+        for column, pair in enumerate(line):
+            pair.draw(image, draw, MARGIN + column * (THUMB + GAP), top)
+        top += height
+    return image
+
+
+class _Pair:
+    """A pair as it stands on the sheet: thumbnail, score, caption and, where that is wrong, its own one."""
+
+    def __init__(self, ranked: RankedPairs, row: int) -> None:
+        self.ranked, self.row = ranked, row
+        self.wrong = ranked.wrong is not None and bool(ranked.wrong[row])
+        caption = wrap(ranked.pairs.captions[row], font(12), THUMB, CAPTION_LINES)
+        original = ranked.original(row) if self.wrong else ""
+        own = wrap(f"its own: {original}", font(12), THUMB, CAPTION_LINES) if original else []
+        self.texts = [(line, INK) for line in caption] + [(line, GREY) for line in own]
+        self.height = THUMB + 8 + LINE_HEIGHT * (1 + len(self.texts)) + 18
+
+    def draw(self, image: Image.Image, draw: Any, left: int, top: int) -> None:
+        """On the sheet, with its upper left corner there."""
+        thumb, bold = self.thumbnail(), font(12, bold=True)
+        image.paste(thumb, (left + (THUMB - thumb.width) // 2, top + (THUMB - thumb.height) // 2))
+        score, y = f"{self.ranked.scores[self.row]:+.3f}".replace("-", "\N{MINUS SIGN}"), top + THUMB + 8
+        if self.wrong:
+            draw.rectangle((left - 4, top - 4, left + THUMB + 3, top + THUMB + 3), outline=WRONG, width=4)
+            draw.text((left + THUMB, y), "wrong", WRONG, bold, anchor="ra")
+        draw.text((left, y), score, WRONG if self.wrong else INK, bold)
+        for i, (line, colour) in enumerate(self.texts, start=1):
+            draw.text((left, y + i * LINE_HEIGHT), line, colour, font(12))
+
+    def thumbnail(self) -> Image.Image:
+        """The image in at most THUMB x THUMB pixels; small ones are enlarged pixel by pixel."""
+        from PIL import Image, ImageDraw, ImageOps
+
+        try:
+            image = self.ranked.pairs.read(self.row).convert("RGB")
+        except OSError:  # it could be read when it was scored
+            empty = Image.new("RGB", (THUMB, THUMB), "#eef0f3")
+            ImageDraw.Draw(empty).text((THUMB // 2, THUMB // 2), "cannot be read", GREY, font(12), anchor="mm")
+            return empty
+        small = max(image.size) <= THUMB // 2
+        return ImageOps.contain(image, (THUMB, THUMB), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+
+
+def score_histogram(
+    panels: Mapping[str, RankedPairs], path: str | Path, *, resamples: int = 1000, seed: int = 0
+) -> Path:
+    """A PNG with the densities of the scores of right and wrong pairs, one panel per model, AUROC in its title.
+
+    Panels share their axes. Where nothing is known of the truth, one density of all scores is drawn.
+
+    Args:
+        panels: title -> scores, such as {"InfoNCE": ..., "RINCE": ...}.
+        path: of the PNG.
+        resamples, seed: of the interval of the AUROC.
+
+    Raises:
+        InvalidInputError: no panel.
+    """
+    if not panels:
+        raise InvalidInputError("score_histogram: expected at least one panel, got none")
+    scores = {name: ranked.scores[ranked.order] for name, ranked in panels.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(scores.values())), bins=_BINS)
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    plot, axes = subplots(lines, columns, (1 + 3.6 * columns, 3.1 * lines))
+    about: dict[str, Any] = {}
+    for axis, (name, ranked) in zip(axes, panels.items(), strict=False):
+        title = for_matplotlib(name)
+        if ranked.wrong is None:
+            about[name] = {"pairs": ranked.pairs.items, "scored": len(ranked.order)}
+            title += f": {len(ranked.order):,} pairs"
+            groups = {"all pairs": (scores[name], GREY)}
+        else:
+            about[name] = detection(ranked, resamples=resamples, seed=seed)
+            area, wrong = about[name]["auroc"], ranked.wrong[ranked.order]
+            title += f": AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]"
+            groups = {
+                "own caption": (scores[name][~wrong], RIGHT),
+                "caption of another pair": (scores[name][wrong], WRONG),
+            }
+        for label, (values, colour) in groups.items():
+            axis.hist(values, edges, density=True, color=colour, alpha=0.25)
+            axis.hist(values, edges, density=True, histtype="step", color=colour, linewidth=1.5, label=label)
+            axis.axvline(float(np.median(values)), color=colour, linewidth=1, linestyle=(0, (4, 3)))
+        axis.set_title(title, fontsize=9.5, color=INK)
+    top = max(axis.get_ylim()[1] for axis in axes[: len(panels)])
+    for i, axis in enumerate(axes):
+        axis.set_visible(i < len(panels))
+        axis.set_xlim(edges[0], edges[-1])
+        axis.set_ylim(0, 1.12 * top)
+        axis.set_xlabel("positive score s⁺ (cosine)", fontsize=9, color=INK)
+        axis.tick_params(labelsize=8, colors=INK, length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.set_yticks([])
+        if i % columns == 0:
+            axis.set_ylabel("density", fontsize=9, color=INK)
+    axes[0].legend(frameon=False, fontsize=8, loc="best", labelcolor=INK)
+    plot.tight_layout()
+    return save_png(plot, Path(path), {"kind": "score histogram", "panels": about})
+
+
+def draw_curves(path: Path, history: Sequence[Entry]) -> Path:
+    """The loss of every step, and the scores where the model was scored."""
+    names = list(dict.fromkeys(name for entry in history for name in entry if name not in _OWN))
+    figure, (left, right) = subplots(1, 2, (10, 4))
+    left.plot([entry["step"] for entry in history], [entry["loss"] for entry in history], color="#4c72b0", lw=0.9)
+    left.set(xlabel="step", ylabel="loss", title="loss of every step")
+    for name in names:
+        scored = [entry for entry in history if name in entry]
+        right.plot([entry["step"] for entry in scored], [entry[name] for entry in scored], marker=".", label=name)
+    right.set(xlabel="step", title="scores on held-out data" if names else "no held-out data was given")
+    if names:
+        right.legend(fontsize=7)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.tight_layout()
+    return save_png(figure, path, {"kind": "training curves", "steps": len(history)})

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Never
 import typer
 
 import vldebias
-from vldebias.cli import apps, evaluate, hosts, miniature, prompts
-from vldebias.cli.common import err, make_app
+from vldebias.cli import apps, evaluate, miniature, prompts
+from vldebias.cli.common import err, make_app, tell
+from vldebias.cli.debias import debias, merge, methods
 from vldebias.cli.pairs import pairs
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
@@ -19,12 +20,13 @@ __all__ = ["app", "main"]
 
 app = make_app("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
 app.command()(quickstart)
-app.command()(hosts.debias)
-app.command()(hosts.merge)
+app.command()(debias)
+app.command()(merge)
+app.command()(methods)
 app.command("train")(train)
 app.command()(pairs)
-app.command(context_settings=apps.PASSED_ON)(apps.demo)
-app.command(context_settings=apps.PASSED_ON)(apps.label)
+app.command("demo")(apps.demo_command)
+app.command("label")(apps.label_command)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(miniature.app, name="miniature")
@@ -48,12 +50,11 @@ def main() -> None:
 
 def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:
     if issubclass(category, VldebiasWarning):
-        err.print(f"[yellow]warning:[/yellow] {message}", highlight=False)
+        tell("warning", "yellow", str(message))
 
 
 def _stop(message: str) -> Never:
-    err.print("[red]error:[/red] ", end="")
-    err.print(message, markup=False, highlight=False)
+    tell("error", "red", message)
     raise SystemExit(2)
 
 

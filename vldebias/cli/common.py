@@ -1,12 +1,19 @@
-"""What all commands share: the two consoles, the options that name a host, JSON on stdout."""
+"""What all commands share: the two consoles, the options that name a host, checks before anything is loaded, JSON."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
+
+from vldebias.errors import InvalidInputError, did_you_mean, fail
+
+if TYPE_CHECKING:
+    from vldebias.loading import Loaded
 
 __all__ = [
     "Device",
@@ -17,10 +24,14 @@ __all__ = [
     "Model",
     "Pipeline",
     "Pretrained",
+    "check_method",
+    "device_of",
     "err",
+    "load",
     "make_app",
     "out",
     "print_json",
+    "tell",
 ]
 
 out = Console()
@@ -33,15 +44,18 @@ Model = Annotated[
 ]
 Pretrained = Annotated[str | None, typer.Option(help="open_clip tag or checkpoint file.")]
 Pipeline = Annotated[str | None, typer.Option(help="diffusers id or folder, or 'miniature'.")]
-Device = Annotated[str, typer.Option(help="Where to run: cpu, cuda, mps.")]
+Device = Annotated[str, typer.Option(help="Where to run: auto (cuda where there is one), cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")]
 Method = Annotated[
     str | None,
-    typer.Option(help="orth, orth-cali, cali, difference or auto. Default: the paper's for the kind of host."),
+    typer.Option(
+        help="Name of a method; `vldebias methods` lists them. Default: the best label-free closed form for the kind "
+        "of host, equalised as well with --reference."
+    ),
 ]
 Lam = Annotated[
-    float | None,
-    typer.Option("--lam", help="Weight of the prompt pairs. Default: 1000 for models, 500 for pipelines."),
+    str | None,
+    typer.Option("--lam", help="Weight of the prompt pairs, or auto. Default: 1000 for models, 500 for pipelines."),
 ]
 
 
@@ -53,3 +67,74 @@ def make_app(text: str) -> typer.Typer:
 def print_json(value: Any) -> None:
     """`value` as JSON, alone on stdout."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def tell(kind: str, style: str, message: str) -> None:
+    """A message on stderr as it is: it may quote what a user typed, and brackets are markup to rich."""
+    err.print(Text.assemble((f"{kind}: ", style), message))
+
+
+def check_method(name: str | None, *, images: bool) -> None:
+    """Refuse a method before a model is loaded: no such name, or one that needs images where there are none.
+
+    Raises:
+        InvalidInputError: the message lists the names, or the option that is missing.
+    """
+    if name is None:
+        return
+    from vldebias.methods import Need, get_method
+
+    for need in (Need.IMAGES, Need.LABELS):
+        if need in get_method(name).needs and not images:
+            raise InvalidInputError(f"--method {name} uses {need}: give a file of their features as --reference")
+
+
+def device_of(name: str) -> str:
+    """The device to run on; "auto" is cuda where there is one, and says so.
+
+    Raises:
+        InvalidInputError: no such kind of device, or none of it here.
+    """
+    import torch
+
+    if name == "auto":
+        if not torch.cuda.is_available():
+            return "cpu"
+        err.print(f"device: cuda ({torch.cuda.get_device_name()})", markup=False, highlight=False)
+        return "cuda"
+    kind, _, index = name.partition(":")
+    kinds = ("auto", "cpu", "cuda", "mps")
+    if kind not in kinds or (index and not index.isdecimal()):
+        fail("--device", repr(name), "auto, cpu, cuda, cuda:1, ... or mps", did_you_mean(kind, kinds))
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise InvalidInputError(
+            f"--device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices here; run on "
+            "the CPU without --device, or install a torch that is built for CUDA and see whether nvidia-smi lists a GPU"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InvalidInputError(f"--device {name}: torch finds no Apple GPU here; run on the CPU without --device")
+    return name
+
+
+def load(
+    model: str | None,
+    pretrained: str | None = None,
+    pipeline: str | None = None,
+    *,
+    device: str,
+    dtype: str | None,
+    prompts: Sequence[str] = (),
+) -> Loaded:
+    """The model or pipeline that the options name, once the prompt sets are found to exist.
+
+    Raises:
+        PromptSetError, InvalidInputError: a name that is wrong, told before anything is loaded; see also `load_host`.
+    """
+    from vldebias.prompts import load_prompts
+
+    for name in prompts:
+        load_prompts(name)
+    device = device_of(device)
+    from vldebias.loading import load_host
+
+    return load_host(model, pretrained, pipeline, device=device, dtype=dtype)

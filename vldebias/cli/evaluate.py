@@ -1,4 +1,4 @@
-"""`vldebias eval`: run a suite by name, compare and render results, look at data."""
+"""`vldebias eval`: run a suite by name, list what to embed for it, compare and render results, look at data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from vldebias.cli.common import Device, Dtype, Json, Model, Pipeline, Pretrained, err, out, print_json
+from vldebias.cli.common import Json, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
 __all__ = ["app"]
@@ -26,12 +26,26 @@ class SuiteGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class RunCommand(TyperCommand):
+    """`run`, whose help ends with the methods that there are, those of other packages among them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The registry is opened by whoever asks for this page, and by no other help."""
+        super().format_help(ctx, formatter)
+        from vldebias.methods import METHODS
+
+        names = escape(", ".join(METHODS))
+        out.print(f" [bold]Methods[/bold] (vldebias methods says what each needs): {names}", highlight=False)
+
+
 app = typer.Typer(
     help="Measure bias and utility before and after, with error bars: [bold]vldebias eval SUITE[/bold].\n\n"
     "[bold]Examples[/bold]\n\n\b\n"
     "  vldebias eval list\n"
     "  vldebias eval miniature\n"
     "  vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR\n"
+    "  vldebias eval fairface --embeddings images.npz --texts texts.npz --methods cali,equalise,auto\n"
+    "  vldebias eval texts fairface > prompts.txt\n"
     "  vldebias eval compare a/result.json b/result.json",
     cls=SuiteGroup,
     no_args_is_help=True,
@@ -42,97 +56,114 @@ app = typer.Typer(
 Results = Annotated[Path, typer.Argument(help="A result.json of `vldebias eval`, or the folder that holds one.")]
 
 
-@app.command("run")
+def _grouped(panel: str, value: str | None, text: str, *names: str, **more: Any) -> Any:
+    """An option in a group of the help, which is a page long otherwise; value: what stands for it, None for a flag."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, metavar=value, show_default=False, **more)
+
+
+@app.command("run", cls=RunCommand)
 def run(
-    suite: Annotated[str, typer.Argument(help="Name of a suite (vldebias eval list) or path of a YAML file.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for results. Default: vldebias-SUITE.")] = None,
-    model: Model = None,
-    pretrained: Pretrained = None,
-    pipeline: Pipeline = None,
-    judge: Annotated[str | None, typer.Option(help="Model that reads generated images, named as --model.")] = None,
-    judge_pretrained: Annotated[str | None, typer.Option(help="open_clip tag of the judge.")] = None,
-    data_root: Annotated[str | None, typer.Option(help="Folder of the data set (a file for a manifest).")] = None,
-    embeddings: Annotated[
-        Path | None, typer.Option(help="Image features of your own (.npz, .safetensors) instead of images.")
+    suite: Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")],
+    folder: Annotated[Path | None, _grouped("Run", "DIR", "For results. Default: vldebias-SUITE.", "--out")] = None,
+    only: Annotated[list[str] | None, _grouped("Run", "TASK", "Only this task. *")] = None,
+    device: Annotated[str, _grouped("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str | None, _grouped("Run", "NAME", "float32, float16 or bfloat16.")] = None,
+    fresh: Annotated[bool, _grouped("Run", None, "Again, or take over what is done.", "--fresh/--resume")] = False,
+    resamples: Annotated[int | None, _grouped("Run", "N", "Bootstrap resamples. Default: 2000.", min=1)] = None,
+    as_json: Annotated[bool, _grouped("Run", None, "Print JSON alone on stdout.", "--json")] = False,
+    model: Annotated[str | None, _grouped("Model", "NAME", "open_clip or transformers, or 'miniature'.")] = None,
+    pretrained: Annotated[str | None, _grouped("Model", "TAG", "open_clip tag or checkpoint file.")] = None,
+    pipeline: Annotated[str | None, _grouped("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None,
+    methods: Annotated[list[str] | None, _grouped("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None,
+    projections: Annotated[
+        list[Path] | None, _grouped("Methods", "DIR", "A saved edit, measured beside the methods. *", "--projection")
     ] = None,
-    key: Annotated[
-        list[str] | None, typer.Option(help="ours=theirs: where the embeddings file has another name for a field.")
+    reference: Annotated[
+        Path | None, _grouped("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
     ] = None,
-    labels: Annotated[list[Path] | None, typer.Option(help="File of an annotator; give it once per file.")] = None,
-    drawn: Annotated[Path | None, typer.Option(help="Folder of the generated images that were labelled.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this task; several by repeating it.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many images of each split, at random.")] = None,
-    lam: Annotated[float | None, typer.Option("--lam", min=0, help="Lambda instead of the suite's.")] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="Generated images per prompt and seed.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Seed of generated images; several by repeating it.")] = None,
-    resamples: Annotated[int | None, typer.Option(min=1, help="Bootstrap resamples instead of 2000.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at an image that cannot be read.")] = False,
-    cache: Annotated[
-        Path | None, typer.Option(help="Embedding cache. Default: $VLDEBIAS_CACHE or ~/.cache/vldebias.")
+    lam: Annotated[float | None, _grouped("Methods", "X", "Lambda instead of the suite's.", "--lam", min=0)] = None,
+    max_loss: Annotated[float | None, _grouped("Methods", "X", "Most that a neutral cosine may lose.")] = None,
+    side: Annotated[str | None, _grouped("Methods", "SIDE", "What methods act on: text, image or both.")] = None,
+    data_root: Annotated[str | None, _grouped("Images", "DIR", "Folder of the data set (or a manifest file).")] = None,
+    limit: Annotated[int | None, _grouped("Images", "N", "At most so many of each split, at random.", min=1)] = None,
+    strict: Annotated[bool, _grouped("Images", None, "Stop at an image that cannot be read.", "--strict")] = False,
+    embeddings: Annotated[Path | None, _grouped("Images", "FILE", "Features of your own (.npz, .safetensors).")] = None,
+    texts: Annotated[Path | None, _grouped("Images", "FILE", "Text embeddings of your own (see eval texts).")] = None,
+    keys: Annotated[
+        list[str] | None, _grouped("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
     ] = None,
-    feature_dtype: Annotated[str, typer.Option(help="How features are kept: float16, bfloat16, float32.")] = "float16",
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Measure again, or take over the tasks that are finished.")
-    ] = False,
-    device: Device = "cpu",
-    dtype: Dtype = None,
-    as_json: Json = False,
+    cache: Annotated[Path | None, _grouped("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None,
+    feature_dtype: Annotated[str, _grouped("Images", "NAME", "How features are kept there.")] = "float16",
+    images: Annotated[int | None, _grouped("Drawn images", "N", "Of each prompt and seed.", min=1)] = None,
+    seeds: Annotated[list[int] | None, _grouped("Drawn images", "N", "Seed. *", "--seed")] = None,
+    judge: Annotated[str | None, _grouped("Drawn images", "NAME", "Model that reads them, named as --model.")] = None,
+    judge_pretrained: Annotated[str | None, _grouped("Drawn images", "TAG", "open_clip tag of the judge.")] = None,
+    labels: Annotated[list[Path] | None, _grouped("Drawn images", "FILE", "Answers of an annotator. *")] = None,
+    drawn: Annotated[Path | None, _grouped("Drawn images", "DIR", "Folder of the images that were labelled.")] = None,
 ) -> None:
     """Run a suite and write result.json, pictures and one page; a second run goes on where the first stopped.
+
+    Options with * may be repeated.
 
     [bold]Examples[/bold]
 
     \b
       vldebias eval run miniature
       vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
-      vldebias eval fairface --model openai/clip-vit-base-patch32 --data-root DIR --limit 2000
-      vldebias eval waterbirds --embeddings features.npz --model ViT-B-32 --pretrained openai
-      vldebias eval generation --pipeline stabilityai/stable-diffusion-2-1 --device cuda --out sd21
-      vldebias eval human --labels anna.jsonl --labels ben.jsonl --drawn sd21/images/gender
+      vldebias eval fairface --embeddings images.npz --texts texts.npz
+      vldebias eval generation --pipeline DIR --out sd21
+      vldebias eval human --labels anna.jsonl --drawn sd21/images/gender
     """
+    chosen = {name: value for name, value in locals().items() if value not in (None, [])}
+    chosen["keys"] = dict(_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in keys or ())
+    _check_suite(suite)
     from vldebias.evaluation.report.pages import print_table
-    from vldebias.evaluation.suites.load import load_suite
-    from vldebias.evaluation.suites.runner import PAGE, run_suite
-    from vldebias.evaluation.suites.session import Options
+    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.suite import load_suite
+    from vldebias.evaluation.task import Options
 
     loaded = load_suite(suite)
-    options = Options(
-        out=folder or Path(f"vldebias-{loaded.name}"),
-        model=model,
-        pretrained=pretrained,
-        pipeline=pipeline,
-        device=device,
-        dtype=dtype,
-        judge=judge,
-        judge_pretrained=judge_pretrained,
-        data_root=data_root,
-        embeddings=embeddings,
-        keys=dict(_pair(text) for text in key or []),
-        labels=tuple(labels or ()),
-        drawn=drawn,
-        cache=cache,
-        feature_dtype=feature_dtype,
-        strict=strict,
-        limit=limit,
-        lam=lam,
-        images=images,
-        seeds=tuple(seed) if seed else None,
-        resamples=resamples,
-        fresh=fresh,
-    )
+    out_folder = folder or Path(f"vldebias-{loaded.name}")
+    chosen |= {"out": out_folder, "device": device_of(device), "methods": _names(methods)}
+    fields = Options.__dataclass_fields__  # every other option is called as the field that it fills
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if name in fields}
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    options = Options(**given)
     result = run_suite(loaded, options, console=err, only=only or ())
     if as_json:
-        print_json(result.model_dump(mode="json"))
+        print_json(result.to_dict())
         return
     print_table(result, out, loaded.headline)
-    out.print(f"\npage: {options.out / PAGE}", markup=False, highlight=False)
+    out.print(f"\npage: {options.out / PAGE}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    ours, equals, theirs = text.partition("=")
-    if not (ours and equals and theirs):
-        raise InvalidInputError(f"--key: expected ours=theirs (such as features=image_embeds), got {text!r}")
-    return ours, theirs
+def _check_suite(name: str) -> None:
+    """A wrong name is told before anything heavy is imported."""
+    from vldebias.files import suite_file
+
+    if not (name.endswith((".yaml", ".yml")) or len(Path(name).parts) > 1):
+        suite_file(name)
+
+
+def _names(methods: list[str] | None) -> tuple[str, ...] | None:
+    """Names of known methods, from options that may hold several each.
+
+    Raises:
+        InvalidInputError: a name that is no method; the message lists them.
+    """
+    if not methods:
+        return None
+    from vldebias.methods import get_method
+
+    names = [name.strip() for text in methods for name in text.split(",") if name.strip()]
+    return tuple(get_method(name).name for name in names)
+
+
+def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise InvalidInputError(f"{option}: expected {expected}, got {text!r}")
+    return name, value
 
 
 @app.command("list")
@@ -145,7 +176,7 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.evaluation.suites.load import list_suites, load_suite
+    from vldebias.evaluation.suite import list_suites, load_suite
 
     suites = [load_suite(name) for name in list_suites()]
     if as_json:
@@ -175,13 +206,44 @@ def show(
       vldebias eval show fairface > mine.yaml
       vldebias eval show miniature --json
     """
-    from vldebias.evaluation.suites.load import load_suite, suite_path
+    _check_suite(suite)
+    from vldebias.evaluation.suite import load_suite, suite_path
 
     loaded = load_suite(suite)
     if as_json:
         print_json(loaded.model_dump(mode="json"))
         return
     typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)
+
+
+@app.command("texts")
+def texts(
+    suite: Annotated[str, typer.Argument(help="Name of a suite or path of a YAML file.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only this task; several by repeating it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print every prompt that a suite embeds, one a line: what a file of text embeddings must have.
+
+    Store their embeddings as `text` (n, d) with the prompts as `prompts` (n,), in the .npz of the image features or in
+    one of its own; rows are compared with image features of the same model.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias eval texts fairface > prompts.txt
+      vldebias eval texts celeba --json
+      vldebias eval fairface --embeddings images.npz --texts texts.npz
+    """
+    _check_suite(suite)
+    from vldebias.evaluation.suite import load_suite
+
+    prompts = load_suite(suite).only(only or ()).texts()
+    if not prompts:
+        raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
+    if as_json:
+        print_json(list(prompts))
+    else:
+        typer.echo("\n".join(prompts))
 
 
 @app.command("report")
@@ -200,13 +262,49 @@ def report(
     """
     from vldebias.evaluation.report.pages import markdown, render
 
-    path = _result_path(result)
-    found = _read(result)
+    read = _read(result)
     if as_markdown:
-        typer.echo(markdown(found), nl=False)
+        typer.echo(markdown(read), nl=False)
         return
-    written = render(found, page or path.with_suffix(".html"), beside=path.parent)
-    err.print(f"{written}", markup=False, highlight=False)
+    path = result / "result.json" if result.is_dir() else result
+    written = render(read, page or path.with_suffix(".html"), beside=path.parent)
+    err.print(f"{written}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command("verify")
+def verify(
+    result: Annotated[Path, typer.Argument(help="The folder of a run, or its result.json.")],
+    as_json: Json = False,
+) -> None:
+    """Check that the files of a run are those that it left: figures, page, pictures, drawn images.
+
+    Compares the SHA-256 of each with manifest.json; exits with 1 where one differs, is missing or was added. Whoever
+    can change a file can change the manifest: compare its own SHA-256, which is printed, with one kept elsewhere.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias eval verify vldebias-miniature
+      vldebias eval verify sd21/result.json --json
+    """
+    from vldebias.evaluation.run import MANIFEST
+    from vldebias.evaluation.run import verify as verify_files
+    from vldebias.files import digest
+
+    differences = verify_files(result)
+    if as_json:
+        print_json(differences)
+    for what, names in () if as_json else differences.items():
+        for name in names:
+            out.print(f"{what}: {name}", markup=False, highlight=False, soft_wrap=True)
+    if any(differences.values()):
+        raise typer.Exit(1)
+    folder = result if result.is_dir() else result.parent
+    err.print(
+        f"every file is as the run left it, if {MANIFEST} is: its SHA-256 is {digest(folder / MANIFEST)}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command("compare")
@@ -230,21 +328,17 @@ def compare(
 
     comparison = compare_results(_read(a), _read(b), (str(a), str(b)))
     if page is not None:
-        err.print(f"{write_comparison(comparison, page)}", markup=False, highlight=False)
+        err.print(f"{write_comparison(comparison, page)}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         print_json(comparison.to_dict())
     else:
         print_comparison(comparison, out)
 
 
-def _result_path(given: Path) -> Path:
-    return given / "result.json" if given.is_dir() else given
-
-
 def _read(given: Path) -> Any:
     from vldebias.evaluation.result import Result
 
-    return Result.read(_result_path(given))
+    return Result.read(given / "result.json" if given.is_dir() else given)
 
 
 @app.command("data")
@@ -272,56 +366,48 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data.summary import check_images, describe
-    from vldebias.evaluation.suites.session import open_split
+    from vldebias.evaluation.task import open_split
 
     opened = open_split(name, root, split, dict(_option(text) for text in option or []))
-    told = describe(opened)
+    facts = describe(opened)
     bad = check_images(opened, sample=sample) if check else None
     if bad is not None:
-        told["unreadable"] = [{"id": one, "reason": reason} for one, reason in bad]
+        facts["unreadable"] = [{"id": one, "reason": reason} for one, reason in bad]
     if as_json:
-        print_json(told)
+        print_json(facts)
     else:
-        _print_data(told)
+        _print_data(facts)
     if bad:
         raise typer.Exit(1)
 
 
 def _option(text: str) -> tuple[str, Any]:
     """name=value; a value with commas is a list, digits are a number, true and false are what they say."""
-    import yaml
+    from vldebias.files import parse_yaml
 
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise InvalidInputError(f"--option: expected name=value (such as image=path), got {text!r}")
+    name, value = _pair(text, "--option", "name=value (such as image=path)")
     if name in ("labels", "columns") and not value.startswith(("[", "{")):
         return name, value.split(",")
-    return name, yaml.safe_load(value)
+    return name, parse_yaml(value, f"--option {name}")
 
 
-def _print_data(told: dict[str, Any]) -> None:
-    title = f"{told['name']} {told['split']}: {told['images']} images, {told.get('captions', 0)} captions"
+def _print_data(facts: dict[str, Any]) -> None:
+    title = f"{facts['name']} {facts['split']}: {facts['images']} images, {facts.get('captions', 0)} captions"
     out.print(title, markup=False, highlight=False, style="bold")
     for kind in ("columns", "intersections"):
         table = Table(kind[:-1], "images", "unknown", box=None, padding=(0, 2, 0, 0))
-        for name, found in told.get(kind, {}).items():
-            table.add_row(name, _first(found["counts"]), str(found["unknown"]))
+        for name, column in facts.get(kind, {}).items():
+            counts = [f"{value} {count:,}" for value, count in column["counts"].items()]
+            more = [f"and {len(counts) - 12} more"] if len(counts) > 12 else []
+            table.add_row(name, ", ".join(counts[:12] + more), str(column["unknown"]))
         if table.row_count:
             out.print(table)
-    for name, value in (told.get("about") or {}).items():
-        out.print(f"{name}: {_short(value)}", markup=False, highlight=False)
-    bad = told.get("unreadable")
+    for name, value in (facts.get("about") or {}).items():
+        text = str(value)
+        shown = text if len(text) <= 160 else text[:157] + "..."
+        out.print(f"{name}: {shown}", markup=False, highlight=False)
+    bad = facts.get("unreadable")
     if bad is not None:
         out.print(f"{len(bad)} images cannot be read", style="red" if bad else "green", highlight=False)
         for one in bad[:20]:
             out.print(f"  {one['id']}: {one['reason']}", markup=False, highlight=False)
-
-
-def _first(counts: dict[str, int], n: int = 12) -> str:
-    shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:n])
-    return shown + (f", and {len(counts) - n} more" if len(counts) > n else "")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 160 else text[:157] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from vldebias.cli.common import Json, err, make_app, out, print_json
 from vldebias.errors import InvalidInputError
+from vldebias.files import write_atomically
 
 __all__ = ["app"]
 
@@ -37,10 +39,14 @@ def build_world(
       vldebias miniature build --out try --scale 0.01
       VLDEBIAS_MINIATURE=my-world vldebias quickstart
     """
+    # Before torch is loaded, which is when OpenMP reads them: threads that wait for work sleep instead of spinning, so
+    # that a build leaves room beside itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from vldebias.miniature import build
 
     made = build(folder, seed=seed, stages=stage, device=device, resume=not fresh, scale=scale)
-    err.print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it", markup=False, highlight=False)
+    err.print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("info")
@@ -92,8 +98,8 @@ def render(
     if world not in worlds:
         raise InvalidInputError(f"world: expected one of {', '.join(worlds)}, got {world!r}")
     made = worlds[world].sample(n, seed=seed, balanced=balanced)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    to_pil_image(make_grid(made.images, nrow=max(1, round(n**0.5)), padding=0)).save(path, format="PNG")
+    grid = to_pil_image(make_grid(made.images, nrow=max(1, round(n**0.5)), padding=0))
+    write_atomically(path, lambda partial: grid.save(partial, format="PNG"))
     fields = {k: v.tolist() for k, v in vars(made).items() if k not in ("images", "captions")}
-    path.with_suffix(".json").write_text(json.dumps({"captions": made.captions, **fields}), encoding="utf-8")
-    err.print(f"{path} and {path.with_suffix('.json')}", markup=False, highlight=False)
+    write_atomically(path.with_suffix(".json"), json.dumps({"captions": made.captions, **fields}))
+    err.print(f"{path} and {path.with_suffix('.json')}", markup=False, highlight=False, soft_wrap=True)

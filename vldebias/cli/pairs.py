@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from vldebias.cli.common import Device, Dtype, Json, Pretrained, err, out, print_json
+from vldebias.cli.common import Device, Dtype, Json, Pretrained, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
 __all__ = ["pairs"]
+
+ScoreName = Literal["cosine", "softmax"]
 
 
 def pairs(
@@ -34,30 +36,44 @@ def pairs(
     caption_noise: Annotated[
         float, typer.Option(help="Make this share of captions wrong first, to see how well low scores find them.")
     ] = 0.0,
+    score: Annotated[
+        ScoreName, typer.Option(help="cosine, or softmax: how surely image and caption pick each other.")
+    ] = "cosine",
+    wrong: Annotated[
+        str | None, typer.Option(help="Column that says which captions are wrong (yes, no), to measure the scores by.")
+    ] = None,
+    keep: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of pairs to keep, those with the highest scores.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Parquet file for the kept pairs; train --data reads it.")] = None,
     items: Annotated[int, typer.Option(help="Images of a world of the miniature.")] = 4000,
     workers: Annotated[int, typer.Option(min=0, help="Threads that read images.")] = 4,
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Score every pair of an image and its caption, and list them with the most suspicious first.
 
     The score is the cosine of the two (Figure 5-5 of the thesis). It is a reason to look, not a verdict: rare things
-    and unusual words score low as well. A run that was stopped goes on.
+    and unusual words score low as well. A run that was stopped goes on. Score with a model that has not learned these
+    pairs for long: one that has, knows the wrong ones by heart.
 
     [bold]Examples[/bold]
 
     \b
       vldebias pairs captions/ --model ViT-B-32 --pretrained openai
       vldebias pairs pairs.parquet --model vldebias-train/model --device cuda
+      vldebias pairs captions/ --model run/models/step-000060 --score softmax --keep 0.8 --write clean.parquet
+      vldebias pairs pairs.parquet --wrong checked
       vldebias pairs birds --caption-noise 0.3 --items 1000
     """
-    from vldebias.data.images import ImageData
+    from vldebias.data import ImageData
     from vldebias.hosts.towers import towers
     from vldebias.loading import load_host
-    from vldebias.training.assembly import make_pairs, open_training_data
+    from vldebias.training.pairs import make_pairs, open_images, said_wrong
+    from vldebias.training.report import score_pairs
+    from vldebias.training.scores import write_kept
     from vldebias.training.settings import load_settings
-    from vldebias.training.telling import tell_pairs
 
     settings = load_settings(
         data=data,
@@ -71,17 +87,29 @@ def pairs(
         caption_noise=caption_noise,
         items=items,
     )
-    opened = open_training_data(settings)
+    if (keep is None) != (write is None):
+        raise InvalidInputError("--keep and --write go together: the share to keep, and the file to put it in")
+    opened = open_images(settings, also=() if wrong is None else (wrong,))
     if not isinstance(opened, ImageData):
         raise InvalidInputError(f"{data}: expected data that can be read in any order, got a stream")
-    loaded = load_host(model, pretrained, device=device, dtype=dtype)
+    loaded = load_host(model, pretrained, device=device_of(device), dtype=dtype)
     scored = make_pairs(opened, settings)
-    files, found = tell_pairs(towers(loaded.host, loaded.tokenizer, loaded.preprocess), scored, folder, workers=workers)
-    outcome: dict[str, Any] = {"pairs": scored.items, "wrong_pairs": found, "files": files}
+    scorer = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    known = None if wrong is None else said_wrong(opened, scored, wrong)
+    found = score_pairs(scorer, scored, folder, by=score, wrong=known, workers=workers)
+    outcome: dict[str, Any] = {"pairs": scored.items, "wrong_pairs": found.detected, "files": found.files}
+    if write is not None and keep is not None:
+        outcome["kept"] = {"pairs": len(found.ranked.kept(keep)), "file": str(write_kept(write, found.ranked, keep))}
     if as_json:
         print_json(outcome)
         return
-    if found is not None:
-        err.print(f"AUROC of low scores for wrong captions: {found['auroc']['value']:.3f}", highlight=False)
-    for name, path in files.items():
-        out.print(f"{name}: {folder / path}", markup=False, highlight=False)
+    if found.detected is not None:
+        area = found.detected["auroc"]
+        interval = f"[{area['low']:.3f}, {area['high']:.3f}]"
+        err.print(
+            f"AUROC of low scores for wrong captions: {area['value']:.3f} {interval}", highlight=False, markup=False
+        )
+    if write is not None:
+        out.print(f"{outcome['kept']['pairs']:,} pairs kept: {write}", markup=False, highlight=False, soft_wrap=True)
+    for name, path in found.files.items():
+        out.print(f"{name}: {folder / path}", markup=False, highlight=False, soft_wrap=True)

@@ -122,7 +122,7 @@ def new(
     values = dict(_attribute(text) for text in attribute)
     made = make_prompt_set(path.stem, values, _words(concept), template, test_concepts=_words(test_concept or []))
     made.to_yaml(path)
-    err.print(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", highlight=False)
+    err.print(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", highlight=False, soft_wrap=True)
 
 
 def _attribute(text: str) -> tuple[str, list[str]]:

@@ -35,16 +35,16 @@ def quickstart(
       vldebias quickstart --json --out /tmp/page > figures.json
     """
     from vldebias.evaluation.report.pages import print_table
-    from vldebias.evaluation.suites.load import load_suite
-    from vldebias.evaluation.suites.runner import PAGE, run_suite
-    from vldebias.evaluation.suites.session import Options
+    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.suite import load_suite
+    from vldebias.evaluation.task import Options
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     options = Options(out=folder, cache=folder / "cache", images=images, seeds=tuple(range(seeds)) if seeds else None)
     suite = load_suite("quickstart")
     result = run_suite(suite, options, console=err)
     if as_json:
-        print_json(result.model_dump(mode="json"))
+        print_json(result.to_dict())
     else:
         print_table(result, out, suite.headline)
-        out.print(f"\npage: {folder / PAGE}", markup=False, highlight=False)
+        out.print(f"\npage: {folder / PAGE}", markup=False, highlight=False, soft_wrap=True)

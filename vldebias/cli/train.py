@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,10 +43,11 @@ def _train(
       vldebias train --model ViT-B-32 --pretrained openai --data captions/ --loss rince --q 0.4 --temperature 0.1
       vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4 --precision bf16
       vldebias train --config run.yaml --lr 3e-5 --out second
+      vldebias train --data portraits --label hair --group gender --debias gender --epochs 2
       vldebias train --config run.yaml --show
       accelerate launch --num_processes 8 -m vldebias train --config run.yaml
     """
-    from vldebias.training.display import Display
+    from vldebias.progress import SILENT, Progress
     from vldebias.training.run import train_model
     from vldebias.training.settings import load_settings
 
@@ -54,11 +56,17 @@ def _train(
         typer.echo(settings.as_yaml(), nl=False)
         return
     try:
-        with Display(err, quiet=int(os.environ.get("RANK", "0")) > 0) as display:
-            outcome = train_model(settings, folder, cpu=cpu, display=display)
-    except KeyboardInterrupt:
-        _say_where(folder)
-        raise
+        progress = SILENT if int(os.environ.get("RANK", "0")) else Progress.on(err)
+        outcome = train_model(settings, folder, cpu=cpu, progress=progress)
+    except KeyboardInterrupt as interrupt:
+        from vldebias.training.run import steps_done
+
+        done, steps = steps_done(folder)
+        goes_on = (
+            f"goes on after step {done} of {steps}" if done else "begins anew, for nothing was saved yet (save_every)"
+        )
+        err.print(f"interrupted; the same command {goes_on}", highlight=False)
+        raise typer.Exit(128 + getattr(interrupt, "signal", signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
         return
     if as_json:
@@ -67,28 +75,18 @@ def _train(
         _print(outcome, folder)
 
 
-def _say_where(folder: Path) -> None:
-    """After an interrupt: what the same command would do."""
-    from vldebias.training.run import steps_done
-
-    done, steps = steps_done(folder)
-    goes_on = f"goes on after step {done} of {steps}" if done else "begins anew, for nothing was saved yet (save_every)"
-    err.print(f"interrupted; the same command {goes_on}", highlight=False)
-
-
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    table = Table("score on held-out data", "before", "after")
-    for name, value in outcome["after"].items():
-        table.add_row(name, f"{outcome['before'][name]:.3f}", f"{value:.3f}")
+    moments = [moment for moment in ("before", "after", "debiased") if outcome[moment]]
+    table = Table("score on held-out data", *moments)
+    for name in outcome["after"]:
+        table.add_row(name, *(f"{outcome[moment][name]:.3f}" for moment in moments))
     if outcome["after"]:
         out.print(table)
     if outcome["wrong_pairs"] is not None:
-        found = outcome["wrong_pairs"]["auroc"]
-        out.print(
-            f"low scores find wrong captions: AUROC {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
-        )
+        area = outcome["wrong_pairs"]["auroc"]
+        out.print(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
     for name, path in outcome["files"].items():
-        out.print(f"{name}: {folder / path}", markup=False, highlight=False)
+        out.print(f"{name}: {folder / path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -110,8 +108,11 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     default = field.get_default()
-    told = f" Default: {default}." if default is not None and "Default:" not in (field.description or "") else ""
-    option = typer.Option(help=f"{field.description}{told}", rich_help_panel=panel, show_default=False)
+    text = field.description or ""
+    if default is not None and "Default:" not in text:
+        text += f" Default: {default}."
+    # Brackets in it are no markup.
+    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
     kind: Any = field.annotation
     annotation: Any = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.data import Embeddings
-from vldebias.data.embedding_files import save_embeddings
-from vldebias.equalise import Reference
+from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
+from vldebias.methods.equalise import Reference
 from vldebias.miniature import load_clip, portraits
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -89,7 +88,7 @@ def test_auto_says_what_it_chose(features: np.ndarray, tmp_path: Path) -> None:
         (("--lam", "much"), "--lam: expected a number or auto, got 'much'"),
         (("--confidence", "0.5"), "--confidence is about the images of --reference"),
         (("--reference", "nowhere.npz"), "nowhere.npz"),
-        (("--method", "equalise"), "uses unlabelled images alone"),
+        (("--method", "equalise"), "--method equalise uses unlabelled images: give a file"),
         (("--max-loss", "2"), "max_loss: expected a loss of cosine"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
-from vldebias.training.objectives import build_objective
+from vldebias.training.loop import InterruptedRunError
+from vldebias.training.objective import build_objective
+from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings, load_settings
 
 SMALL = ["--cpu", "--data", "birds", "--items", "24", "--val-items", "12", "--steps", "1", "--batch-size", "8"]
@@ -31,6 +34,7 @@ def test_help_has_every_setting_with_its_default() -> None:
     assert flags <= set(re.findall(r"--[a-z0-9-]+", told))
     assert "accelerate launch" in told
     assert "Default: 0.4." in told
+    assert "'vldebias[pictures]'" in told, "brackets are no markup"
 
 
 def test_flags_and_a_file_mean_the_same(tmp_path: Path) -> None:
@@ -64,13 +68,25 @@ def test_the_table_is_printed(tmp_path: Path) -> None:
     [
         (["--q", "2"], "q: .*less than or equal to 1, got 2.0"),
         (["--loss", "info_nce", "--q", "0.2"], "info_nce does not read q"),
-        (["--config", "none.yaml"], "none.yaml: no such file"),
+        (["--config", "none.yaml"], "none.yaml: file: got no such file"),
         (["--steps", "3", "--epochs", "1"], "either epochs or steps"),
     ],
 )
 def test_errors_say_what_to_do(arguments: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=said):
         CliRunner().invoke(app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+
+
+def test_pairs_keeps_the_best_for_another_training(tmp_path: Path) -> None:
+    kept = tmp_path / "clean.parquet"
+    arguments = ["pairs", "birds", "--items", "40", "--caption-noise", "0.5", "--workers", "0", "--out", str(tmp_path)]
+    told = json.loads(run(*arguments, "--score", "softmax", "--keep", "0.5", "--write", str(kept), "--json"))
+    assert told["kept"] == {"pairs": 20, "file": str(kept)}
+    data = open_images(load_settings(data=str(kept)))
+    assert len(data) == 20  # type: ignore[arg-type]
+    assert (tmp_path / "pairs.html").is_file()
+    with pytest.raises(InvalidInputError, match="--keep and --write go together"):
+        run(*arguments, "--keep", "0.5")
 
 
 def test_pairs_lists_them_with_the_most_suspicious_first(tmp_path: Path) -> None:
@@ -92,13 +108,21 @@ def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkey
     arguments = ["train", *FAST, "--out", str(tmp_path)]
     assert "begins anew, for nothing was saved yet" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
-    assert "the same command goes on after step 7 of 9" in " ".join(CliRunner().invoke(app, arguments).stderr.split())
+    stopped = CliRunner().invoke(app, arguments)
+    assert "the same command goes on after step 7 of 9" in " ".join(stopped.stderr.split())
+    assert stopped.exit_code == 130
+
+    def terminated(*_: object, **__: object) -> None:
+        raise InterruptedRunError(signal.SIGTERM)
+
+    monkeypatch.setattr("vldebias.training.run.train_model", terminated)
+    assert CliRunner().invoke(app, arguments).exit_code == 143
 
 
-def test_the_commands_of_the_readme_and_the_help_go_together(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -> None:
+    tutorial = (Path(__file__).parents[2] / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
     told = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
-    lines = [line.split("#")[0].strip() for line in (readme + told).splitlines()]
+    lines = [line.split("#")[0].strip() for line in (tutorial + told).splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
     assert len(commands) >= 8
     (kept,) = (command for command in commands if command[-2:] == ["--out", "run"])

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.errors import VldebiasError
-from vldebias.evaluation.result import Figure, Protocol, Result
-from vldebias.evaluation.suites.load import list_suites
+from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.suite import list_suites
 
 RUNNER = CliRunner()
 
@@ -40,7 +40,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def write_result(path: Path, value: float, model: str = "A") -> Path:
-    figure = Figure(
+    figure = Measurement(
         task="birds",
         metric="worst_group",
         method="none",
@@ -50,7 +50,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
         better="higher",
         n={"images": 9},
     )
-    protocol = Protocol(
+    protocol = Provenance(
         task="birds",
         description="d",
         model=model,
@@ -62,7 +62,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
         seeds=[0],
         n={},
     )
-    made = Result(name="r", figures=[figure], protocols=[protocol], versions={}, commit=None, seconds=1.0)
+    made = Result(name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0)
     return made.write(path)
 
 
@@ -86,7 +86,7 @@ def test_show_prints_the_file_itself() -> None:
 def test_a_suite_runs_by_path_and_prints_json_alone(suite: Path, tmp_path: Path) -> None:
     told = json.loads(run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs", "--json"))
     assert {figure["task"] for figure in told["figures"]} == {"pairs tone"}
-    assert Result.read(tmp_path / "out" / "result.json").model_dump(mode="json") == told
+    assert Result.read(tmp_path / "out" / "result.json").to_dict() == told
     text = run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs")
     assert "pairs tone: distance of pairs" in text
     assert "page:" in text
@@ -98,9 +98,9 @@ def test_report_renders_a_folder_or_a_file(suite: Path, tmp_path: Path) -> None:
     run("run", str(suite), "--out", str(out), "--only", "pairs")
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
-    assert (tmp_path / "page.html").read_text() == first
+    assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
     run("report", str(out / "result.json"))
-    assert (out / "result.html").read_text() == first
+    assert (out / "result.html").read_text() == first.replace("index.csv", "result.csv")
     assert run("report", str(out), "--markdown").startswith("# small\n")
 
 
@@ -160,3 +160,10 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
     text = run("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", code=1)
     assert "1 images cannot be read" in text
     assert "bad.png" in text
+
+
+def test_the_help_of_a_run_is_in_groups_and_two_screens_long() -> None:
+    done = RUNNER.invoke(app, ["eval", "run", "--help"], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert len(done.output.splitlines()) < 90
+    places = [done.output.index(f"─ {group} ─") for group in ("Run", "Model", "Methods", "Images", "Drawn images")]
+    assert places == sorted(places)

@@ -45,6 +45,55 @@ def test_help_has_an_example_that_names_the_command(path: tuple[str, ...]) -> No
     assert f"vldebias {' '.join(path)}" in text.split("Example")[1]
 
 
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["debias", "--help"], ["label", "--help"], ["prompts", "list"]])
+def test_help_and_lists_do_without_torch(arguments: list[str]) -> None:
+    script = "import sys; from vldebias.cli import app; app(standalone_mode=False); "
+    script += (
+        "print(sorted({'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = python("-c", script, *arguments)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_methods_are_those_of_the_registry() -> None:
+    from vldebias.methods import METHODS
+
+    listed = {row["name"]: row for row in json.loads(run("methods", "--json"))}
+    assert list(listed) == list(METHODS)
+    assert listed["cali"] == {
+        "name": "cali",
+        "title": METHODS["cali"].title,
+        "source": METHODS["cali"].source,
+        "needs": ["prompt pairs"],
+        "lam": True,
+        "pipelines": True,
+        "models": True,
+    }
+    assert all(name in run("methods") for name in ("orth-cali", "steer", "prompt pairs"))
+
+
+def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vldebias.methods import METHODS, Method, register_method
+    from vldebias.projection import CalibratedProjection
+
+    class Nothing(Method):
+        name, title, source = "nothing-at-all", "does nothing", "a test"
+
+        def fit(self, problem: vldebias.methods.Problem, role: str) -> CalibratedProjection:
+            return CalibratedProjection.identity(problem.host.dim(role), self.name)
+
+    monkeypatch.setattr(METHODS, "_methods", dict(METHODS._all()))
+    register_method(Nothing())
+    assert "nothing-at-all" in [row["name"] for row in json.loads(run("methods", "--json"))]
+    run("debias", "gender", "--model", "miniature", "--method", "nothing-at-all", "--out", str(tmp_path))
+    assert vldebias.load_edit(tmp_path / "joint").method == "nothing-at-all"
+
+
 def test_version() -> None:
     assert run("--version").strip() == vldebias.__version__
 
@@ -96,12 +145,71 @@ def test_prompts_new_explains_the_attribute_option(tmp_path: Path) -> None:
         ),
         (("debias", "gender", "--out", "x", "--model", "./nowhere"), "cannot load './nowhere'"),
         (("debias", "gender", "--out", "x", "--model", "m", "--dtype", "int3"), "expected one of float32"),
+        (("debias", "gender", "--model", "m"), "expected either --out, a folder for what is fitted, or --projection"),
+        (("debias", "gender", "--model", "m", "--projection", "x", "--lam", "1"), "--lam is about fitting"),
+        (("debias", "gender", "--model", "m", "--projection", "x"), "one folder per role"),
         (("miniature", "render", "cats", "--out", "x.png"), "expected one of portraits, birds, got 'cats'"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(VldebiasError, match=message):
         run(*arguments)
+
+
+@pytest.mark.parametrize("command", ["debias", "merge"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gendre",), r"got the prompt set 'gendre'; .*did you mean 'gender'"),
+        (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
+        (("gender", "--method", "equalise"), "--method equalise uses unlabelled images"),
+        (("gender", "--lam", "much"), "--lam: expected a number or auto, got 'much'"),
+        (("gender", "--device", "cpuu"), "--device: got 'cpuu'; expected auto, cpu, .*did you mean 'cpu'"),
+        (("gender", "--device", "cuda:x"), "--device: got 'cuda:x'; expected auto"),
+        (("gender", "--device", "cuda:99"), "--device cuda:99: torch .* CUDA devices here; run on the CPU without"),
+    ],
+)
+def test_a_wrong_name_is_told_before_a_model_is_loaded(
+    command: str, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vldebias.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(VldebiasError, match=message):
+        run(command, *arguments, "--model", "huge/model", "--out", str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_device_is_a_gpu_where_there_is_one(
+    there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vldebias.cli import common
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU [with brackets]")
+    assert common.device_of("auto") == ("cuda" if there else "cpu")
+    assert ("device: cuda (a GPU [with brackets])" in capsys.readouterr().err) == there
+    assert common.device_of("cpu") == "cpu"
+
+
+def test_a_warning_with_brackets_is_shown_as_it_is() -> None:
+    script = """
+import typer, vldebias.cli as cli
+from vldebias.errors import warn
+cli.app.command("odd")(lambda: warn("a name [/b] and [red]another[/red]"))
+cli.main()
+"""
+    done = python("-c", script, "odd")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "warning: a name [/b] and [red]another[/red]\n"
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+def test_a_saved_projection_is_looked_at_again(tmp_path: Path) -> None:
+    options = ("waterbirds", "--model", "miniature", "--json")
+    fitted = json.loads(run("debias", *options, "--method", "cali", "--out", str(tmp_path)))
+    again = json.loads(run("debias", *options, "--projection", str(tmp_path)))
+    for key in ("pair_distance", "spurious_spread"):
+        one, other = (told["roles"]["joint"]["diagnostics"]["waterbirds"][key] for told in (fitted, again))
+        assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_merge_never_overwrites(tmp_path: Path) -> None:
@@ -111,12 +219,7 @@ def test_merge_never_overwrites(tmp_path: Path) -> None:
 
 
 def test_errors_leave_the_process_with_one_message_and_code_2() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from vldebias.cli import main; main()", "prompts", "show", "gendre"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", "from vldebias.cli import main; main()", "prompts", "show", "gendre")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error:")
     assert "gender" in done.stderr
@@ -127,7 +230,7 @@ def test_errors_leave_the_process_with_one_message_and_code_2() -> None:
 def test_a_path_that_cannot_be_written_is_one_message_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = ("miniature", "render", "birds", "-n", "1", "--out", str(tmp_path / "file" / "x.png"))
-    done = subprocess.run([sys.executable, "-m", "vldebias", *command], capture_output=True, text=True, check=False)
+    done = python("-m", "vldebias", *command)
     assert done.returncode == 2
     assert done.stderr.startswith("error:")
     assert "Traceback" not in done.stderr

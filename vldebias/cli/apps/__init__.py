@@ -1,0 +1,163 @@
+"""`vldebias demo` and `vldebias label`: their options. The pages themselves, `compare` and `label`, lie in apps/.
+
+This is the package that the pages are imported as: `vldebias.cli.apps.compare`, `vldebias.cli.apps.label`. A wheel has
+them in this folder. In a checkout, and in an editable install of one, the folder apps/ stands beside the package and is
+the second place of `__path__`, where Python looks for the modules of a package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json
+from vldebias.errors import InvalidInputError
+
+__all__ = ["AUTH", "demo_command", "label_command", "page"]
+
+AUTH = "VLDEBIAS_AUTH"  # user:password, where a command line would show it to everyone on the machine
+_HERE = Path(__file__).resolve().parent
+if not (_HERE / "compare").is_dir():
+    __path__.append(str(_HERE.parents[2] / "apps"))
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before Gradio is imported: it asks for its own version
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")  # else it remembers the last 10,000 events
+
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")]
+Public = Annotated[bool, typer.Option("--public", help="Listen to the network; needs a password.")]
+Auth = Annotated[
+    str | None,
+    typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the environment variable {AUTH}."),
+]
+
+
+def page(name: str) -> ModuleType:
+    """The page `name`, which needs Gradio.
+
+    Raises:
+        InvalidInputError: Gradio is not installed, or the pages are not.
+    """
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name == "gradio":
+            remedy = "this page needs Gradio, which is not installed: pip install 'vldebias[demo]'"
+        elif error.name == f"{__name__}.{name.partition('.')[0]}":
+            remedy = f"the page {name} is in neither of {', '.join(__path__)}; install vldebias anew"
+        else:
+            raise
+        raise InvalidInputError(remedy) from error
+
+
+def demo_command(
+    pipeline: Annotated[str, typer.Option(help="diffusers id or folder that draws, or 'miniature'.")] = "miniature",
+    model: Model = None,
+    pretrained: Pretrained = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    embeddings: Annotated[
+        Path | None, typer.Option(help="Image embeddings with labels to retrieve from (.npz, .safetensors).")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder in which the ids of the embeddings are paths of pictures.")
+    ] = None,
+    port: Port = None,
+    public: Public = False,
+    auth: Auth = None,
+) -> None:
+    """Open a page that compares generations, classifies, retrieves, inspects and exports a projection.
+
+    Without options it runs offline on the embedded miniature models, for this machine alone.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias demo
+      vldebias demo --pipeline stabilityai/stable-diffusion-2-1 --model ViT-B-32 --pretrained openai --device cuda
+      vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface
+      VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
+    """
+    page("compare.page").serve_demo(
+        {
+            "pipeline": pipeline,
+            "model": model,
+            "pretrained": pretrained,
+            "device": device_of(device),
+            "dtype": dtype,
+            "embeddings": embeddings,
+            "images": images,
+        },
+        port=port,
+        public=public,
+        auth=auth,
+    )
+
+
+def label_command(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of images, or one that `vldebias eval generation` wrote.", show_default=False)
+    ],
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="What is judged, such as gender; several by repeating it.")
+    ] = None,
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(help="Its values with commas between them, or a prompt set that has them; once per attribute."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--out", help="File of the answers, appended to. Default: FOLDER/answers.jsonl.")
+    ] = None,
+    annotator: Annotated[
+        list[str] | None, typer.Option(help="Who may answer; several by repeating it. Default: any name.")
+    ] = None,
+    part: Annotated[str, typer.Option(help="Of drawn images: unseen, train or both.")] = "unseen",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many images of each prompt; the thesis labels 25.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the orders in which annotators see the images.")] = 0,
+    results: Annotated[bool, typer.Option("--results", help="Show what the answers say, instead of asking.")] = False,
+    votes: Annotated[str, typer.Option(help="Of results: majority (one vote per image) or each answer.")] = "majority",
+    resamples: Annotated[int, typer.Option(min=1, help="Of results: bootstrap resamples.")] = 2000,
+    as_json: Json = False,
+    port: Port = None,
+    public: Public = False,
+    auth: Auth = None,
+) -> None:
+    """Label generated images by hand: one at a time, blinded, in an order of its own for every annotator.
+
+    Keys 1 to 9 answer, the arrows go back and on. Every answer is written at once to a file that is only appended to;
+    who comes back under the same name goes on where they were. `vldebias eval human` reads the file.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias label sd21/images/gender --attribute gender
+      vldebias label sd21/images/race --attribute race --limit 25 --annotator ada --annotator ben
+      vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
+      vldebias label sd21/images/gender --attribute gender --results
+      vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
+    """
+    where = {"port": port, "public": public, "auth": auth}
+    page("serving").credentials(auth, public=public)  # before anything that takes time
+    study = page("label").open_study(
+        folder, attribute or [], choices or [], file=file, annotators=annotator or [], part=part, limit=limit, seed=seed
+    )
+    if not results:
+        page("label.page").serve_study(study, **where)
+        return
+    shown = page("label.results")
+    result, missing = shown.measure(study, votes=votes, resamples=resamples)
+    for name, why in missing.items():
+        err.print(f"{name}: nothing to show yet: {why}", markup=False, highlight=False)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    if result.rows:
+        from vldebias.evaluation.report.pages import print_table
+
+        print_table(result, out)
+    shown.serve_results(study, votes=votes, resamples=resamples, **where)

@@ -1,0 +1,271 @@
+"""`vldebias debias`, `merge`, `methods`: fit and save an edit, fold it into plain weights, list what can be fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from vldebias.cli.common import (
+    Device,
+    Dtype,
+    Json,
+    Lam,
+    Method,
+    Model,
+    Pipeline,
+    Pretrained,
+    check_method,
+    err,
+    load,
+    out,
+    print_json,
+)
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vldebias.edit import Edit
+    from vldebias.methods import Problem, Reference
+    from vldebias.methods.equalise import MeansReport
+
+__all__ = ["debias", "merge", "methods"]
+
+HEADINGS = {
+    "pair_distance": "pair distance",
+    "held_out_distance": "unseen pairs",
+    "spurious_spread": "class spread over spurious",
+    "signal_kept": "class signal kept",
+    "class_cosine": "class cosine",
+}
+
+
+def debias(
+    prompts: Annotated[list[str], typer.Argument(help="Prompt sets by name or YAML path; several are solved jointly.")],
+    save: Annotated[Path | None, typer.Option("--out", help="Folder to save the projection in.")] = None,
+    projection: Annotated[
+        Path | None, typer.Option(help="Instead of fitting one: the folder of a projection, to see what it does here.")
+    ] = None,
+    model: Model = None,
+    pretrained: Pretrained = None,
+    pipeline: Pipeline = None,
+    method: Method = None,
+    lam: Lam = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Image features of this model (.npz, .safetensors) to equalise with or to learn from."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Leave out reference images whose attribute is less probable than this.")
+    ] = 0.0,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Most that a class prompt may lose of its cosine with itself, such as 0.02.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a projection for a model or pipeline, save it, and say what it does to its own texts.
+
+    One folder per projected tensor (role) of the host: `joint` for models, `sequence`, `pooled`, ... for pipelines.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
+      vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz --out gender-b32
+      vldebias debias gender --model ViT-B-32 --pretrained openai --method auto --max-loss 0.02 --out gender-b32
+      vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
+      vldebias debias waterbirds --model miniature --out birds --json
+      vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
+    """
+    from vldebias.api import pose
+    from vldebias.hosts import resolve
+    from vldebias.methods import load_edits
+
+    fitting = {"--method": method, "--lam": lam, "--reference": reference, "--max-loss": max_loss, "--out": save}
+    if (save is None) == (projection is None):
+        raise InvalidInputError("expected either --out, a folder for what is fitted, or --projection, a fitted one")
+    if projection is not None and any(value is not None for value in fitting.values()):
+        given = next(name for name, value in fitting.items() if value is not None)
+        raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
+    weight, images = _lam(lam), _reference(reference, confidence)
+    check_method(method, images=images is not None)
+    saved = None if projection is None else load_edits(projection)
+    loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=prompts)
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    problem, chosen = pose(host, prompts, method, weight, images, max_loss)
+    edits = {role: problem.fit(chosen, role) for role in host.roles} if saved is None else saved
+    for role, edit in edits.items():
+        if role not in host.roles:
+            raise InvalidInputError(f"{projection}: holds the role {role!r}, here are {', '.join(host.roles)}")
+        host.check(role, edit)
+        if save is not None:
+            edit.save_pretrained(save / role)
+    folder = save or projection or Path()
+    if as_json:
+        print_json({"host": loaded.name, **_facts(problem, edits, folder)})
+    else:
+        _show(problem, edits, folder)
+
+
+def _diagnosed(problem: Problem, role: str, edit: Edit) -> dict[str, Any]:
+    """Prompt set -> diagnostics; none of an edit that draws or reads prompts, which embeddings alone do not show."""
+    return {} if edit.sampled or edit.reads_text else {s.name: problem.diagnose(role, edit, s) for s in problem.sets}
+
+
+def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> dict[str, Any]:
+    """What `--json` prints: the edits by role, what "auto" chose, and the split of the reference images."""
+    from vldebias.methods.closed_form import reference_splits
+
+    rows: dict[str, dict[str, Any]] = {}
+    for role, edit in edits.items():
+        diagnostics = {name: one.to_dict() for name, one in _diagnosed(problem, role, edit).items()}
+        rows[role] = {"folder": str(folder / role), "projection": repr(edit), "diagnostics": diagnostics}
+        if edit.provenance.choice is not None:
+            rows[role]["choice"] = edit.provenance.choice.to_dict()
+    split = {name: report.to_dict() for name, report in reference_splits(problem).items()}
+    return {"roles": rows, **({"reference": split} if split else {})}
+
+
+def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> None:
+    from vldebias.methods.closed_form import reference_splits
+
+    for name, report in reference_splits(problem).items():
+        out.print(Text.assemble((name, "bold"), f", reference images: {_split(report)}"))
+    for role, edit in edits.items():
+        if edit.provenance.choice is not None:
+            out.print(str(edit.provenance.choice), markup=False, highlight=False)
+        out.print(Text.assemble((role, "bold"), f" {edit!r} -> {folder / role}"), soft_wrap=True)
+        table = Table("prompt set", *HEADINGS.values())
+        for name, diagnostics in _diagnosed(problem, role, edit).items():
+            table.add_row(Text(name), *(_cell(getattr(diagnostics, key)) for key in HEADINGS))
+        if table.row_count:
+            out.print(table)
+
+
+def _cell(value: float | tuple[float, float] | None) -> str:
+    if value is None:
+        return "-"
+    return " -> ".join(f"{one:.3f}" for one in (value if isinstance(value, tuple) else (value,)))
+
+
+def _split(report: MeansReport) -> str:
+    """How the images were split, in one line."""
+    totals: dict[str, int] = {}
+    for row in report.counts.values():
+        for value, n in row.items():
+            totals[value] = totals.get(value, 0) + n
+    counted = ", ".join(f"{n} {value} ({report.expected_error[value]:.1%} doubtful)" for value, n in totals.items())
+    return f"{counted}; {report.used} compared, {report.left_out} left out; stability {report.stability:.2f}"
+
+
+def _lam(given: str | None) -> float | str | None:
+    """A number, "auto" or None."""
+    if given is None or given == "auto":
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidInputError(f"--lam: expected a number or auto, got {given!r}") from None
+
+
+def _reference(path: Path | None, confidence: float) -> Reference | None:
+    if path is None:
+        if confidence:
+            raise InvalidInputError("--confidence is about the images of --reference; give that too")
+        return None
+    from vldebias.data import load_embeddings
+    from vldebias.methods import Reference
+
+    embeddings, _ = load_embeddings(path)
+    return Reference(embeddings.features, confidence, labels=embeddings.labels)
+
+
+def merge(
+    prompts: Annotated[str, typer.Argument(help="A prompt set, or a folder that `vldebias debias` wrote.")],
+    save: Annotated[Path, typer.Option("--out", help="Folder for the merged checkpoint.")],
+    model: Model = None,
+    pretrained: Pretrained = None,
+    pipeline: Pipeline = None,
+    method: Method = None,
+    lam: Lam = None,
+    strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the projection, 0 to 1.")] = 1.0,
+    device: Device = "auto",
+    dtype: Dtype = None,
+) -> None:
+    """Fold a projection into plain weights: the checkpoint then runs without this package.
+
+    Weights cannot hold the gate for stated attributes nor leave the negative prompt alone: both are lost.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias merge gender --model openai/clip-vit-base-patch32 --out clip-merged
+      vldebias merge ./sd21 --pipeline stabilityai/stable-diffusion-2-1 --out sd21-merged
+    """
+    from vldebias.api import debias as attach
+    from vldebias.methods import load_edits
+
+    if save.exists() and any(save.iterdir()):
+        raise InvalidInputError(
+            f"{save}: is not empty; a merged checkpoint is never written over something else, choose another --out"
+        )
+    weight, folder = _lam(lam), Path(prompts)
+    edits = load_edits(folder) if folder.is_dir() else None
+    names = [] if edits is not None else [prompts]
+    check_method(method, images=edits is not None)
+    loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=names)
+    attachment = attach(
+        loaded.host, edits or prompts, method=method, lam=weight, strength=strength, tokenizer=loaded.tokenizer
+    )
+    attachment.merge()
+    save.mkdir(parents=True, exist_ok=True)
+    if hasattr(loaded.host, "save_pretrained"):
+        loaded.host.save_pretrained(save)
+    else:  # open_clip: the state dict that `--pretrained FILE` reads
+        from safetensors.torch import save_file
+
+        state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
+        save_file(state, save / "open_clip_model.safetensors")
+    err.print(f"{attachment!r}\nsaved to {save}", markup=False, highlight=False, soft_wrap=True)
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods that --method takes: what each needs, what it is for, and where it comes from.
+
+    Methods of other packages (entry points "vldebias.methods") are among them.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias methods
+      vldebias methods --json
+    """
+    from vldebias.methods import METHODS
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": method.name,
+            "title": method.title,
+            "source": method.source,
+            "needs": sorted(method.needs),
+            "lam": method.has_lam,
+            "pipelines": method.pipelines,
+            "models": method.models,
+        }
+        for method in METHODS.values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("method", "what it is", "needs", "lam", "for", "source")
+    for row in rows:
+        hosts = [kind for kind in ("models", "pipelines") if row[kind]]
+        needs = ", ".join(row["needs"]) or "-"
+        cells = (row["title"], needs, "yes" if row["lam"] else "-", ", ".join(hosts), row["source"])
+        table.add_row(Text(row["name"], style="bold"), *map(Text, cells))
+    out.print(table)

@@ -1,16 +1,31 @@
 """vldebias: mitigate and measure bias in vision-language models."""
 
-from vldebias import losses, metrics
-from vldebias.api import debias, fit_projection, fit_projections, inspect
-from vldebias.attachment import Attachment, attachment_of
-from vldebias.bounded import Bound
-from vldebias.equalise import Reference
-from vldebias.projection import CalibratedProjection
-from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-from vldebias.steering import steer
-from vldebias.targeting import fit_shares
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from vldebias import losses, methods, metrics
+    from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect, steer
+    from vldebias.evaluation import compare, evaluate, grid
+    from vldebias.hosts import Attachment, attachment_of
+    from vldebias.loading import load_host
+    from vldebias.methods import Bound, Reference, load_edit
+    from vldebias.projection import CalibratedProjection
+    from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
+
+# Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
+_HOMES = {
+    **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "steer"), "api"),
+    **dict.fromkeys(("compare", "evaluate", "grid"), "evaluation"),
+    **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
+    **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
+    **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
+    "CalibratedProjection": "projection",
+    "load_host": "loading",
+}
+_MODULES = ("losses", "methods", "metrics")
 
 __all__ = [
     "Attachment",
@@ -19,15 +34,35 @@ __all__ = [
     "PromptSet",
     "Reference",
     "attachment_of",
+    "compare",
     "debias",
+    "evaluate",
     "fit_projection",
     "fit_projections",
     "fit_shares",
+    "grid",
     "inspect",
     "list_prompts",
+    "load_edit",
+    "load_host",
     "load_prompts",
     "losses",
     "make_prompt_set",
+    "methods",
     "metrics",
     "steer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"vldebias.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vldebias' has no attribute {name!r}")
+    value = getattr(import_module(f"vldebias.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

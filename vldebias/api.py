@@ -1,31 +1,47 @@
-"""debias() and fit_projection(): presets and dispatch, the whole path from a prompt set to an attachment."""
+"""debias() and its neighbours: the whole path from a prompt set to an attachment, a fitted edit or diagnostics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vldebias.attachment import Attachment, refuse_second
-from vldebias.bounded import Bound
-from vldebias.diagnostics import Diagnostics
-from vldebias.equalise import Reference
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.fitting import METHODS, Fit, Prompts
-from vldebias.hosts import Host, resolve
-from vldebias.hosts.sides import IMAGE
-from vldebias.projection import CalibratedProjection
+from vldebias.hosts import Attachment, Host, refuse_second, resolve
+from vldebias.hosts.placed import Placed
+from vldebias.methods import (
+    METHODS,
+    Auto,
+    Bound,
+    Bounded,
+    ClosedForm,
+    Diagnostics,
+    Method,
+    Need,
+    Problem,
+    RankShares,
+    Steer,
+    TargetShares,
+    get_method,
+)
+from vldebias.methods.closed_form import DEFAULT, EQUALISE, PerHost
+from vldebias.methods.method import LAM_OF_PIPELINES, Prompts
+from vldebias.methods.shares import AllShares
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.stated import StatedWords
 
-__all__ = ["METHODS", "debias", "fit_projection", "fit_projections", "inspect"]
+__all__ = ["METHODS", "debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "pose", "steer"]
+
+AUTO = "auto"
+TEXT_SIDE = "text"
 
 
 def debias(
     host: Any,
-    prompts: Prompts | CalibratedProjection | Mapping[str, CalibratedProjection],
+    prompts: Prompts | Edit | Mapping[str, Edit],
     *,
-    method: str | None = None,
+    method: str | Method | None = None,
     lam: float | Sequence[float] | str | None = None,
     strength: float = 1.0,
     keep_stated: bool = True,
@@ -33,31 +49,33 @@ def debias(
     tokenizer: Any = None,
     reference: Any = None,
     max_loss: float | Bound | None = None,
-    side: str = "text",
+    side: str | None = None,
 ) -> Attachment:
-    """Attach a projection that mitigates what `prompts` describe to the text embeddings of `host`.
+    """Attach an edit that mitigates what `prompts` describe to the text embeddings of `host`.
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
-            these, solved jointly; or fitted projections: one, or a mapping from role to projection.
-        method: "orth" (P0), "orth-cali" (Lemma 7.1) or "cali" (Lemma 7.2); "difference" (P0 of what tells the values
-            of the attribute apart, not of what they share) or "equalise" (`reference` alone); "auto" chooses without
-            labels, and changes nothing where nothing is expected to help (see `vldebias.choosing`). Default: the
-            paper's, "cali" with lam = 500 for pipelines and "orth-cali" with lam = 1000 for models; "cali" with
-            `reference`.
+            these, solved jointly; or fitted edits: one, or a mapping from role to edit.
+        method: a name in `vldebias.methods.METHODS` or a Method: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma
+            7.2), "difference" (P0 of what tells the values of the attribute apart, not of what they share), "equalise"
+            (`reference` alone), "steer" (a value drawn for each image), "auto" (chosen without labels; it changes
+            nothing where nothing is expected to help), or one of your own. "paper" is "orth-cali" with lam = 1000 for
+            models and "cali" with lam = 500 for pipelines. Default: the best label-free closed form by the committed
+            tables, "default": "cali", with lam = 100 for models; with `reference` equalised as well.
         lam: weight of the prompt pairs; one value, one per prompt set, or "auto".
-        strength: share of the projection in [0, 1]; 0 is bit-identical to no attachment.
+        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
-        negative: project the negative prompt of a pipeline as well. Default: untouched, as in the paper.
+        negative: change the negative prompt of a pipeline as well. Default: untouched, as in the paper.
         tokenizer: the model's tokenizer, where it cannot be found from the model.
-        reference: unlabelled image features (n, d) of this model, or a `Reference` with settings around them. The
-            texts are equalised against the means of their zero-shot groups as well (see `vldebias.equalise`).
-        max_loss: most that a neutral text may lose: 1 - its cosine with its projection, in (0, 1). By default the
-            class prompts of the set are neutral; a `Bound` names others (see `vldebias.bounded`).
-        side: of an image-text model, "text", "image" (the image embeddings instead) or "both": one projection, fitted
+        reference: image features (n, d) of this model, or a `Reference` with settings around them and perhaps labels. A
+            closed form is equalised against the means of their zero-shot groups as well (see
+            `vldebias.methods.equalise`); methods that need labels read those of the reference, else the zero-shot ones.
+        max_loss: most that a neutral text may lose: 1 - its cosine with itself afterwards, in (0, 1). By default the
+            class prompts of the set are neutral; a `Bound` names others (see `vldebias.methods.bounded`).
+        side: of an image-text model, "text", "image" (the image embeddings instead) or "both": one edit, fitted
             once, attached where they come out. What that does, and why `keep_stated` has no say over images, is in
-            `vldebias.hosts.sides`.
+            `vldebias.hosts.side`. Default: what the edit is for (`Edit.side`), texts for all closed forms.
 
     Returns:
         An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
@@ -67,121 +85,226 @@ def debias(
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
-    target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
+    target = resolve(host, tokenizer=tokenizer, negative=negative, side=side or TEXT_SIDE)
     refuse_second(target)
-    if isinstance(prompts, (CalibratedProjection, Mapping)):
+    if isinstance(prompts, (Edit, Mapping)):
         if reference is not None or max_loss is not None:
             raise InvalidInputError(
                 "reference and max_loss belong to fitting; a fitted projection carries what it was fitted with"
             )
-        return _attach_fitted(target, prompts, method, lam, strength, keep_stated)
-    fit = Fit.of(target, prompts, method, lam, _reference(reference), _bound(max_loss))
-    gate = _gate(target, fit.stated_words if keep_stated else ())
-    fitted = {role: fit.solve(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
-    projections = {role: fitted[target.fitted_as(role)] for role in target.roles}
-    return Attachment(
-        target, projections, strength=strength, gate=gate, fit_role=fit.solve, label=fit.label, choices=fit.choices
-    )
+        if method is not None or lam is not None:
+            raise InvalidInputError("method and lam belong to fitting; a fitted projection carries its own")
+        edits = prompts if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
+        target = _sided(target, edits, side)
+        placed = Placed.on(target, edits, keep_stated)
+        return Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
+    problem, chosen = pose(target, prompts, method, lam, reference, max_loss)
+    chosen.check(problem)
+
+    def fit_role(role: str) -> Edit:
+        return problem.fit(chosen, role)
+
+    fitted = {role: fit_role(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
+    target = _sided(target, fitted, side)
+    gate = Placed.gate_of(target, problem.stated_words if keep_stated else ())
+    edits = {role: fitted[target.fitted_as(role)] for role in target.roles}
+    if negative and any(edit.sampled for edit in edits.values()):
+        raise InvalidInputError(f"method {chosen.name!r} gives an image its value by its prompt; leave negative=False")
+    return Attachment(target, edits, strength=strength, gate=gate, fit_role=fit_role, label=problem.label)
 
 
 def fit_projections(
     host: Any,
     prompts: Prompts,
     *,
-    method: str | None = None,
+    method: str | Method | None = None,
     lam: float | Sequence[float] | str | None = None,
     tokenizer: Any = None,
     reference: Any = None,
     max_loss: float | Bound | None = None,
-) -> dict[str, CalibratedProjection]:
-    """The projections that `debias` would attach, by role, without attaching them."""
+) -> dict[str, Edit]:
+    """The edits that `debias` would attach, by role, without attaching them."""
     target = resolve(host, tokenizer=tokenizer)
-    fit = Fit.of(target, prompts, method, lam, _reference(reference), _bound(max_loss))
-    return {role: fit.solve(role) for role in target.roles}
+    problem, chosen = pose(target, prompts, method, lam, reference, max_loss)
+    return {role: problem.fit(chosen, role) for role in target.roles}
 
 
 def fit_projection(
     host: Any,
     prompts: Prompts,
     *,
-    method: str | None = None,
+    method: str | Method | None = None,
     lam: float | Sequence[float] | str | None = None,
     tokenizer: Any = None,
     role: str | None = None,
-    reference_images: Any = None,
+    reference: Any = None,
     max_loss: float | Bound | None = None,
-) -> CalibratedProjection:
-    """The projection for one role of `host`; `role` may be left out where the host has a single one.
+    reference_images: Any = None,
+) -> Any:
+    """The edit for one role of `host`; `role` may be left out where the host has a single one.
 
-    reference_images: unlabelled image features (n, d) to equalise against, see `debias`.
+    reference_images: another name of `reference`.
     """
     target = resolve(host, tokenizer=tokenizer)
     if role is None and len(target.roles) > 1:
         raise InvalidInputError(
             f"{target.name} has the roles {list(target.roles)}: choose one with role=, or use fit_projections for all"
         )
-    fit = Fit.of(target, prompts, method, lam, _reference(reference_images), _bound(max_loss))
-    return fit.solve(role or target.roles[0])
+    images = reference if reference is not None else reference_images
+    problem, chosen = pose(target, prompts, method, lam, images, max_loss)
+    return problem.fit(chosen, role or target.roles[0])
 
 
 def inspect(
     host: Any,
     prompts: str | Path | PromptSet,
     *,
-    method: str | None = None,
-    lam: float | None = None,
+    method: str | Method | None = None,
+    lam: float | str | None = None,
     tokenizer: Any = None,
     reference: Any = None,
+    max_loss: float | Bound | None = None,
 ) -> dict[str, Diagnostics]:
-    """What the projection of one prompt set does to its own texts, by role (Tables 7.1 and 7.6)."""
-    target = resolve(host, tokenizer=tokenizer)
-    prompt_set = load_prompts(prompts)
-    fit = Fit.of(target, prompt_set, method, lam, _reference(reference))
-    return {role: fit.diagnose(role, fit.solve(role), prompt_set) for role in target.roles}
+    """What a method does to the texts of one prompt set, by role (Tables 7.1 and 7.6)."""
+    target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
+    problem, chosen = pose(target, prompt_set, method, lam, reference, max_loss)
+    return {role: problem.diagnose(role, problem.fit(chosen, role), prompt_set) for role in target.roles}
 
 
-def _reference(given: Any) -> Reference | None:
-    return None if given is None else Reference.of(given)
-
-
-def _bound(given: float | Bound | None) -> Bound | None:
-    return None if given is None else Bound.of(given)
-
-
-def _attach_fitted(
-    target: Host,
-    given: CalibratedProjection | Mapping[str, CalibratedProjection],
-    method: str | None,
-    lam: float | Sequence[float] | str | None,
-    strength: float,
-    keep_stated: bool,
+def steer(
+    pipe: Any,
+    prompts: Prompts,
+    shares: AllShares | None = None,
+    *,
+    strength: float = 1.0,
+    push: float = 1.0,
+    lam: float = LAM_OF_PIPELINES,
+    keep_stated: bool = True,
+    stratify: int | None = None,
 ) -> Attachment:
-    """Attach projections that were fitted before, after checking that they belong to this host."""
-    if method is not None or lam is not None:
-        raise InvalidInputError("method and lam belong to fitting; a fitted projection carries its own")
-    projections = _by_role(target, given if isinstance(given, Mapping) else {target.roles[0]: given})
-    missing = [r for r in target.roles if r not in projections]
-    if missing:
+    """Give each image of a pipeline an attribute value, drawn from `shares`.
+
+    `debias(pipe, prompts, method="steer")` is the same with uniform shares. Every call works as it did before::
+
+        attachment = vldebias.steer(pipe, "professions-gender", {"female": 0.5, "male": 0.5})
+        images = pipe("A photo of a nurse.", num_images_per_prompt=4).images
+        attachment.drawn  # ["male", "female", "female", "male"]
+
+    Of the images of a prompt in one call each value has its share to within one image; single images of many calls are
+    spread as evenly. The same calls after `attachment.seed = 0` draw the same values again. To tie the value to the
+    seed of an image instead, whatever else is drawn with it, tell the seeds before the call::
+
+        images = pipe(["A photo of a nurse."] * 4, generator=attachment.generators([0, 1, 2, 3])).images
+
+    It acts on every prompt that does not state its attribute, also on one that is not about people: attach it for
+    prompts for which the attribute makes sense.
+
+    Args:
+        pipe: a diffusers pipeline that `vldebias.debias` takes.
+        prompts: a prompt set with attribute words and groups that name every value, or several for combinations.
+        shares: value -> share, the column of a data set whose shares are to be had, or None for uniform ones.
+        push, stratify: see `vldebias.methods.Steer`; `stratify` counts where seeds are told.
+        strength: share of the step that is applied, in [0, 1]; 0 is bit-identical to no attachment.
+        lam: weight of the differences between values; the larger, the less the prompt's own lean counts.
+        keep_stated: leave prompts alone that name an attribute word of the set.
+
+    Returns:
+        An Attachment; `.values(prompts, seeds)` says which value each image is given.
+
+    Raises:
+        AlreadyAttachedError, UnsupportedHostError, PromptSetError, InvalidInputError.
+    """
+    method = Steer(shares, push=push, stratify=stratify)
+    return debias(pipe, prompts, method=method, lam=lam, strength=strength, keep_stated=keep_stated)
+
+
+def fit_shares(
+    model: Any,
+    prompts: Prompts,
+    shares: AllShares | str | None = None,
+    *,
+    top: float,
+    reference: Any = None,
+    method: str = "equalise",
+    lam: float = 1000.0,
+    population: Mapping[str, float] | None = None,
+    tokenizer: Any = None,
+    reference_images: Any = None,
+) -> TargetShares:
+    """Move queries of retrieval so that each group has a given share among the first results.
+
+    Args:
+        model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
+        prompts: a prompt set with words for each value of its attribute, or several: groups are then the combinations
+            of their values, "female/Black".
+        shares, top, population: see `vldebias.methods.RankShares`.
+        reference: unlabelled image features (n, d) of this model, or a `vldebias.Reference` with settings around
+            them, of which `confidence` and `logit_scale` count; images like those that will be ranked.
+        method: "equalise" (images alone) or "cali" (prompt pairs as well).
+        lam: weight of the differences between the groups, and of the prompt pairs.
+        tokenizer: where it cannot be found from the model.
+        reference_images: another name of `reference`.
+
+    Returns:
+        A TargetShares: call it on text embeddings (q, d) of queries, save it, or attach it with `debias`.
+        `.expected(queries)` predicts the shares.
+
+    Raises:
+        InvalidInputError, PromptSetError, UnsupportedHostError.
+
+    >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
+    """
+    kinds = {"equalise": False, "cali": True}
+    if method not in kinds:
+        raise InvalidInputError(f"method: expected one of {', '.join(kinds)}, got {method!r}")
+    images = reference if reference is not None else reference_images
+    problem = Problem.of(model, prompts, lam=lam, reference=images, tokenizer=tokenizer)
+    ranked = RankShares(shares, top=top, pairs=kinds[method], population=population)
+    edit = problem.fit(ranked, problem.host.roles[0])
+    assert isinstance(edit, TargetShares)
+    return edit
+
+
+def pose(
+    target: Host,
+    prompts: Prompts,
+    method: str | Method | None,
+    lam: float | Sequence[float] | str | None,
+    reference: Any,
+    max_loss: float | Bound | None,
+) -> tuple[Problem, Method]:
+    """The problem, and the method with what the other arguments of `debias` make of it.
+
+    Raises:
+        InvalidInputError, PromptSetError: as `debias`.
+    """
+    if isinstance(lam, str) and lam != AUTO:
+        raise InvalidInputError(f"lam: expected a number, one per prompt set, or 'auto', got {lam!r}")
+    chosen = get_method(DEFAULT if method is None else method)
+    problem = Problem.of(target, prompts, lam=None if isinstance(lam, str) else lam, reference=reference)
+    if reference is not None:
+        chosen = replace(chosen, model=_equalised(chosen.model)) if isinstance(chosen, PerHost) else _equalised(chosen)
+    if lam == AUTO and not isinstance(chosen, Auto):
+        chosen = Auto([chosen.for_host(target)])
+    return problem, chosen if max_loss is None else Bounded(chosen, max_loss)
+
+
+def _sided(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
+    """The host with its seams where the edits act.
+
+    Raises:
+        InvalidInputError: they act on images and the user wants the texts alone. UnsupportedHostError: no image tower.
+    """
+    own = next((edit.side for edit in edits.values() if edit.side != TEXT_SIDE), TEXT_SIDE)
+    if side == TEXT_SIDE and own == "image":
+        method = next(iter(edits.values())).method
         raise InvalidInputError(
-            f"{target.name} projects the roles {list(target.roles)}; missing {missing}: "
-            "pass a mapping from role to projection"
+            f"method {method!r} acts on images, so side='text' would change nothing; leave side out"
         )
-    for role, projection in projections.items():
-        target.check(role, projection)
-    words = tuple(dict.fromkeys(w for p in projections.values() for w in p.stated_words))
-    gate = _gate(target, words if keep_stated else ())
-    label = "+".join(dict.fromkeys(p.prompts or "projection" for p in projections.values()))
-    return Attachment(target, projections, strength=strength, gate=gate, label=label)
+    return target if side is not None or own == TEXT_SIDE else target.at(own)
 
 
-def _gate(target: Host, words: Sequence[str]) -> StatedWords | None:
-    """What keeps stated prompts as they are; images state nothing."""
-    return StatedWords(words) if words and target.roles != (IMAGE,) else None
-
-
-def _by_role(target: Host, given: Mapping[str, CalibratedProjection]) -> dict[str, CalibratedProjection]:
-    """`given` by the roles of the host: seams that lie in one space share what was given for one of them."""
-    by_space = {target.fitted_as(role): projection for role, projection in given.items()}
-    found = {r: given.get(r, by_space[target.fitted_as(r)]) for r in target.roles if target.fitted_as(r) in by_space}
-    served = {target.fitted_as(role) for role in found}
-    return found | {role: p for role, p in given.items() if target.fitted_as(role) not in served}
+def _equalised(method: Method) -> Method:
+    """A closed form without images, with their means as one more term."""
+    closed = isinstance(method, ClosedForm) and Need.IMAGES not in method.needs
+    return method + EQUALISE if closed else method  # type: ignore[operator]

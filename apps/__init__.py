@@ -1,6 +1,5 @@
 """The pages that open in a browser: `compare` (vldebias demo) and `label` (vldebias label).
 
-Each has `build_demo(engine) -> gr.Blocks` and `main(argv=None)`. Modules import one another relatively, since the
-folder is the package `apps` in a checkout (`python -m apps.label`) and lies inside `vldebias` in an installed wheel;
-both are reached by `vldebias.resources.load_app("label")`.
+They are imported as `vldebias.cli.apps.compare` and `vldebias.cli.apps.label`, from this folder in a checkout and from
+inside the package in a wheel (see vldebias/cli/apps), and import one another relatively.
 """

@@ -1,42 +1,67 @@
-"""How the pages are served: on this machine alone unless told otherwise, with a password if public, nothing fetched."""
+"""How the pages are served: to this machine alone unless told otherwise, with a password if public, nothing fetched."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from vldebias.cli.apps import AUTH
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import gradio as gr
+    import jinja2
 
-__all__ = ["AUTH", "HERE", "credentials", "serve", "theme"]
+__all__ = ["AUTH", "Guard", "credentials", "serve", "templates"]
 
-AUTH = "VLDEBIAS_AUTH"  # user:password, where a command line would show it to everyone on the machine
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+LOCAL = frozenset({"localhost", HERE, "::1"})
+PORTS = range(7860, 7960)
+SHORTEST = 8  # characters of the password of a public page; `Guard` lets five be tried in a minute
+PATIENCE = 0.5  # seconds that answers under way get when the server is told to end
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONO = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
-def theme() -> Any:
-    """A calm theme in the fonts of the system: Gradio's own would be fetched from Google."""
-    import gradio as gr
 
-    return gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=list(SANS), font_mono=list(MONO)).set(
-        body_background_fill="#ffffff",
-        block_border_width="0px",
-        button_primary_background_fill="#1d4e89",
-        button_primary_background_fill_hover="#163d6b",
-        button_primary_text_color="#ffffff",
+@cache
+def templates(folder: Path) -> jinja2.Environment:
+    """The HTML templates of a folder; whatever is filled in is escaped. `value | shown(".2f")` formats a number."""
+    import jinja2
+
+    def shown(value: float, spec: str) -> str:
+        text = format(float(value), spec)
+        return text if text.strip("+-0.%") else text.lstrip("+-")  # "-0.000" is none
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["shown"] = shown
+    return environment
 
 
 def credentials(auth: str | None, *, public: bool) -> tuple[str, str] | None:
     """(user, password) from `auth` or the environment; None where a page for this machine alone needs none.
 
     Raises:
-        InvalidInputError: not user:password, or a public page without one.
+        InvalidInputError: not user:password, or a public page without one or with a short one.
     """
     given = auth if auth is not None else os.environ.get(AUTH)
     if not given:
@@ -48,7 +73,82 @@ def credentials(auth: str | None, *, public: bool) -> tuple[str, str] | None:
     user, colon, password = given.partition(":")
     if not (colon and user and password):
         raise InvalidInputError("--auth: expected user:password with both of them, such as ada:long-password")
+    if public and len(password) < SHORTEST:
+        raise InvalidInputError(
+            f"--auth: the password of a public page needs {SHORTEST} characters or more, got {len(password)}"
+        )
     return user, password
+
+
+class Guard:
+    """Refuses, before Gradio sees it, what no visitor of the page sends.
+
+    A page for this machine alone answers to the names of this machine: another Host is a foreign site whose name was
+    made to point here (DNS rebinding). A request from another site (Origin) is refused on every page, uploads are where
+    the page has no use for them, and a client has `tries` wrong passwords a minute.
+
+    Args:
+        app: the ASGI application behind it.
+    """
+
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], *, public: bool = False, uploads: bool = True, tries: int = 5
+    ) -> None:
+        self.app, self.public, self.uploads, self.tries = app, public, uploads, tries
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()  # client -> times of its wrong passwords
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 403 or 429."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        path, client = scope["path"].rstrip("/"), (scope.get("client") or ("",))[0]
+        login = path.endswith("/login") and scope.get("method") == "POST"
+        refused = self._refusal(headers, path)
+        if refused:
+            await _answer(scope, send, 403, refused)
+        elif login and self._locked(client):
+            await _answer(scope, send, 429, "too many wrong passwords; wait a minute")
+        else:
+            await self.app(scope, receive, self._counted(client, send) if login else send)
+
+    def _refusal(self, headers: dict[str, str], path: str) -> str:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.public and urlsplit(f"//{host}").hostname not in LOCAL:
+            return "this page answers to localhost alone"
+        own = {host, headers.get("x-forwarded-host", host)} if self.public else {host}
+        if origin is not None and urlsplit(origin).netloc not in own:
+            return "requests from other sites are refused"
+        if not self.uploads and path.endswith("/upload"):
+            return "this page takes no uploads"
+        return ""
+
+    def _locked(self, client: str) -> bool:
+        times = self._wrong.get(client, deque())
+        while times and time.monotonic() - times[0] > 60:
+            times.popleft()
+        return len(times) >= self.tries
+
+    def _counted(self, client: str, send: Send) -> Send:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 400:
+                self._wrong.setdefault(client, deque()).append(time.monotonic())
+                self._wrong.move_to_end(client)
+                if len(self._wrong) > 10_000:
+                    self._wrong.popitem(last=False)
+            await send(message)
+
+        return counted
+
+
+async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": kind})
+    await send({"type": "http.response.body", "body": text.encode()})
 
 
 def serve(
@@ -59,55 +159,108 @@ def serve(
     auth: str | None = None,
     css: str = "",
     head: str = "",
-    upload: str = "10mb",
-    waiting: int = 64,
-    at_once: int = 4,
+    uploads: str | None = None,
     say: Callable[[str], None] | None = None,
+    finish: Callable[[], None] | None = None,
     block: bool = True,
 ) -> str:
-    """Serve a page until it is interrupted, and return its address.
+    """Serve a page until SIGINT or SIGTERM, which end the process; without `block` return its address at once.
 
     No path is opened to visitors, nothing is shared, measured or fetched from elsewhere.
 
     Args:
         port: None takes the first free one from 7860 on.
         public: listen on every interface of the machine; needs a password, see `credentials`.
-        upload: largest file that a visitor may send.
-        waiting, at_once: events that may wait in the queue, and those of one kind that run at the same time.
+        uploads: the largest file that a visitor may send, such as "10mb"; None takes none at all.
         say: is told the address once the page answers.
-        block: wait for an interrupt; else return at once.
+        finish: called when the server is told to end; what it waits for is not lost.
 
     Raises:
         InvalidInputError: no password for a public page; a port that is taken.
     """
+    import gradio as gr
+    import uvicorn
+    from fastapi import FastAPI
+
     user = credentials(auth, public=public)
-    demo.queue(max_size=waiting, default_concurrency_limit=at_once)
-    try:
-        _, address, _ = demo.launch(
-            server_name=EVERYWHERE if public else HERE,
-            server_port=port,
-            auth=user,
-            share=False,
-            allowed_paths=[],
-            max_file_size=upload,
-            state_session_capacity=1000,
-            theme=theme(),
-            css=css,
-            head=head,
-            footer_links=[],
-            run_history=False,
-            ssr_mode=False,
-            mcp_server=False,
-            enable_monitoring=False,
-            quiet=True,
-            prevent_thread_lock=True,
-        )
-    except OSError as error:
-        raise InvalidInputError(
-            f"port {port or 'from 7860 on'}: cannot be opened: {error}; choose another --port"
-        ) from error
+    listening = _listen(EVERYWHERE if public else HERE, port)
+    number = listening.getsockname()[1]
+    demo.state_session_capacity = 1000
+    demo.queue(max_size=64, default_concurrency_limit=4)
+    app = gr.mount_gradio_app(
+        FastAPI(openapi_url=None),
+        demo,
+        path="/",
+        server_port=number,
+        auth=user,
+        allowed_paths=[],
+        max_file_size=uploads or "1kb",
+        theme=_theme(),
+        css=css,
+        head=head,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        show_error=False,
+    )
+    demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
+    guarded = Guard(app, public=public, uploads=uploads is not None)
+    server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True)
+    told = threading.Event()
+    for which in (signal.SIGINT, signal.SIGTERM) if block else ():
+        signal.signal(which, lambda *_: told.set())
+    thread.start()
+    while not server.started and thread.is_alive() and not told.is_set():
+        time.sleep(0.01)
+    address = f"http://{'localhost' if public else HERE}:{number}/"
     if say is not None:
         say(address)
     if block:
-        demo.block_thread()
-    return str(address)
+        told.wait()
+        if finish is not None:
+            finish()
+        demo.close(verbose=False)
+        server.should_exit = True
+        thread.join(PATIENCE)
+        _end_process()
+    return address
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A socket bound to `port`, or to the first of PORTS that is free."""
+    problem: OSError | None = None
+    for number in PORTS if port is None else [port]:
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, number))
+            listening.listen(128)  # here, not when the server starts: two servers may bind before one listens
+        except OSError as error:
+            listening.close()
+            problem = error
+        else:
+            return listening
+    raise InvalidInputError(f"port {port or 'from 7860 on'}: cannot be opened: {problem}; choose another --port")
+
+
+def _end_process() -> None:
+    """Leave now: threads that draw would keep the process, minutes perhaps, and torch takes a second to clear away."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _theme() -> Any:
+    """A calm theme in the fonts of the system: Gradio's own would be fetched from Google."""
+    import gradio as gr
+
+    return gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=list(SANS), font_mono=list(MONO)).set(
+        body_background_fill="#ffffff",
+        block_border_width="0px",
+        button_primary_background_fill="#1d4e89",
+        button_primary_background_fill_hover="#163d6b",
+        button_primary_text_color="#ffffff",
+    )

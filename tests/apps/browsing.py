@@ -14,21 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ARTEFACTS = Path(os.environ.get("VLDEBIAS_ARTEFACTS") or Path(__file__).parent / "artefacts")
 WIDE, NARROW = 1280, 390
 PATIENCE = 120_000  # ms: the machine may have other things to do
 GRAVE = ("serious", "critical")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-# For modules that import Gradio: it leaves event loops open. Together with the fixture `swept`.
-GRADIO = [
-    pytest.mark.usefixtures("swept"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 def find_browser() -> str | None:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.resources import load_app
+from vldebias.cli.apps import page
 
 
 def module(name: str) -> ModuleType:
-    """apps/compare_<name>.py."""
-    return load_app(f"compare_{name}")
+    """apps/compare/<name>.py."""
+    return page(f"compare.{name}")
 
 
 @cache
@@ -36,7 +36,7 @@ def drawing(prompt: str = "A photo of a doctor.", number: int = 1, seed: int = 0
 
 def drawn(of: Any, how: Any, stop: threading.Event | None = None) -> list[Any]:
     """Every report of a comparison."""
-    return list(module("draw").compare(engine(), of, how, stop or threading.Event()))
+    return list(module("drawing").compare(engine(), of, how, stop or threading.Event()))
 
 
 def encoded(kind: str = "png", size: tuple[int, int] = (40, 30)) -> bytes:
@@ -86,6 +86,6 @@ def built(of: Any) -> Any:
     """The page; built inside a loop, since Gradio makes loops that nobody closes where none is running."""
 
     async def build() -> Any:
-        return load_app("compare").build_demo(of)
+        return module("page").build_demo(of)
 
     return asyncio.run(build())

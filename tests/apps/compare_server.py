@@ -6,11 +6,11 @@ Gradio leaves loops and sockets open, which would fail tests in this process tha
 import sys
 from typing import Any
 
-from vldebias.resources import load_app
+from vldebias.cli.apps import page
 
 
 def main() -> None:
-    api = load_app("compare_api")
+    api = page("compare.api")
     inspect = api.inspect
 
     def failing(engine: Any, side: str, mitigation: Any, role: str) -> Any:
@@ -19,9 +19,9 @@ def main() -> None:
         return inspect(engine, side, mitigation, role)
 
     api.inspect = failing
-    compare = load_app("compare")
-    page = compare.build_demo(load_app("compare_engine").Engine())
-    print(load_app("serving").serve(page, css=compare.style(), block=False), flush=True)
+    compare = page("compare.page")
+    demo = compare.build_demo(page("compare.engine").Engine())
+    print(page("serving").serve(demo, css=compare.style(), uploads="10mb", block=False), flush=True)
     sys.stdin.read()
 
 

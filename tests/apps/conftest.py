@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,19 @@ MISSING = (
 _skipped: set[str] = set()
 
 
-@pytest.fixture(scope="module")
-def swept() -> Iterator[None]:
-    """Gradio leaves event loops open wherever it is imported: collected here, not in some other test (GRADIO)."""
+@pytest.fixture(scope="module", autouse=True)
+def _swept() -> Iterator[None]:
+    """Gradio leaves event loops open wherever it is imported: collected here, not in some other test."""
     yield
     gc.collect()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The loops that `_swept` collects are no news in the tests of the pages."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,20 @@ from typing import Any
 
 from PIL import Image
 
-from vldebias.evaluation.drawing.drawn import DrawnSet, write_png
-from vldebias.evaluation.drawing.plan import Variant
-from vldebias.evaluation.drawing.planning import make_plan
-from vldebias.evaluation.human.log import AnnotationLog
+from vldebias.cli.apps import page
+from vldebias.evaluation.answers import AnnotationLog
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.plan import make_plan
+from vldebias.evaluation.variants import Variant
+from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
-from vldebias.resources import load_app
 
-label = load_app("label")
-engines = load_app("label_engine")
-folders = load_app("label_images")
-pages = load_app("label_page")
-asking = load_app("label_questions")
-findings = load_app("label_results")
+engines = page("label.engine")
+studies = page("label.study")
 
 TRAIN, UNSEEN = ("doctor", "nurse"), ("pilot", "baker")
-GENDER = asking.Question("gender", ("male", "female"))
-AGE = asking.Question("age", ("young", "old"))
+GENDER = studies.Question("gender", ("male", "female"))
+AGE = studies.Question("age", ("young", "old"))
 
 
 def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -46,7 +43,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
     settings = {"concepts": "both", "stated": True, "images": images, "stated_images": 1, "seeds": [0], "steps": 1}
     settings |= {"guidance": 1.0, "batch_size": 1, "options": {}} | changes
     model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
-    plan = make_plan(model, PEOPLE, {"cali": Variant((PEOPLE,))}, **settings)
+    plan = make_plan(model, PEOPLE, {"cali": Variant(prompts=(PEOPLE,))}, **settings)
     folder.mkdir(parents=True, exist_ok=True)
     plan.write(folder / "plan.json")
     drawn = DrawnSet.open(folder)
@@ -57,6 +54,6 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> DrawnSet:
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
     """The engine for a folder; its answers lie beside it."""
-    images = folders.ImageFolder.open(folder, **{k: options.pop(k) for k in ("part", "limit") if k in options})
+    images = studies.ImageFolder.open(folder, **{k: options.pop(k) for k in ("part", "limit") if k in options})
     log = AnnotationLog(out or folder / "answers.jsonl")
     return engines.Labelling(images, questions or (GENDER,), log, **options)

@@ -19,16 +19,18 @@ def _recorded(self: socket.socket, address: object) -> None:
 
 def main(folder: Path, out: Path) -> None:
     socket.socket.connect = _recorded  # type: ignore[method-assign]
-    from label_parts import AGE, GENDER, label, study
+    from label_parts import AGE, GENDER, study
 
-    from vldebias.resources import load_app
+    from vldebias.cli.apps import page
 
-    serve = load_app("serving").serve
+    serve = page("serving").serve
+    label = page("label.page").build_demo
     demos = {
-        "label": serve(label.build_demo(study(folder, GENDER, AGE, out=out)), upload="1kb", block=False),
-        "locked": serve(label.build_demo(study(folder, out=out)), auth="ada:secret", block=False),
-        "results": serve(label.build_results(study(folder, out=out), resamples=50), block=False),
+        "label": serve(label(study(folder, GENDER, AGE, out=out)), block=False),
+        "locked": serve(label(study(folder, out=out)), auth="ada:secret", block=False),
+        "results": serve(page("label.results").build_results(study(folder, out=out), resamples=50), block=False),
     }
+    socket.create_connection(("127.0.0.1", int(demos["label"].rsplit(":")[-1].strip("/")))).close()  # is it recorded?
     print(json.dumps(demos), flush=True)
     for _ in sys.stdin:
         print(json.dumps(sorted(reached)), flush=True)

@@ -6,18 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from browsing import free_port
-from label_parts import GENDER, asking, draw, study
+from label_parts import GENDER, draw, study
 from typer.testing import CliRunner
 
-from vldebias import resources
-from vldebias.cli import app
+from vldebias.cli import app, apps
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.human.log import AnnotationLog
+from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 
 
@@ -91,8 +89,8 @@ def test_results_as_json(folder: Path, tmp_path: Path) -> None:
         place = engine.answer(place, place.step % 2)
     text = said("label", folder, "--attribute", "gender", "--out", out, "--results", "--json", "--resamples", "50")
     result = Result.model_validate(json.loads(text))
-    assert 0 <= result.figure("gender by people", "discrepancy", "cali").value <= 0.5**0.5
-    assert result.protocols[0].settings["resamples"] == 50
+    assert 0 <= result.row("gender by people", "discrepancy", "cali").value <= 0.5**0.5
+    assert result.provenance[0].settings["resamples"] == 50
 
 
 def test_results_of_an_empty_file_are_none(folder: Path, tmp_path: Path) -> None:
@@ -101,89 +99,56 @@ def test_results_of_an_empty_file_are_none(folder: Path, tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("command", ["label", "demo"])
-def test_without_gradio_the_remedy_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def page(name: str) -> ModuleType:
-        found = ModuleType(name)
+@pytest.mark.parametrize("command", [["label", "."], ["demo"]], ids=["label", "demo"])
+def test_without_gradio_the_remedy_is_named(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'gradio'", name="gradio")
 
-        def main(argv: list[str]) -> None:
-            raise ModuleNotFoundError("No module named 'gradio'", name="gradio")
-
-        found.main = main  # type: ignore[attr-defined]
-        return found
-
-    monkeypatch.setattr("vldebias.cli.apps.load_app", page)
+    monkeypatch.setattr(apps.importlib, "import_module", missing)
     with pytest.raises(InvalidInputError, match=r"needs Gradio.*pip install 'vldebias\[demo\]'"):
-        CliRunner().invoke(app, [command], catch_exceptions=False)
+        CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def test_another_missing_library_is_not_blamed_on_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> ModuleType:
+    def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'vldebias_other'", name="vldebias_other")
 
-    monkeypatch.setattr("vldebias.cli.apps.load_app", missing)
+    monkeypatch.setattr(apps.importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError, match="vldebias_other"):
-        CliRunner().invoke(app, ["label"], catch_exceptions=False)
-
-
-def test_options_are_passed_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Any] = []
-    page = ModuleType("page")
-    page.main = got.append  # type: ignore[attr-defined]
-    monkeypatch.setattr("vldebias.cli.apps.load_app", lambda name: got.append(name) or page)
-    said("label", "folder", "--attribute", "x", "--port", 1, "--help")
-    said("demo", "--model", "m", "-h")
-    assert got == ["label", ["folder", "--attribute", "x", "--port", "1", "--help"], "compare", ["--model", "m", "-h"]]
+        CliRunner().invoke(app, ["label", "."], catch_exceptions=False)
 
 
 # ---- where the pages lie -------------------------------------------------------------------------------------
 
 
-def test_this_installation_has_its_pages() -> None:
-    assert {"label", "compare"} <= {path.stem for path in resources.apps_dir().glob("*.py")}
+def test_pages_are_imported_from_where_they_lie() -> None:
     before = list(sys.path)
-    page = resources.load_app("label")
-    assert page is resources.load_app("label")
-    assert callable(page.main)
-    assert callable(page.build_demo)
+    study = apps.page("label.study")
+    assert study.__name__ == "vldebias.cli.apps.label.study"
+    assert study is apps.page("label.study")
+    assert any(Path(study.__file__).is_relative_to(place) for place in apps.__path__)
     assert sys.path == before
-    assert asking.__name__ == "vldebias_apps.label_questions"
-    assert "apps" not in sys.modules or not hasattr(sys.modules["apps"], "label")
+
+
+def test_pages_that_are_nowhere_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match=r"the page lable is in neither of .*apps; install vldebias anew"):
+        apps.page("lable")
 
 
 @pytest.mark.slow
-def test_a_wheel_has_its_pages_inside(tmp_path: Path) -> None:
-    inside, beside = tmp_path / "vldebias/_resources/apps", tmp_path / "apps"
-    for folder, where in ((inside, "wheel"), (beside, "checkout")):
-        folder.mkdir(parents=True)
-        (folder / "part.py").write_text(f"where = {where!r}\n")
-        (folder / "page.py").write_text("from .part import where\n")
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom vldebias import resources\n"
-        "resources._PACKAGE = Path(sys.argv[1])\nbefore = list(sys.path)\n"
-        "print(resources.load_app('page').where, sys.path == before)\n"
-    )
-    for where in ("wheel", "checkout"):
-        done = subprocess.run(
-            [sys.executable, "-c", script, tmp_path / "vldebias"], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == [where, "True"]
-        shutil.rmtree(inside, ignore_errors=True)
-
-
-def test_a_page_that_is_none_is_refused() -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"got the page 'lable'; expected one of .*label.*; did you mean 'label'"
-    ):
-        resources.load_app("lable")
-    with pytest.raises(InvalidInputError, match=r"got the page '\.\./label'"):
-        resources.load_app("../label")
-
-
-def test_pages_that_are_nowhere_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "vldebias")
-    with pytest.raises(InvalidInputError, match=r"got no pages \(\*\.py\) in .*_resources/apps or .*apps; .*reinstall"):
-        resources.apps_dir()
+@pytest.mark.parametrize("where", ["wheel", "checkout"])
+def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
+    """The same code finds the pages inside the package and beside it; inside comes first."""
+    package = Path(apps.__file__).parents[2]
+    shutil.copytree(package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__"))
+    places = [tmp_path / "apps", *([tmp_path / "vldebias/cli/apps"] if where == "wheel" else [])]
+    for place in places:
+        for name in ("compare", "label"):
+            (place / name).mkdir(parents=True)
+            (place / name / "__init__.py").write_text(f"where = {str(place)!r}\n")
+    script = "from vldebias.cli.apps import label; print(label.where)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (str(places[-1]), "")
 
 
 # ---- a server ------------------------------------------------------------------------------------------------

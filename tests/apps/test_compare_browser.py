@@ -12,7 +12,7 @@ from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, v
 from compare_parts import BAD_UPLOADS, ODD_PROMPTS, encoded
 from PIL import Image
 
-from vldebias.evaluation.drawing.drawn import KEY
+from vldebias.pictures import KEY
 
 pytestmark = pytest.mark.slow
 
@@ -202,7 +202,8 @@ def test_bad_uploads_have_a_message_and_the_page_goes_on(page: Any, tmp_path: Pa
     bad = tmp_path / "bad.png"
     bad.write_bytes(data)
     page.locator("#upload input[type=file]").set_input_files(bad)
-    assert told in complaint(page)
+    page.locator("#preview [role=alert]").wait_for()
+    assert told in page.locator("#preview [role=alert]").inner_text()
     page.get_by_label("Clear").first.click()
     page.locator("#preview img").wait_for()
     page.locator("#classify").click()
@@ -227,7 +228,11 @@ def test_inspect_and_export(page: Any, tmp_path: Path) -> None:
     go(page, "Inspect")
     assert page.locator("#inspection svg").count() == 4
     go(page, "Export")
-    assert page.locator("#code textarea").input_value().endswith("attachment = vldebias.debias(pipe, 'gender')")
+    assert (
+        page.locator("#code textarea")
+        .input_value()
+        .endswith("attachment = vldebias.debias(pipe, 'gender', method='default')")
+    )
     with page.expect_download() as download:
         page.locator("#projection").click()
     download.value.save_as(tmp_path / "it.zip")

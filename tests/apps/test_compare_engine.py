@@ -16,12 +16,11 @@ from compare_parts import BAD_UPLOADS, FINE_PROMPTS, drawing, drawn, encoded, en
 from PIL import Image
 
 import vldebias
-from vldebias.attachment import attachment_of
-from vldebias.data import Embeddings, Labels
-from vldebias.data.embedding_files import save_embeddings
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.drawn import KEY
+from vldebias.data import Embeddings, Labels, save_embeddings
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.hosts.attachment import attachment_of
 from vldebias.metrics import attribute_shares, max_skew
+from vldebias.pictures import KEY
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 
@@ -76,17 +75,17 @@ def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise(
     kept = drawn(prompt, mitigation())[-1]
     assert kept.stated == ("female",)
     assert np.array_equal(pixels(kept.pictures["none"][0]), pixels(kept.pictures["mitigated"][0]))
-    told = module("view").comparison(kept)
+    told = module("view").HTML.comparison(kept)
     assert "states its attribute (“female”): left alone" in told
     opened = drawn(prompt, mitigation(keep_stated=False))[-1]
     assert not np.array_equal(pixels(opened.pictures["none"][0]), pixels(opened.pictures["mitigated"][0]))
-    assert "left alone" not in module("view").comparison(opened)
+    assert "left alone" not in module("view").HTML.comparison(opened)
 
 
 @pytest.mark.parametrize("kind", FINE_PROMPTS)
 def test_unusual_prompts_are_drawn_and_escaped(kind: str) -> None:
     last = drawn(drawing(FINE_PROMPTS[kind], steps=1), mitigation())[-1]
-    shown = module("view").comparison(last)
+    shown = module("view").HTML.comparison(last)
     assert last.whole
     assert "<script>" not in shown
     assert "<b>doctor" not in shown
@@ -108,18 +107,18 @@ def test_several_attributes_are_solved_jointly_and_read_one_by_one() -> None:
 
 def test_stopping_ends_within_a_step() -> None:
     stop = threading.Event()
-    reports = module("draw").compare(engine(), drawing(number=16, steps=50), mitigation(), stop)
+    reports = module("drawing").compare(engine(), drawing(number=16, steps=50), mitigation(), stop)
     first = next(reports)
     stop.set()
     rest = list(reports)
     assert first.pairs == 0
     assert len(rest) <= 2
     assert attachment_of(engine().pipe()) is None
-    assert list(module("draw").compare(engine(), drawing(), mitigation(), stop))[-1].pairs == 0  # already stopped
+    assert list(module("drawing").compare(engine(), drawing(), mitigation(), stop))[-1].pairs == 0  # already stopped
 
 
 def test_closing_the_iterator_stops_the_work() -> None:
-    reports = module("draw").compare(engine(), drawing(number=16, steps=50), mitigation(), stop := threading.Event())
+    reports = module("drawing").compare(engine(), drawing(number=16, steps=50), mitigation(), stop := threading.Event())
     next(reports)
     reports.close()
     assert stop.is_set()
@@ -134,7 +133,7 @@ def test_an_error_in_the_work_is_raised_where_it_is_followed() -> None:
         say(1)
         raise InvalidInputError("no such thing")
 
-    followed = module("worker").followed(work, threading.Event())
+    followed = module("drawing").followed(work, threading.Event())
     assert next(followed) == 1
     with pytest.raises(InvalidInputError, match="no such thing"):
         next(followed)
@@ -161,17 +160,17 @@ def test_two_visitors_at_once_get_what_each_asked_for() -> None:
 
 
 def test_the_strip_starts_with_the_bare_picture_and_ends_with_the_mitigated_one() -> None:
-    rows = list(module("draw").strip(engine(), drawing(), mitigation(strength=0.3), threading.Event()))[-1]
+    rows = list(module("drawing").strip(engine(), drawing(), mitigation(strength=0.3), threading.Event()))[-1]
     twins = drawn(drawing(), mitigation())[-1]
     assert [len(row) for row in rows] == [5]
     assert np.array_equal(pixels(rows[0][0]), pixels(twins.pictures["none"][0]))
     assert np.array_equal(pixels(rows[0][-1]), pixels(twins.pictures["mitigated"][0]))
-    assert module("view").strengths(rows, 0).count("<img") == 5
+    assert module("view").HTML.strengths(rows, module("drawing").STRENGTHS, drawing()).count("<img") == 5
 
 
 def test_the_zip_says_how_each_picture_was_made() -> None:
     last = drawn(drawing(number=2, seed=7), mitigation(strength=0.5))[-1]
-    with zipfile.ZipFile(io.BytesIO(module("draw").pack(last))) as packed:
+    with zipfile.ZipFile(io.BytesIO(module("drawing").pack(last))) as packed:
         names = packed.namelist()
         assert names == [f"{side}/{seed:010d}.png" for side in ("none", "mitigated") for seed in (7, 8)] + [
             "metadata.json"
@@ -186,12 +185,22 @@ def test_the_zip_says_how_each_picture_was_made() -> None:
     assert about["judge"] == {"name": "miniature judge", "sure": 0.8}
 
 
+def test_a_value_drawn_for_each_image_is_a_method_too() -> None:
+    last = drawn(drawing(number=2), mitigation(method="steer"))[-1]
+    assert last.method == "steer"
+    assert not np.array_equal(pixels(last.pictures["none"][0]), pixels(last.pictures["mitigated"][0]))
+    with pytest.raises(InvalidInputError, match="'steer' draws a value for each image, which texts alone do not show"):
+        module("inspect").inspect(engine(), "pipeline", mitigation(method="steer"))
+    with pytest.raises(VldebiasError, match="draws no images; method 'steer' is for pipelines"):
+        engine().fit("model", mitigation(method="steer"))
+
+
 # ---- shares -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codes", [[0, 0, 0, 1], [1], [0, -1, -1, 1, 0], [0] * 30])
 def test_shares_agree_with_the_metric_and_count_the_unknown(codes: list[int]) -> None:
-    found = module("shares").measure("gender", ("male", "female"), np.array(codes))
+    found = module("drawing").measure("gender", ("male", "female"), np.array(codes))
     assert sum(share.count for share in found.shares) == len(codes)
     assert sum(share.share for share in found.shares) == pytest.approx(1)
     assert found.shares[-1].count == codes.count(-1)
@@ -204,10 +213,23 @@ def test_shares_agree_with_the_metric_and_count_the_unknown(codes: list[int]) ->
         assert share.high > share.low  # few pictures never make certain
 
 
+def test_pictures_of_one_noise_are_compared_as_pairs() -> None:
+    measure = module("drawing").measure
+    before = measure("gender", ("male", "female"), np.array([0] * 8))
+    after = measure("gender", ("male", "female"), np.array([0, 1] * 4))
+    value, low, high = before.change_to(after)
+    assert value == pytest.approx(-(0.5**0.5))
+    assert low <= value <= high < 0
+    assert before.change_to(before) == (0, 0, 0)
+    swapped = measure("gender", ("male", "female"), np.array([1] * 8))
+    assert before.change_to(swapped)[0] == pytest.approx(0)
+    assert before.change_to(measure("gender", ("male", "female"), np.array([-1] * 8))) is None
+
+
 def test_nothing_told_has_no_discrepancy() -> None:
-    found = module("shares").measure("gender", ("male", "female"), np.array([-1, -1]))
+    found = module("drawing").measure("gender", ("male", "female"), np.array([-1, -1]))
     assert found.discrepancy is None
-    assert "no picture can be told" in module("view")._bars(found)
+    assert "no picture can be told" in module("view").HTML.bars(found)
 
 
 # ---- classify -----------------------------------------------------------------------------------------------------
@@ -228,8 +250,8 @@ def test_classify_turns_the_example_that_its_background_misleads() -> None:
         image = model.encode_image(engine().clip().preprocess(picture)[None], normalize=True)
         expected = (model.logit_scale.exp() * image @ texts.T).softmax(-1)[0]
     assert np.allclose(found.scores["none"], expected.numpy(), atol=1e-4)
-    assert "(Table 7.1)" in module("view").classification(found)
-    assert "-0.000" not in module("view").classification(found)
+    assert "(Table 7.1)" in module("view").HTML.classification(found)
+    assert "-0.000" not in module("view").HTML.classification(found)
 
 
 def test_every_example_shows_what_it_says() -> None:
@@ -299,7 +321,7 @@ def test_pictures_are_read_below_the_folder_alone(own_gallery: Any) -> None:
 
 
 def test_a_file_is_asked_for_what_it_has(own_gallery: Any) -> None:
-    assert module("gallery").group_columns(own_gallery) == ("gender",)
+    assert module("retrieve").group_columns(own_gallery) == ("gender",)
     with pytest.raises(InvalidInputError, match="groups: expected one of gender, got 'constant'"):
         module("retrieve").retrieve(own_gallery, "a query", "constant", mitigation())
     with pytest.raises(InvalidInputError, match="1 prompts are not in the file, such as"):
@@ -373,8 +395,8 @@ def test_the_exported_line_does_the_same(how: dict[str, Any]) -> None:
     chosen = module("settings").Mitigation.of(**how)
     _, code = module("export").export(engine(), "pipeline", chosen)
     ast.parse(code)
-    scope: dict[str, Any] = {"pipe": engine().pipe()}
-    exec(code, scope)  # the line that visitors copy
+    scope: dict[str, Any] = {}
+    exec(code, scope)  # the lines that visitors copy, and nothing else
     try:
         attachment = scope["attachment"]
         fitted = engine().fit("pipeline", chosen)

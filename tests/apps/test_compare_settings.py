@@ -66,7 +66,7 @@ def test_a_drawing_out_of_range_is_refused_by_name(values: tuple[Any, ...], told
     [
         (([], ""), "attributes: none is chosen"),
         ((["gender", "../../etc/passwd"],), "attributes: expected some of gender, .* got"),
-        ((["gender"], "", "magic"), "method: expected one of automatic, orth"),
+        ((["gender"], "", "magic"), "method: expected one of none, orth, orth-cali, .* got 'magic'"),
         ((["gender"], "", "cali", -1), "lambda: expected a number from 0"),
         ((["gender"], "", "cali", "many"), "lambda: expected a number, or nothing for the paper's, got 'many'"),
         ((["gender"], "", "cali", "nan"), "lambda: expected a number from 0"),
@@ -75,6 +75,12 @@ def test_a_drawing_out_of_range_is_refused_by_name(values: tuple[Any, ...], told
         ((["gender"], "a:\nb: c"), "own words: expected 'value: word, other word', each value once, got 'a:'"),
         ((["gender"], "a: b\na: c"), "each value once, got 'a: c'"),
         ((["gender"], ["a", "b"]), "own words: expected lines of text, got list"),
+        ((5,), "attributes: expected some of gender, .* got 5"),
+        (([["gender"]],), "attributes: expected some of gender, .* got"),
+        (({"gender": 1},), "attributes: expected some of gender, .* got"),
+        ((["gender"], "", ["cali"]), r"method: expected one of none, .* got \['cali'\]"),
+        ((["gender"], "", "cali", [1]), "lambda: expected a number from 0"),
+        ((["gender"], "", "cali", None, "much"), "strength: expected a number from 0 to 1, got 'much'"),
     ],
 )
 def test_a_mitigation_that_is_not_on_offer_is_refused_by_name(values: tuple[Any, ...], told: str) -> None:

@@ -12,9 +12,9 @@ from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, v
 from label_parts import AGE, GENDER, draw, study
 from PIL import Image
 
-from vldebias.evaluation.drawing.drawn import write_png
-from vldebias.evaluation.human.log import NO_PERSON, Answer, read_log
+from vldebias.evaluation.answers import NO_PERSON, Answer, read_log
 from vldebias.miniature.data import open_world
+from vldebias.pictures import write_png
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,7 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         first = shown(page)
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
-        assert page.locator("#question").inner_text().startswith("Age?")
+        page.locator("#question", has_text="Age?").wait_for()
         assert shown(page) == first  # the same image, another question
         press(page, "ArrowLeft")
         assert page.get_by_text("you said: female").is_visible()

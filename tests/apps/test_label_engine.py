@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_parts import AGE, GENDER, asking, draw, engines, folders, study
+from label_parts import AGE, GENDER, draw, engines, studies, study
 from PIL import Image
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.record import Drawn
-from vldebias.evaluation.human.log import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog, read_log
+from vldebias.evaluation.plan import Drawn
 
 
-class Paper(folders.ImageFolder):
+class Paper(studies.ImageFolder):
     """Images that need no files."""
 
     def picture(self, record: Any) -> bytes:
@@ -97,7 +97,7 @@ def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) ->
 
 def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
-    picture = folders.ImageFolder.open(tmp_path).picture(folders.ImageFolder.open(tmp_path).records[0])
+    picture = studies.ImageFolder.open(tmp_path).picture(studies.ImageFolder.open(tmp_path).records[0])
     assert Image.open(io.BytesIO(picture)).size == (1024, 512)
 
 
@@ -257,12 +257,30 @@ def test_a_crash_in_the_middle_of_a_line_costs_that_answer_alone(tmp_path: Path)
     engine.log.path.write_bytes(whole[:-20])
     with pytest.warns(UserWarning, match="cut off, as by a crash"):
         again = study(tmp_path)
-    with pytest.warns(UserWarning, match="cut off"):
-        place = again.start("ada")
+    place = again.start("ada")
     assert place.step == 1
     with pytest.warns(UserWarning, match="cut off"):
         again.answer(place, 0)
     assert [a.value for a in read_log(engine.log.path)[0]] == ["male", "male"]
+
+
+def test_the_file_is_read_once_and_then_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines.Labelling(paper("a", "b", "c"), [GENDER], AnnotationLog(tmp_path / "x.jsonl"))
+    place = engine.answer(engine.start("ada"), 0)
+    assert engine.progress() == {"ada": 1}
+    whole = engine.log.answers
+    monkeypatch.setattr(engine.log, "answers", lambda: pytest.fail("the whole file was read again"))
+    engine.start("ada")
+    other = engines.Labelling(engine.folder, [GENDER], AnnotationLog(tmp_path / "x.jsonl"))
+    other.answer(other.start("ben"), 1)
+    assert engine.progress() == {"ada": 1, "ben": 1}
+    assert engine.answer(place, 0).step == 2
+    assert engine.progress() == {"ada": 2, "ben": 1}
+    monkeypatch.setattr(engine.log, "answers", whole)
+    engine.log.path.write_bytes(engine.log.path.read_bytes().splitlines(keepends=True)[0])  # somebody took two away
+    assert engine.progress() == {"ada": 1}
+    engine.log.path.unlink()
+    assert engine.progress() == {}
 
 
 def test_after_the_last_image_there_is_nothing_to_ask(tmp_path: Path) -> None:
@@ -367,7 +385,7 @@ def test_a_large_study_answers_at_once(tmp_path: Path) -> None:
     "name", ["Ada", "ben-2", "Jean-Luc O'Neill", "дана", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
 )
 def test_names_of_people_are_taken(name: str) -> None:
-    assert asking.annotator_name(f"  {name} ") == name
+    assert studies.annotator_name(f"  {name} ") == name
 
 
 @pytest.mark.parametrize(
@@ -389,13 +407,13 @@ def test_names_of_people_are_taken(name: str) -> None:
 )
 def test_odd_names_get_a_clear_message(name: str, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        asking.annotator_name(name)
+        studies.annotator_name(name)
 
 
 def test_names_that_look_alike_are_one(tmp_path: Path) -> None:
-    assert asking.annotator_name("Jose\u0301") == "José"
-    assert asking.annotator_name("a  b\tc") == "a b c"
-    assert asking.annotator_name("ADA", known=["Ada"]) == "Ada"
+    assert studies.annotator_name("Jose\u0301") == "José"
+    assert studies.annotator_name("a  b\tc") == "a b c"
+    assert studies.annotator_name("ADA", known=["Ada"]) == "Ada"
 
 
 def test_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
@@ -413,14 +431,14 @@ def test_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
 
 
 def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
-    (gender,) = asking.questions_of(["gender"])
+    (gender,) = studies.questions_of(["gender"])
     assert gender.choices == ("male", "female", CANNOT_TELL, NO_PERSON)
-    (glasses, race) = asking.questions_of(["glasses", "race"], ["with, without", "fairface-race"])
+    (glasses, race) = studies.questions_of(["glasses", "race"], ["with, without", "fairface-race"])
     assert glasses.values == ("with", "without")
     assert len(race.choices) == 9  # a key for each
-    (tone,) = asking.questions_of(["tone"], prompt_set="skin-tone")
+    (tone,) = studies.questions_of(["tone"], prompt_set="skin-tone")
     assert tone.values[0] == "pale"
-    (own,) = asking.questions_of(["gender"], ["man,woman"], "professions-gender")
+    (own,) = studies.questions_of(["gender"], ["man,woman"], "professions-gender")
     assert own.values == ("man", "woman")
 
 
@@ -442,7 +460,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
 )
 def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        asking.questions_of(attributes, choices)
+        studies.questions_of(attributes, choices)
 
 
 # ---- folders -------------------------------------------------------------------------------------------------
@@ -454,18 +472,18 @@ def kinds(folder: Any) -> set[tuple[str, str, int]]:
 
 def test_of_a_drawn_folder_the_unseen_concepts_are_labelled(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
-    folder = folders.ImageFolder.open(tmp_path)
+    folder = studies.ImageFolder.open(tmp_path)
     assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
     assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
-    assert len(folders.ImageFolder.open(tmp_path, part="both").records) == 24
-    assert {r.concept for r in folders.ImageFolder.open(tmp_path, part="train").records} == {"doctor", "nurse"}
+    assert len(studies.ImageFolder.open(tmp_path, part="both").records) == 24
+    assert {r.concept for r in studies.ImageFolder.open(tmp_path, part="train").records} == {"doctor", "nurse"}
     assert all(record.stated is None for record in folder.everything)
     assert len(drawn) > len(folder.everything) == 24
 
 
 def test_a_limit_takes_the_same_seeds_of_every_variant(tmp_path: Path) -> None:
     draw(tmp_path)
-    folder = folders.ImageFolder.open(tmp_path, limit=2)
+    folder = studies.ImageFolder.open(tmp_path, limit=2)
     assert kinds(folder) == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in (0, 1)}
 
 
@@ -473,48 +491,48 @@ def test_images_that_are_not_drawn_yet_are_counted(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
     for image in drawn.select(variant="cali", part="unseen"):
         drawn.path(image).unlink()
-    folder = folders.ImageFolder.open(tmp_path)
+    folder = studies.ImageFolder.open(tmp_path)
     assert (len(folder.records), folder.missing) == (6, 6)
     shutil.rmtree(tmp_path / "none")
     with pytest.raises(InvalidInputError, match="none of the 12 images of part 'unseen' is there; draw them first"):
-        folders.ImageFolder.open(tmp_path)
+        studies.ImageFolder.open(tmp_path)
 
 
 def test_without_unseen_concepts_all_are_labelled(tmp_path: Path) -> None:
     draw(tmp_path, concepts="train")
-    assert len(folders.ImageFolder.open(tmp_path).records) == 12
+    assert len(studies.ImageFolder.open(tmp_path).records) == 12
 
 
 def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
     draw(tmp_path / "out" / "images" / "gender")
-    assert folders.ImageFolder.open(tmp_path / "out").root == tmp_path / "out" / "images" / "gender"
-    assert folders.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
+    assert studies.ImageFolder.open(tmp_path / "out").root == tmp_path / "out" / "images" / "gender"
+    assert studies.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
     draw(tmp_path / "out" / "images" / "race")
     with pytest.raises(InvalidInputError, match=r"images of several tasks; choose one of .*gender, .*race"):
-        folders.ImageFolder.open(tmp_path / "out")
+        studies.ImageFolder.open(tmp_path / "out")
 
 
 def test_any_folder_of_images_will_do(tmp_path: Path) -> None:
     for name in ("b.png", "a.JPG", "c.webp", ".hidden.png", "notes.txt", "answers.jsonl"):
         path = tmp_path / name
-        if path.suffix.lower() in folders.SUFFIXES:
+        if path.suffix.lower() in studies.SUFFIXES:
             Image.new("RGB", (4, 4)).save(path)
         else:
             path.write_text("")
-    folder = folders.ImageFolder.open(tmp_path)
+    folder = studies.ImageFolder.open(tmp_path)
     assert [(r.path, r.variant, r.seed) for r in folder.records] == [
         ("a.JPG", "images", 0),
         ("b.png", "images", 1),
         ("c.webp", "images", 2),
     ]
-    assert len(folders.ImageFolder.open(tmp_path, limit=2).records) == 2
+    assert len(studies.ImageFolder.open(tmp_path, limit=2).records) == 2
 
 
 def test_folders_below_are_variants_that_are_compared(tmp_path: Path) -> None:
     for path in ("after/doctor/1.png", "after/nurse/1.png", "none/doctor/1.png", "none/nurse/1.png"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / path)
-    records = folders.ImageFolder.open(tmp_path).records
+    records = studies.ImageFolder.open(tmp_path).records
     assert {(r.variant, r.concept) for r in records} == {(v, c) for v in ("after", "none") for c in ("doctor", "nurse")}
     twins = [r.seed for r in records if r.concept == "doctor"]
     assert twins[0] == twins[1]
@@ -522,8 +540,8 @@ def test_folders_below_are_variants_that_are_compared(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no such folder"):
-        folders.ImageFolder.open(tmp_path / "nowhere")
+        studies.ImageFolder.open(tmp_path / "nowhere")
     with pytest.raises(InvalidInputError, match=r"no images \(.jpeg, .jpg, .png, .webp\)"):
-        folders.ImageFolder.open(tmp_path)
+        studies.ImageFolder.open(tmp_path)
     with pytest.raises(InvalidInputError, match="part: expected one of unseen, train, both, got 'half'"):
-        folders.ImageFolder.open(tmp_path, part="half")
+        studies.ImageFolder.open(tmp_path, part="half")

@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import GRADIO
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from label_parts import AGE, GENDER, draw, findings, label, pages, study
+from label_parts import AGE, GENDER, draw, study
 from PIL import Image
 
+from vldebias.cli.apps import page as app_page
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.human.log import AnnotationLog
-from vldebias.resources import load_app
+from vldebias.evaluation.answers import AnnotationLog
 
-serving = load_app("serving")
-pytestmark = GRADIO
+serving, pages, findings = map(app_page, ("serving", "label.page", "label.results"))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +89,10 @@ def test_a_program_can_label_through_the_api(served: Served) -> None:
         (("Grace", 0, "x" * 10_000), "/answer", "expected one of male"),
         (("Grace", 999, "male"), "/answer", "step: expected a number from 0 to 23, got 999"),
         (("Grace", -1, "male"), "/answer", "step: expected a number from 0 to 23, got -1"),
+        (("Grace", "0", "male"), "/answer", "step: expected a number from 0 to 23, got '0'"),
+        (("Grace", None, "male"), "/answer", "step: expected a number from 0 to 23, got None"),
+        (("Grace", 0, ["male"]), "/answer", "expected one of male, female"),
+        ((5,), "/question", "A name is a text, this one is of the type int"),
     ],
 )
 def test_what_a_program_gets_wrong_is_said(
@@ -145,7 +147,7 @@ def test_uploads_are_refused(served: Served) -> None:
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(asked, timeout=60)
-    assert refused.value.code == 413
+    assert refused.value.code == 403
 
 
 def test_it_reaches_nothing_but_this_machine(served: Served) -> None:
@@ -176,7 +178,7 @@ def test_a_password_has_two_halves(auth: str, monkeypatch: pytest.MonkeyPatch) -
 def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(serving.AUTH, "ada:with:colon")
     assert serving.credentials(None, public=True) == ("ada", "with:colon")
-    assert serving.credentials("ben:other", public=True) == ("ben", "other")
+    assert serving.credentials("ben:another one", public=True) == ("ben", "another one")
     monkeypatch.delenv(serving.AUTH)
     assert serving.credentials(None, public=False) is None
     with pytest.raises(InvalidInputError, match="--public opens the page to the network and needs a password"):
@@ -185,7 +187,7 @@ def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_public_page_is_not_served_without_a_password(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(serving.AUTH, raising=False)
-    demo = label.build_demo(study(folder))
+    demo = pages.build_demo(study(folder))
     with pytest.raises(InvalidInputError, match="needs a password"):
         serving.serve(demo, public=True, block=False)
     assert not demo.is_running
@@ -206,7 +208,7 @@ def page_of(engine: Any) -> Any:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False):
-        return pages._Page(engine)
+        return pages.Page(engine)
 
 
 def text_of(shown: list[Any]) -> str:
@@ -220,7 +222,7 @@ def test_an_odd_name_leaves_the_first_screen(folder: Path) -> None:
     assert "A name has letters" in text_of(shown)
     assert "<script>" not in text_of(shown)
     assert [s["visible"] for s in shown[2:6]] == [True, False, False, False]
-    assert "<b>" not in pages._said("<b>")
+    assert "<b>" not in pages.HTML.said("<b>")
 
 
 def test_a_session_that_was_lost_is_asked_for_its_name(folder: Path) -> None:
@@ -281,9 +283,9 @@ def labelled(folder: Path, out: Path, **options: Any) -> Any:
 def test_results_are_those_of_the_human_suite(folder: Path, tmp_path: Path) -> None:
     from rich.console import Console
 
-    from vldebias.evaluation.suites.load import load_suite
-    from vldebias.evaluation.suites.runner import run_suite
-    from vldebias.evaluation.suites.session import Options
+    from vldebias.evaluation.run import run_suite
+    from vldebias.evaluation.suite import load_suite
+    from vldebias.evaluation.task import Options
 
     labelled(folder, tmp_path / "answers.jsonl", part="both")
     engine = study(folder, GENDER, AGE, out=tmp_path / "answers.jsonl")  # asks for less than was labelled
@@ -291,20 +293,20 @@ def test_results_are_those_of_the_human_suite(folder: Path, tmp_path: Path) -> N
     suite = run_suite(load_suite("human"), options, console=Console(file=io.StringIO()))
     result, missing = findings.measure(engine, resamples=200)
     assert missing == {}
-    ours = [figure for figure in result.figures if figure.task == "gender by people"]
-    assert ours == suite.figures
+    ours = [figure for figure in result.rows if figure.task == "gender by people"]
+    assert ours == suite.rows
     assert {figure.metric for figure in ours} > {"discrepancy", "unknown", "share", "alpha"}
 
 
 def test_the_results_page_shows_every_measure(folder: Path, tmp_path: Path) -> None:
     engine = labelled(folder, tmp_path / "answers.jsonl")
     result, missing = findings.measure(engine, resamples=50)
-    page = findings._page(engine, result, missing)
+    page = findings.results_html(engine, result, missing)
     for text in ("Gender", "Age", "Ada", "12 of 12", "unknown", "cannot tell", "no person", "Krippendorff"):
         assert text in page
-    alpha = result.figure("gender by people", "alpha", "all images")
+    alpha = result.row("gender by people", "alpha", "all images")
     assert f"{alpha.value:.3f} [{alpha.interval[0]:.3f}, {alpha.interval[1]:.3f}]" in page
-    share = result.figure("gender by people", "share", "none", subset="male")
+    share = result.row("gender by people", "share", "none", subset="male")
     assert f"width:{100 * share.value:.1f}%" in page
 
 
@@ -312,9 +314,9 @@ def test_results_say_what_is_missing(folder: Path, tmp_path: Path) -> None:
     engine = study(folder, GENDER, AGE, out=tmp_path / "x.jsonl")
     result, missing = findings.measure(engine)
     assert set(missing) == {"gender", "age"}
-    assert "Nothing to show yet" in findings._page(engine, result, missing)
+    assert "Nothing to show yet" in findings.results_html(engine, result, missing)
     engine.answer(engine.start("<Ada>".strip("<>")), 0)
-    assert "nobody yet" not in findings._page(engine, *findings.measure(engine))
+    assert "nobody yet" not in findings.results_html(engine, *findings.measure(engine))
     with pytest.raises(InvalidInputError, match="--votes: expected one of majority, each, got 'all'"):
         findings.measure(engine, votes="all")
 
@@ -330,7 +332,7 @@ def test_results_of_any_folder(tmp_path: Path) -> None:
         place = engine.answer(place, 0 if record.variant == "none" else record.seed)
     result, missing = findings.measure(engine, resamples=50)
     assert missing == {}
-    found = {m: result.figure("gender by people", "discrepancy", m).value for m in ("none", "after")}
+    found = {m: result.row("gender by people", "discrepancy", m).value for m in ("none", "after")}
     assert found == pytest.approx({"none": 0.5**0.5, "after": 0.0})
 
 

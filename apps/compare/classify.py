@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import normalize
 
-from vldebias.data.decoding import decode
+from vldebias.data import decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.judging.clip import logit_scale
+from vldebias.evaluation.judges import logit_scale
 from vldebias.hosts.images import image_encoder
 
-from .compare_draw import AFTER, BEFORE
-from .compare_settings import Mitigation, check_lines
+from .drawing import AFTER, BEFORE
+from .settings import Mitigation, check_lines
 
 if TYPE_CHECKING:
-    from .compare_engine import Engine
+    from .engine import Engine
 
 __all__ = [
     "CLASSES",
@@ -39,6 +39,7 @@ CLASSES = "This is a picture of a landbird.\nThis is a picture of a waterbird."
 SPURIOUS = "This is a land background.\nThis is a water background."
 KINDS = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF"}
 LARGEST_UPLOAD = 10 * 2**20
+MOST_PIXELS = 25_000_000  # of an upload: 75 MB when decoded, whatever the file weighs
 EXAMPLE_SEED = 9200
 EXAMPLES = ("a landbird on land", "a landbird on water", "a waterbird on land", "a waterbird on water")
 
@@ -65,7 +66,7 @@ def read_upload(data: object) -> Image.Image:
     """The picture in the bytes that a visitor sent.
 
     Raises:
-        InvalidInputError: no bytes, too many, another kind than PNG, JPEG or WebP, or damaged.
+        InvalidInputError: no bytes, too many, another kind than PNG, JPEG or WebP, too many pixels, or damaged.
     """
     if not isinstance(data, bytes) or not data:
         raise InvalidInputError("picture: none was sent; choose a PNG, JPEG or WebP file, or an example")
@@ -77,7 +78,7 @@ def read_upload(data: object) -> Image.Image:
     if not (webp or any(data.startswith(KINDS[kind]) for kind in ("PNG", "JPEG"))):
         raise InvalidInputError(f"picture: expected {', '.join(KINDS)}, got a file that begins with {data[:12]!r}")
     try:
-        return decode(data)
+        return decode(data, MOST_PIXELS)
     except OSError as error:
         raise InvalidInputError(f"picture: it cannot be read: {error}; save it anew and send that") from error
 

@@ -12,33 +12,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vldebias.api import debias, fit_projections
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.projection import CalibratedProjection
+from vldebias.methods import METHODS
 from vldebias.prompts import PromptSet
 
-from .compare_settings import Mitigation
+from .settings import Mitigation
 
 if TYPE_CHECKING:
-    from vldebias.evaluation.judging.judges import Judge
+    from vldebias.evaluation.judges import Judge
     from vldebias.evaluation.texts import Texts
     from vldebias.hosts import Host
     from vldebias.loading import Loaded
 
-    from .compare_gallery import PictureGallery
+    from .retrieve import PictureGallery
 
-__all__ = ["MINIATURE", "SIDES", "Engine", "Fitted"]
+__all__ = ["MINIATURE", "SIDES", "SURE", "Engine", "Fitted", "lams_of"]
 
 MINIATURE = "miniature"
 SIDES = ("pipeline", "model")
+SURE = 0.8  # an answer of a judge with less probability counts as unknown
+KNOWN = {"gender": "gender", "skin tone": "tone", "age": "age"}  # what the miniature's classifier calls them
 KEPT = 32  # fitted projections, and judges, that are remembered
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Projections by role, and what the fit warned of."""
+    """Edits by role, and what the fit warned of."""
 
-    projections: dict[str, CalibratedProjection]
+    projections: dict[str, Edit]
     notes: tuple[str, ...] = ()
 
     @property
@@ -49,8 +52,15 @@ class Fitted:
     @property
     def lam(self) -> tuple[float, ...]:
         """The weight of the pairs of each attribute."""
-        given = next(iter(self.projections.values())).lam
-        return given if isinstance(given, tuple) else (given,)
+        return lams_of(next(iter(self.projections.values())))
+
+
+def lams_of(edit: Edit) -> tuple[float, ...]:
+    """The weight of the pairs of each attribute; () of a method that has none."""
+    known = METHODS.get(edit.method)
+    if known is not None and not known.has_lam:
+        return ()
+    return edit.lam if isinstance(edit.lam, tuple) else (edit.lam,)
 
 
 class Engine:
@@ -60,7 +70,7 @@ class Engine:
         model, pretrained: the image-text model, as `vldebias.loading.load_host` takes it. It classifies, retrieves, and
             judges what a pipeline other than the miniature draws.
         pipeline: what draws.
-        embeddings: a file of `vldebias.data.embedding_files` to retrieve from; by default the miniature world.
+        embeddings: a file of `vldebias.data.embeddings` to retrieve from; by default the miniature world.
         images: the folder that the ids of the embeddings are paths in, to show the pictures found.
         device, dtype: for the models.
 
@@ -154,7 +164,7 @@ class Engine:
         """The pictures to retrieve from."""
 
         def load() -> PictureGallery:
-            from .compare_gallery import open_gallery
+            from .retrieve import open_gallery
 
             return open_gallery(self)
 
@@ -162,10 +172,8 @@ class Engine:
 
     def judge(self, mitigation: Mitigation) -> tuple[Judge, tuple[str, ...]]:
         """Who reads the pictures, and the attribute of the judge that stands for each attribute of the visitor."""
-        from .compare_judges import make_judge
-
         key = tuple(one.hash for one in mitigation.sets)
-        return self._remember(self._judges, key, lambda: make_judge(self, mitigation))
+        return self._remember(self._judges, key, lambda: _judge(self, mitigation))
 
     def _remember(
         self, store: OrderedDict[tuple[Any, ...], Found], key: tuple[Any, ...], make: Callable[[], Found]
@@ -192,8 +200,8 @@ class Engine:
         return self._remember(self._fitted, key, lambda: _fit(host, sets, mitigation))
 
     @contextmanager
-    def drawing(self, mitigation: Mitigation | None, strength: float = 1.0) -> Iterator[Any]:
-        """The pipeline for the length of one call, with the projection of `mitigation` or bare.
+    def drawing(self, mitigation: Mitigation | None, strength: float = 1.0, seed: int = 0) -> Iterator[Any]:
+        """The pipeline for the length of one call, which draws the picture of `seed`, with `mitigation` or bare.
 
         The lock is held for as long as the projection is on, so no other visitor draws through it.
         """
@@ -203,7 +211,9 @@ class Engine:
                 yield pipe
                 return
             fitted = self.fit("pipeline", mitigation)
-            with debias(pipe, fitted.projections, strength=strength, keep_stated=mitigation.keep_stated):
+            with debias(pipe, fitted.projections, strength=strength, keep_stated=mitigation.keep_stated) as on:
+                if any(edit.sampled for edit in fitted.projections.values()):
+                    on.seeds = [seed]
                 yield pipe
 
 
@@ -213,3 +223,41 @@ def _fit(host: Host, sets: Sequence[PromptSet], mitigation: Mitigation) -> Fitte
         found = fit_projections(host, list(sets), method=mitigation.method, lam=mitigation.lam)
     notes = [str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)]
     return Fitted(found, tuple(dict.fromkeys(notes)))
+
+
+def _judge(engine: Engine, mitigation: Mitigation) -> tuple[Judge, tuple[str, ...]]:
+    """A judge of every attribute of `mitigation`, and the name that each of them has in its answers.
+
+    The classifier of the miniature world where it knows the attribute, else the image-text model, asked zero-shot.
+    """
+    from vldebias.evaluation.judges import JudgePanel, MiniatureJudge
+
+    miniature = engine.pipeline_name == MINIATURE
+    judges: dict[str, Judge] = {}
+    read: list[str] = []
+    for name, prompts in zip(mitigation.names, mitigation.sets, strict=True):
+        if miniature and name in KNOWN:
+            judges.setdefault("miniature", MiniatureJudge())
+            read.append(KNOWN[name])
+        else:
+            judges[name] = _asked(engine, name, prompts)
+            read.append(next(iter(judges[name].names)))
+    return (next(iter(judges.values())) if len(judges) == 1 else JudgePanel(*judges.values())), tuple(read)
+
+
+def _asked(engine: Engine, name: str, prompts: PromptSet) -> Judge:
+    """The image-text model, asked in the words of the prompt set whether a picture shows one of them, or none."""
+    from vldebias.evaluation.backgrounds import background_judge
+    from vldebias.evaluation.judges import ClipJudge, FunctionJudge, Question
+
+    loaded = engine.clip()
+    given = {"preprocess": loaded.preprocess, "tokenizer": loaded.tokenizer, "name": loaded.name}
+    if name == "background":
+        judge = background_judge(loaded.host, **given)
+        return FunctionJudge(
+            {name: judge.names[name]},
+            lambda images: {name: judge.predict(images)[name]},
+            name=judge.name,
+            version=judge.fingerprint,
+        )
+    return ClipJudge(loaded.host, **given, questions={name: Question.about(prompts)})

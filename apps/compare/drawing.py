@@ -10,29 +10,151 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from vldebias.evaluation.drawing.drawn import KEY
-from vldebias.evaluation.judging.judges import Judge, decide, predict
+from vldebias.evaluation.judges import Judge, decide, predict
+from vldebias.metrics.bootstrap import recentred_interval, resampled_weights, wilson_interval
+from vldebias.metrics.discrepancy import discrepancies, shares_radius
+from vldebias.pictures import KEY
 
-from .compare_engine import Engine
-from .compare_judges import SURE
-from .compare_settings import Drawing, Mitigation
-from .compare_shares import Attribute, measure
-from .compare_worker import Stopped, followed
+from .engine import SURE, Engine
+from .settings import Drawing, Mitigation
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["AFTER", "BEFORE", "STRENGTHS", "Comparison", "compare", "pack", "png", "strip"]
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "STRENGTHS",
+    "UNKNOWN_NAME",
+    "Attribute",
+    "Comparison",
+    "Share",
+    "Stopped",
+    "about",
+    "compare",
+    "followed",
+    "measure",
+    "pack",
+    "png",
+    "strip",
+    "summary",
+]
 
 BEFORE, AFTER = "none", "mitigated"
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRIP_ROWS = 2
+UNKNOWN_NAME = "cannot tell"
+RESAMPLES, SEED = 1000, 0
+
+Codes = NDArray[np.int64]
+Said = TypeVar("Said")
+
+# ---- what was read in the pictures -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the pictures show a value, and the 95 % interval (Wilson) of its share."""
+
+    value: str
+    count: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of n pictures.
+
+    shares: of all pictures, every value and "cannot tell", which sum to one. codes: (n,) the value that each picture
+    shows, -1 for none. discrepancy: eq. 7.2 over the pictures that can be told, with an interval of 95 %; None where
+    none of them can.
+    """
+
+    name: str
+    n: int
+    shares: tuple[Share, ...]
+    codes: tuple[int, ...]
+    discrepancy: tuple[float, float, float] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def change_to(self, other: Attribute) -> tuple[float, float, float] | None:
+        """By how much the discrepancy of `other` is larger, with a 95 % interval; None where one has none.
+
+        Picture i of both is drawn from the same noise, so pairs are resampled: what the noise does cancels out.
+        """
+        if self.discrepancy is None or other.discrepancy is None:
+            return None
+        shown = [np.equal.outer(one.codes, np.arange(len(self.shares) - 1)) for one in (self, other)]
+
+        def changes(weights: NDArray[np.integer]) -> NDArray[np.float64]:
+            before, after = (discrepancies(weights @ one) for one in shown)
+            return after - before
+
+        value = float(changes(np.ones((1, self.n), dtype=np.int64))[0])
+        drawn = [changes(weights) for weights in resampled_weights(self.n, RESAMPLES, SEED)]
+        return value, *recentred_interval(value, np.concatenate(drawn))
+
+
+def measure(name: str, values: Sequence[str], codes: Codes) -> Attribute:
+    """Shares and discrepancy of codes (n,), 0 .. len(values) - 1 or -1 for unknown; n > 0."""
+    n = len(codes)
+    counts = np.equal.outer(codes, np.arange(len(values))).sum(axis=0)
+    rows = zip((*values, UNKNOWN_NAME), (*counts.tolist(), int(n - counts.sum())), strict=True)
+    shares = tuple(Share(value, count, count / n, *wilson_interval(count, n)) for value, count in rows)
+    found = None
+    if counts.any():
+        value = float(discrepancies(counts))
+        radius = float(shares_radius(counts[None], resamples=RESAMPLES, seed=SEED)[0])
+        found = (value, max(value - radius, 0.0), min(value + radius, float(np.sqrt(1 - 1 / len(values)))))
+    return Attribute(name, n, shares, tuple(codes.tolist()), found)
+
+
+# ---- work that tells how far it is -----------------------------------------------------------------------------
+
+
+class Stopped(Exception):  # noqa: N818  (no error: somebody pressed a button)
+    """The work was told to stop."""
+
+
+def followed(
+    work: Callable[[Callable[[Said], None]], None], stop: threading.Event, *, name: str = "work"
+) -> Iterator[Said]:
+    """Run `work(say)` in a thread of its own and give what it says, as it says it; what it raises is raised here.
+
+    Ends quietly where the work raises `Stopped`. Closing the iterator sets `stop`, which the work has to look at.
+    """
+    events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            work(lambda what: events.put(("said", what)))
+            events.put(("done", None))
+        except Stopped:
+            events.put(("done", None))
+        except BaseException as error:  # handed to the one who listens
+            events.put(("failed", error))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        while (event := events.get())[0] == "said":
+            yield event[1]
+        if event[0] == "failed":
+            raise event[1]
+    finally:
+        stop.set()  # not joined: whoever closes this must not wait for the step that is under way
+
+
+# ---- drawing ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -62,6 +184,15 @@ class Comparison:
         return min(map(len, self.pictures.values()))
 
     @property
+    def changes(self) -> dict[str, tuple[float, float, float]]:
+        """Attribute -> change of its discrepancy with its interval, once everything is drawn; {} for a kept prompt."""
+        if not self.whole or self.stated:
+            return {}
+        sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True)
+        found = {before.name: before.change_to(after) for before, after in sides}
+        return {name: change for name, change in found.items() if change is not None}
+
+    @property
     def whole(self) -> bool:
         """Is everything drawn?"""
         return self.pairs == self.drawing.number
@@ -80,7 +211,7 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
         now = Comparison(drawing, mitigation, stated=mitigation.stated(drawing.prompt), judge=judge.name)
         now = replace(now, notes=fitted.notes, pipeline=engine.pipeline_name, method=fitted.method, lam=fitted.lam)
         say(now)
-        codes: dict[str, list[NDArray[np.int64]]] = {BEFORE: [], AFTER: []}
+        codes: dict[str, list[Codes]] = {BEFORE: [], AFTER: []}
         for done in range(2 * drawing.number):
             side, index = (BEFORE, AFTER)[done % 2], done // 2
 
@@ -137,7 +268,7 @@ def _draw(
 
     if stop.is_set():
         raise Stopped
-    with engine.drawing(mitigation, strength) as pipe, torch.inference_mode():
+    with engine.drawing(mitigation, strength, seed) as pipe, torch.inference_mode():
         options: dict[str, Any] = {"num_inference_steps": drawing.steps, "guidance_scale": drawing.guidance}
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
@@ -145,15 +276,13 @@ def _draw(
     return done.images[0].convert("RGB")
 
 
-def _read(judge: Judge, read: Sequence[str], picture: Image.Image) -> NDArray[np.int64]:
+def _read(judge: Judge, read: Sequence[str], picture: Image.Image) -> Codes:
     """(attributes,) codes of a picture, -1 where the judge is not sure."""
     found = predict(judge, [picture])
     return np.concatenate([decide(found[name], judge.names[name], SURE).codes for name in read])
 
 
-def _measure(
-    judge: Judge, read: Sequence[str], mitigation: Mitigation, codes: NDArray[np.int64]
-) -> tuple[Attribute, ...]:
+def _measure(judge: Judge, read: Sequence[str], mitigation: Mitigation, codes: Codes) -> tuple[Attribute, ...]:
     """From codes (attributes, pictures)."""
     rows = zip(mitigation.names, read, codes, strict=True)
     return tuple(measure(name, judge.names[asked], row) for name, asked, row in rows)
@@ -215,7 +344,8 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "judge": {"name": comparison.judge, "sure": SURE},
         "stated": list(comparison.stated),
         "notes": list(comparison.notes),
+        "change": {name: list(change) for name, change in comparison.changes.items()},
         "measured": {side: [one.to_dict() for one in found] for side, found in comparison.measured.items()},
         "protocol": "shares: of all pictures, Wilson 95 %; discrepancy: eq. 7.2 over the pictures that can be told, "
-        "with a 95 % radius of the shares; few pictures bias it upwards",
+        "with a 95 % radius of the shares; few pictures bias it upwards; change: over pairs of the same noise",
     }

@@ -5,60 +5,67 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache
+from gradio.utils import get_upload_folder
 
 from vldebias.errors import VldebiasError
 
-from .compare_settings import ATTRIBUTES, AUTOMATIC, METHODS, Mitigation
+from .settings import ATTRIBUTES, PRESET, methods_for
 
 __all__ = [
+    "QUEUE",
     "Stops",
     "download",
     "filename",
     "mitigation_form",
-    "mitigation_of",
-    "refuse_links",
     "show_below",
     "told",
-    "told_while",
+    "uploads_alone",
 ]
+
+QUEUE = "pipeline"  # what draws waits in one line, whoever asks
 
 
 def told(function: Callable[..., Any]) -> Callable[..., Any]:
     """An error that vldebias raises on purpose becomes a message on the page; any other stays a plain "error"."""
 
+    def message(error: VldebiasError) -> gr.Error:
+        return gr.Error(str(error), duration=None, print_exception=False)
+
+    if isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            try:
+                yield from function(*args, **kwargs)
+            except VldebiasError as error:
+                raise message(error) from error
+
+        return steps
+
     @functools.wraps(function)
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def once(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except VldebiasError as error:
-            raise gr.Error(str(error), duration=None, print_exception=False) from error
+            raise message(error) from error
 
-    return inner
-
-
-def told_while(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """`told` for a function that yields."""
-
-    @functools.wraps(function)
-    def inner(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        try:
-            yield from function(*args, **kwargs)
-        except VldebiasError as error:
-            raise gr.Error(str(error), duration=None, print_exception=False) from error
-
-    return inner
+    return once
 
 
-def mitigation_form(attributes: Sequence[str], *, tab: str, method: str = AUTOMATIC) -> list[gr.components.Component]:
+def mitigation_form(
+    attributes: Sequence[str], *, tab: str, method: str = PRESET, pipeline: bool = True, model: bool = True
+) -> list[gr.components.Component]:
     """Components whose values, in their order, are the arguments of `Mitigation.of`.
 
-    tab: a word that makes the ids of the components unique.
+    tab: a word that makes the ids of the components unique. pipeline, model: whose methods are offered.
     """
     chosen = gr.CheckboxGroup(list(ATTRIBUTES), value=list(attributes), label="Attributes", elem_id=f"{tab}-attributes")
     with gr.Accordion("Your own words, method", open=False):
@@ -71,10 +78,10 @@ def mitigation_form(attributes: Sequence[str], *, tab: str, method: str = AUTOMA
         )
         with gr.Row():
             how = gr.Dropdown(
-                list(METHODS),
+                [(f"{one.name}: {one.title}", one.name) for one in methods_for(pipeline=pipeline, model=model)],
                 value=method,
                 label="Method",
-                info="automatic: the paper's, cali for pipelines, orth-cali for models",
+                info="default: the best label-free closed form; paper: orth-cali for models, cali for pipelines",
                 elem_id=f"{tab}-method",
             )
             # a text: an empty number becomes 0 as soon as its field is shown, and 0 is another method
@@ -93,11 +100,6 @@ def mitigation_form(attributes: Sequence[str], *, tab: str, method: str = AUTOMA
     return [chosen, words, how, lam, strength, kept]
 
 
-def mitigation_of(values: Sequence[Any]) -> Mitigation:
-    """The mitigation in the values of `mitigation_form`."""
-    return Mitigation.of(*values)
-
-
 def filename(text: str, ending: str) -> str:
     """A file name from a visitor's words: letters and digits alone, so it cannot name another folder."""
     stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
@@ -110,13 +112,17 @@ def download(button: gr.DownloadButton, data: bytes, name: str) -> dict[str, Any
     return gr.update(value=path, interactive=True)
 
 
-def refuse_links(component: gr.File) -> gr.File:
-    """Only uploads are read: a client that sends a link would have the server fetch it."""
+def uploads_alone(component: gr.File) -> gr.File:
+    """Read nothing but what was uploaded: a client may send a path, or a link that the server would fetch.
+
+    This replaces a method that Gradio has for itself; a test says in which versions it is called.
+    """
     move = component.async_move_resource_to_block_cache
 
     async def checked(url_or_file_path: str | Path | None) -> str | None:
-        if isinstance(url_or_file_path, str) and re.match(r"[a-z][a-z0-9+.-]*://", url_or_file_path, re.IGNORECASE):
-            raise gr.Error("picture: links are not fetched; upload the file itself", print_exception=False)
+        named = "" if url_or_file_path is None else str(url_or_file_path)
+        if "://" in named or not Path(named).resolve().is_relative_to(Path(get_upload_folder()).resolve()):
+            raise gr.Error("picture: paths and links are not read; upload the file itself", print_exception=False)
         return await move(url_or_file_path)
 
     component.async_move_resource_to_block_cache = checked  # type: ignore[method-assign]
@@ -130,40 +136,52 @@ def show_below(button: gr.Button, target: str) -> None:
 
 
 class Stops:
-    """The work of each visitor, so that the visitor, and nobody else, can stop it."""
+    """The work of each visitor, so that the visitor, and nobody else, can stop it.
+
+    Work is asked for and begun in the same order (it waits in one line), so what begins is the oldest that was asked.
+    """
 
     def __init__(self) -> None:
-        self._asked: dict[str, threading.Event] = {}
-        self._begun: set[threading.Event] = set()
+        self._waiting: dict[str, deque[threading.Event]] = {}
+        self._running: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
 
     def ask(self, visitor: str) -> None:
-        """New work of a visitor joins the queue; what the visitor had before is stopped."""
+        """New work of a visitor joins the line; what the visitor had before is stopped, and still has its turn."""
         self.stop(visitor)
         with self._lock:
-            self._asked[visitor] = threading.Event()
+            self._waiting.setdefault(visitor, deque()).append(threading.Event())
 
     def begin(self, visitor: str) -> threading.Event:
         """The work came to its turn: the event that stops it, which is set where it was stopped while it waited."""
-        with self._lock:
-            event = self._asked.get(visitor)
-            if event is not None:
-                self._begun.add(event)
-                return event
         event = threading.Event()
-        event.set()
+        with self._lock:
+            waiting = self._waiting.get(visitor)
+            if not waiting:
+                event.set()
+                return event
+            event = self._running[visitor] = waiting.popleft()
         return event
 
     def stop(self, visitor: str) -> bool:
-        """Stop the work of a visitor; True where it was still waiting for its turn."""
+        """Stop the work of a visitor; True where some of it was still waiting for its turn."""
         with self._lock:
-            event = self._asked.pop(visitor, None)
-            if event is None:
-                return False
-            begun = event in self._begun
-            self._begun.discard(event)
-        event.set()
-        return not begun
+            running = self._running.pop(visitor, None)
+            waiting = [event for event in self._waiting.get(visitor, ()) if not event.is_set()]
+        for event in [*waiting, *([running] if running else [])]:
+            event.set()
+        return bool(waiting)
+
+    def leave(self, visitor: str) -> None:
+        """The visitor closed the page: stop everything, and forget it."""
+        self.stop(visitor)
+        with self._lock:
+            self._waiting.pop(visitor, None)
+
+    def superseded(self, visitor: str) -> bool:
+        """Whether newer work of the visitor waits: what is stopped then says nothing any more."""
+        with self._lock:
+            return any(not event.is_set() for event in self._waiting.get(visitor, ()))
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._running) + sum(map(len, self._waiting.values()))

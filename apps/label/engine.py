@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections import Counter
@@ -10,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing.record import DrawnRecord
-from vldebias.evaluation.human.log import NO_PERSON, AnnotationLog
+from pydantic import ValidationError
 
-from .label_images import ImageFolder
-from .label_questions import Question, annotator_name
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
+from vldebias.evaluation.plan import Drawn
+
+from .study import ImageFolder, Question, annotator_name
 
 __all__ = ["Labelling", "Place", "View"]
 
@@ -87,6 +89,7 @@ class Labelling:
         self._lock = threading.Lock()
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._said: dict[tuple[str, str, str], str] = {}
+        self._seen = (0, 0)  # the file that was read (inode), and up to which byte
         self._read()
         self._refuse_other_choices()
 
@@ -152,8 +155,8 @@ class Labelling:
             InvalidInputError: a name that cannot be used, or no question of that number.
         """
         annotator = self.start(name).annotator
-        if not 0 <= step < self._steps:
-            raise InvalidInputError(f"step: expected a number from 0 to {self._steps - 1}, got {step}")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < self._steps:
+            raise InvalidInputError(f"step: expected a number from 0 to {self._steps - 1}, got {step!r:.80}")
         return self._at(annotator, step)
 
     # ---- looking ---------------------------------------------------------------------------------------------
@@ -178,12 +181,16 @@ class Labelling:
             can_go_on=not self._is_open(place.annotator, place.step),
         )
 
+    def finish(self) -> None:
+        """Wait for an answer that is being written; none is begun afterwards."""
+        self._lock.acquire(timeout=1)
+
     def progress(self) -> dict[str, int]:
         """Annotator -> images answered in full, of those that are to be labelled."""
         self._read()
         return {name: self._done(name) for name in sorted({one for one, _, _ in self._said} | {*self.annotators})}
 
-    def _picture(self, record: DrawnRecord) -> bytes | None:
+    def _picture(self, record: Drawn) -> bytes | None:
         try:
             return self.folder.picture(record)
         except OSError:  # the page says so; its name would give it away
@@ -198,13 +205,13 @@ class Labelling:
     def _at(self, annotator: str, step: int | None) -> Place:
         return Place(annotator, step, time.monotonic())
 
-    def _shuffled(self, annotator: str) -> tuple[DrawnRecord, ...]:
-        def key(record: DrawnRecord) -> bytes:
+    def _shuffled(self, annotator: str) -> tuple[Drawn, ...]:
+        def key(record: Drawn) -> bytes:
             return hashlib.sha256(f"{self.seed}\0{annotator}\0{record.path}".encode()).digest()
 
         return tuple(sorted(self.folder.records, key=key))
 
-    def _asked(self, annotator: str, step: int) -> tuple[DrawnRecord, Question]:
+    def _asked(self, annotator: str, step: int) -> tuple[Drawn, Question]:
         image, question = divmod(step, len(self.questions))
         return self._order(annotator)[image], self.questions[question]
 
@@ -237,8 +244,27 @@ class Labelling:
         )
 
     def _read(self) -> None:
+        """Take over what was appended since; the whole file where it is new, or was changed in another way."""
         with self._lock:
-            self._said = {key: answer.value for key, answer in self.log.answers().items()}
+            if not self.log.path.exists():
+                self._said, self._seen = {}, (0, 0)
+                return
+            with self.log.path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                inode, start = self._seen
+                goes_on = start > 0 and inode == state.st_ino and start <= state.st_size
+                file.seek(start if goes_on else 0)
+                added = file.read()
+            lines = added[: added.rfind(b"\n") + 1]
+            try:
+                answers = {one.key: one for one in map(Answer.model_validate_json, lines.splitlines())}
+            except ValidationError:
+                goes_on = False
+            if goes_on:
+                self._said |= {key: answer.value for key, answer in answers.items()}
+            else:
+                self._said = {key: answer.value for key, answer in self.log.answers().items()}
+            self._seen = (state.st_ino, (start if goes_on else 0) + len(lines))
 
     def _refuse_other_choices(self) -> None:
         for question in self.questions:

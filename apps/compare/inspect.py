@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.diagnostics import signal_kept
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
+from vldebias.methods.diagnostics import signal_kept
 from vldebias.metrics import bootstrap_interval
 from vldebias.metrics.bootstrap import Interval
-from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.projection import PairScatter
 from vldebias.prompts import PromptSet
 
-from .compare_engine import Engine
-from .compare_settings import Mitigation
+from .engine import Engine
+from .settings import Mitigation
 
 __all__ = ["Distances", "Inspection", "inspect"]
 
@@ -54,7 +55,8 @@ class Inspection:
     side: str
     role: str
     roles: tuple[str, ...]
-    projection: CalibratedProjection
+    projection: Edit
+    lam: tuple[float, ...]
     strength: float
     distances: Mapping[str, Distances]
     sigma: Floats
@@ -79,6 +81,11 @@ def inspect(engine: Engine, side: str, mitigation: Mitigation, role: str | None 
             raise InvalidInputError(f"role: expected one of {', '.join(host.roles)}, got {role!r}")
         role = role or host.roles[0]
         projection = fitted.projections[role]
+        if projection.sampled:
+            raise InvalidInputError(
+                f"method {projection.method!r} draws a value for each image, which texts alone do not show; "
+                "look at pictures on the tab Generate"
+            )
         sets = mitigation.sets
         parts = {
             "seen": _pairs(host, role, chain.from_iterable(one.groups for one in sets)),
@@ -96,6 +103,7 @@ def inspect(engine: Engine, side: str, mitigation: Mitigation, role: str | None 
         role=role,
         roles=tuple(host.roles),
         projection=projection,
+        lam=fitted.lam,
         strength=mitigation.strength,
         distances={name: _distances(pairs, project(pairs)) for name, pairs in parts.items() if pairs is not None},
         sigma=sigma.numpy(),

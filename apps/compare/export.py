@@ -1,22 +1,30 @@
-"""Takes a mitigation away: the fitted projection as a zip, and the line of code that does the same."""
+"""Takes a mitigation away: the fitted projection as a zip, and the lines of code that do the same."""
 
 from __future__ import annotations
 
 import io
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from .compare_engine import Engine
-from .compare_settings import ATTRIBUTES, OWN, Mitigation, own_values
+from .engine import Engine
+from .settings import ATTRIBUTES, OWN, Mitigation, own_values
 
 __all__ = ["export", "one_line"]
 
 
-def one_line(mitigation: Mitigation, side: str) -> str:
-    """Python that attaches the same: one call, and above it what a visitor's own words need."""
-    host, tokenizer = ("pipe", "") if side == "pipeline" else ("model", ", tokenizer=tokenizer")
-    lines = ["import vldebias", ""]
+def one_line(engine: Engine, side: str, mitigation: Mitigation) -> str:
+    """Python that attaches the same and runs as it stands: the model, what a visitor's own words need, one call."""
+    named: dict[str, str | None]
+    if side == "pipeline":
+        host, tokenizer, named = "pipe", "", {"pipeline": engine.pipeline_name}
+    else:
+        host, tokenizer = "model", ", tokenizer=loaded.tokenizer"
+        named = {"model": engine.model_name, "pretrained": engine.pretrained}
+    named |= {"device": None if engine.device in ("auto", "cpu") else engine.device, "dtype": engine.dtype}
+    lines = ["import vldebias", "", f"loaded = vldebias.load_host({_arguments(named)})", f"{host} = loaded.host"]
     given = [repr(ATTRIBUTES[name]) for name in mitigation.attributes]
     if mitigation.words:
         lines += [
@@ -26,23 +34,23 @@ def one_line(mitigation: Mitigation, side: str) -> str:
         ]
         given.append("own")
     prompts = given[0] if len(given) == 1 else f"[{', '.join(given)}]"
-    return "\n".join([*lines, f"attachment = vldebias.debias({host}, {prompts}{_options(mitigation)}{tokenizer})"])
-
-
-def _options(mitigation: Mitigation) -> str:
-    """The arguments that are not the default."""
-    written = {
+    options = {
         "method": mitigation.method,
         "lam": mitigation.lam,
         "strength": None if mitigation.strength == 1 else mitigation.strength,
         "keep_stated": None if mitigation.keep_stated else False,
     }
-    return "".join(f", {name}={value!r}" for name, value in written.items() if value is not None)
+    call = f"attachment = vldebias.debias({host}, {prompts}, {_arguments(options)}{tokenizer})"
+    return "\n".join([*lines, call])
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
 
 
 def export(engine: Engine, side: str, mitigation: Mitigation) -> tuple[bytes, str]:
     """(zip, code): one folder per role as `save_pretrained` writes it and `vldebias merge` reads it."""
-    fitted, code = engine.fit(side, mitigation), one_line(mitigation, side)
+    fitted, code = engine.fit(side, mitigation), one_line(engine, side, mitigation)
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         root = Path(place)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from html import escape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import gradio as gr
+
+from vldebias.cli.common import err
 from vldebias.errors import InvalidInputError
 
-from .label_engine import Labelling, Place, View
-from .label_questions import KEYS
+from ..serving import serve, templates
+from .engine import Labelling, Place, View
+from .study import KEYS
 
-if TYPE_CHECKING:
-    import gradio as gr
+__all__ = ["HTML", "STYLE", "Page", "build_demo", "say_address", "serve_study"]
 
-__all__ = ["HEAD", "build_demo"]
-
+STYLE = Path(__file__).with_name("style.css")
+HTML: Any = templates(STYLE.parent).get_template("view.html").module  # the macros of view.html, by name
+SMALL = 128  # pixels: smoothed up tenfold a smaller image would be a blur
 LOST = "The page lost its place, as when the server is restarted. Start again with your name: you go on where you were."
 
 # Keys work wherever the focus is, except while something is being typed; a key that is held counts once.
@@ -39,26 +43,23 @@ document.addEventListener("keydown", (event) => {
 
 def build_demo(engine: Labelling) -> gr.Blocks:
     """The page for a study. Nothing in it, its configuration or its answers names a variant, a prompt or a file."""
-    import gradio as gr
-
     with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
-        page = _Page(engine)
+        page = Page(engine)
         gr.api(page.api_question, api_name="question")
         gr.api(page.api_answer, api_name="answer")
     return demo
 
 
-class _Page:
+class Page:
     """The components of the page, and what each event makes of them. The place lives in the session of a visitor."""
 
     def __init__(self, engine: Labelling) -> None:
-        import gradio as gr
-
         self.engine = engine
         self.place = gr.State(None)
         self.shown = gr.Textbox(visible=False)  # the step on the visitor's screen, told with every answer
         with gr.Column() as self.entry:
-            _html(_intro(engine), elem_classes="intro")
+            asked = [question.attribute for question in engine.questions]
+            _html(HTML.intro(len(engine.folder.records), asked), elem_classes="intro")
             self.name = self._name_field()
             self.entry_note = _html(elem_id="entry-note")
             self.begin = gr.Button("Start", variant="primary", elem_id="start")
@@ -76,12 +77,10 @@ class _Page:
             with gr.Row(elem_id="moves"):
                 self.back = gr.Button("← Back", elem_id="back", min_width=100)
                 self.forward = gr.Button("Go on →", elem_id="forward", min_width=100)
-            _html(_hint(), elem_id="hint")
+            _html(HTML.hint(), elem_id="hint")
         self._connect()
 
     def _name_field(self) -> Any:
-        import gradio as gr
-
         if self.engine.annotators:
             first = self.engine.annotators[0] if len(self.engine.annotators) == 1 else None
             return gr.Radio(list(self.engine.annotators), value=first, label="Your name", elem_id="name")
@@ -107,14 +106,14 @@ class _Page:
 
     # ---- events ----------------------------------------------------------------------------------------------
 
-    def _start(self, name: str | None) -> list[Any]:
+    def _start(self, name: Any) -> list[Any]:
         try:
-            return self._show(self.engine.start(name or ""))
+            return self._show(self.engine.start("" if name is None else name))
         except InvalidInputError as error:
             return self._ask_name(str(error))
 
     def _answering(self, choice: int) -> Callable[[Place | None, str], list[Any]]:
-        def press(place: Place | None, shown: str) -> list[Any]:
+        def press(place: Place | None, shown: object) -> list[Any]:
             if place is None:
                 return self._ask_name(LOST)
             try:
@@ -140,24 +139,22 @@ class _Page:
 
     def _ask_name(self, said: str) -> list[Any]:
         """The first screen again, with what was wrong."""
-        import gradio as gr
-
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
-        texts = [_said(said), "", "", "", "", ""]
-        return [None, "", *screens, *texts, gr.skip(), gr.skip(), *[gr.skip() for _ in self.choices]]
+        texts = [HTML.said(said), "", "", "", "", ""]
+        return [None, "", *screens, *map(str, texts), gr.skip(), gr.skip(), *[gr.skip() for _ in self.choices]]
 
     def _show(self, place: Place, said: str = "") -> list[Any]:
-        import gradio as gr
-
         view = self.engine.view(place)
         screens = [gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)]
-        texts = ["", _where(view), _picture(view), _question(view), _said(said), _thanks(view)]
+        png = view.picture
+        data = base64.b64encode(png).decode() if png else None
+        small = png is not None and int.from_bytes(png[16:20], "big") < SMALL  # the width, in the first chunk
+        shown = HTML.where(view), HTML.picture(view, data, small), HTML.question(view)
+        texts = ["", *shown, HTML.said(said), HTML.thanks(view)]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
-        return [place, str(view.step), *screens, *texts, *moves, *self._buttons(view)]
+        return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
     def _buttons(self, view: View) -> list[Any]:
-        import gradio as gr
-
         if view.question is None:
             return [gr.skip() for _ in self.choices]
         shown = [
@@ -191,8 +188,6 @@ class _Page:
         return self._told(answer)
 
     def _told(self, go: Callable[[], Place]) -> dict[str, Any]:
-        import gradio as gr
-
         try:
             view = self.engine.view(go())
         except (InvalidInputError, OSError) as error:
@@ -209,81 +204,46 @@ class _Page:
         }
 
 
-def _step(shown: str) -> int:
+def _step(shown: object) -> int:
     """The step that the visitor's page says it shows; -1, which is none, for what no page of ours says."""
-    return int(shown) if shown.isascii() and shown.isdigit() else -1
+    return int(shown) if isinstance(shown, str) and shown.isascii() and shown.isdigit() else -1
 
 
-def _html(value: str = "", **settings: Any) -> Any:
-    import gradio as gr
-
-    return gr.HTML(value, apply_default_css=False, **settings)
+def _html(value: str = "", **settings: Any) -> gr.HTML:
+    return gr.HTML(str(value), apply_default_css=False, **settings)
 
 
-# ---- pieces of HTML ------------------------------------------------------------------------------------------
+def serve_study(engine: Labelling, *, port: int | None, public: bool, auth: str | None) -> None:
+    """Say what there is to do, and serve the page until it is told to end.
 
-
-def _said(text: str) -> str:
-    return f'<p class="said" role="alert">{escape(text)}</p>' if text else ""
-
-
-def _intro(engine: Labelling) -> str:
-    count = len(engine.folder.records)
-    asked = " and ".join(f"<b>{escape(question.attribute)}</b>" for question in engine.questions)
-    return (
-        f"<h1>Label images</h1><p>You will see {count} images, one at a time and in an order of your own. For each, "
-        f"say which {asked} it shows. Judge what you see. Choose <b>cannot tell</b> where the image does not let you "
-        "tell, and <b>no person</b> where it shows no one or is broken.</p>"
-        "<p>Every answer is saved at once. You may close the page and come back under the same name, and go back to "
-        "correct an answer. What drew the images stays hidden, so that it cannot sway you.</p>"
+    Raises:
+        OSError: the answers cannot be written, which is found out before anyone has answered anything.
+    """
+    folder = engine.folder
+    engine.log.path.parent.mkdir(parents=True, exist_ok=True)
+    with engine.log.path.open("ab"):
+        pass
+    variants, prompts = ({getattr(r, key) for r in folder.records} for key in ("variant", "prompt"))
+    lines = [
+        f"{len(folder.records)} images ({len(prompts)} prompts, {len(variants)} variants) in {folder.root}; "
+        f"answers are kept in {engine.log.path}"
+    ]
+    if folder.missing:
+        lines.append(f"{folder.missing} more images of the plan are not drawn yet")
+    lines += [f"{name}: {done} of {len(folder.records)} images done" for name, done in engine.progress().items()]
+    err.print("\n".join(lines), markup=False, highlight=False)
+    serve(
+        build_demo(engine),
+        port=port,
+        public=public,
+        auth=auth,
+        css=STYLE.read_text(encoding="utf-8"),
+        head=HEAD,
+        say=say_address,
+        finish=engine.finish,
     )
 
 
-def _hint() -> str:
-    return (
-        "Keys: the number on a button chooses it, <kbd>←</kbd> goes back, <kbd>→</kbd> goes on and keeps the answer "
-        "that is there."
-    )
-
-
-def _where(view: View) -> str:
-    share = 100 * view.done / max(view.images, 1)
-    return (
-        f'<div class="where"><b>{escape(view.annotator)}</b><span>Image {view.image} of {view.images}</span>'
-        f'<span>{view.done} done</span></div><div class="bar" role="progressbar" aria-label="Images done" '
-        f'aria-valuemin="0" aria-valuemax="{view.images}" aria-valuenow="{view.done}">'
-        f'<i style="width:{share:.2f}%"></i></div>'
-    )
-
-
-def _picture(view: View) -> str:
-    if view.step is None:
-        return ""
-    if view.picture is None:
-        return '<p class="broken">This image cannot be read. Choose <b>no person</b>.</p>'
-    small = ' class="small"' if _width(view.picture) < 128 else ""  # smoothed up tenfold it would be a blur
-    data = base64.b64encode(view.picture).decode()
-    return f'<img{small} alt="Image {view.image} of {view.images}" src="data:image/png;base64,{data}">'
-
-
-def _width(png: bytes) -> int:
-    return int.from_bytes(png[16:20], "big")  # of the IHDR chunk, which comes first
-
-
-def _question(view: View) -> str:
-    if view.question is None:
-        return ""
-    number, of = view.asked
-    which = f" <small>question {number} of {of}</small>" if of > 1 else ""
-    kept = f" <small>you said: {escape(view.given)}</small>" if view.given else ""
-    where = f'<span class="aloud">image {view.image} of {view.images}</span>'  # a screen reader hears what changed
-    return f'<h2 data-step="{view.step}">{escape(view.question.attribute.capitalize())}?{which}{kept}{where}</h2>'
-
-
-def _thanks(view: View) -> str:
-    if view.step is not None:
-        return ""
-    return (
-        f'<h1>Thank you, {escape(view.annotator)}.</h1><p role="status">All {view.images} images are labelled and '
-        "saved. You may close the page, or go back to correct an answer.</p>"
-    )
+def say_address(address: str) -> None:
+    """Tell whoever started the server where the page is."""
+    err.print(f"open {address} in a browser; Ctrl-C stops", highlight=False)

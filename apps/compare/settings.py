@@ -8,32 +8,41 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
-from vldebias.errors import InvalidInputError
-from vldebias.fitting import ALL_METHODS
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.methods import METHODS, Method, Need
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
-from vldebias.stated import StatedWords
+from vldebias.prompts.stated_words import StatedWords
 
 __all__ = [
     "ATTRIBUTES",
-    "AUTOMATIC",
-    "METHODS",
     "OWN",
+    "PRESET",
     "Drawing",
     "Mitigation",
     "check_lines",
     "check_text",
+    "methods_for",
     "own_values",
 ]
 
 ATTRIBUTES = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age", "background": "backgrounds"}
 """What the page calls an attribute -> its prompt set."""
 OWN = "own words"
-AUTOMATIC = "automatic"
-METHODS = (AUTOMATIC, *(method for method in ALL_METHODS if method != "equalise"))
+PRESET = "default"
 LONGEST = 300  # characters of a prompt: more than any CLIP reads
 MANY_LINES = 24
 MOST_PICTURES, MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 16, 100, 30.0, 2**31 - 1
+_UNMET = {Need.IMAGES, Need.LABELS, Need.TRAINING}  # what no visitor can give
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def methods_for(*, pipeline: bool, model: bool) -> list[Method]:
+    """The registered methods that the page can fit, for what draws, for what classifies and retrieves, or for both.
+
+    Those that act on images are left out: the page changes texts alone.
+    """
+    suited = [m for m in METHODS.values() if (pipeline and m.pipelines) or (model and m.models)]
+    return [method for method in suited if not method.needs & _UNMET and method.side == "text"]
 
 
 def check_text(text: object, name: str) -> str:
@@ -129,13 +138,13 @@ def own_set(words: str) -> PromptSet:
 class Mitigation:
     """Which attributes to mitigate, and how; arguments as of `vldebias.debias`.
 
-    attributes: keys of ATTRIBUTES. words: lines of an attribute in the visitor's own words, or "". method, lam: None is
-    the preset of the paper.
+    attributes: keys of ATTRIBUTES. words: lines of an attribute in the visitor's own words, or "". method: a name in
+    METHODS. lam: None is the preset of the paper.
     """
 
     attributes: tuple[str, ...] = ("gender",)
     words: str = ""
-    method: str | None = None
+    method: str = PRESET
     lam: float | None = None
     strength: float = 1.0
     keep_stated: bool = True
@@ -145,7 +154,7 @@ class Mitigation:
         cls,
         attributes: object,
         words: object = "",
-        method: object = AUTOMATIC,
+        method: object = PRESET,
         lam: object = None,
         strength: object = 1.0,
         keep_stated: object = True,
@@ -155,7 +164,9 @@ class Mitigation:
         Raises:
             InvalidInputError, PromptSetError: a value that is not on offer; the message names it.
         """
-        chosen = (attributes,) if isinstance(attributes, str) else tuple(attributes or ())  # type: ignore[arg-type]
+        chosen = (attributes,) if isinstance(attributes, str) else attributes or ()
+        if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
+            raise InvalidInputError(f"attributes: expected some of {', '.join(ATTRIBUTES)}, got {attributes!r:.80}")
         strangers = [name for name in chosen if name not in ATTRIBUTES]
         if strangers:
             raise InvalidInputError(f"attributes: expected some of {', '.join(ATTRIBUTES)}, got {strangers[:3]}")
@@ -164,12 +175,14 @@ class Mitigation:
         own = words or ""
         if not chosen and not own.strip():
             raise InvalidInputError("attributes: none is chosen; choose one, or write your own words")
-        if method not in (None, *METHODS):
-            raise InvalidInputError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+        known = [one.name for one in methods_for(pipeline=True, model=True)]
+        if method not in (None, "automatic", *known):
+            close = did_you_mean(str(method)[:80], known)
+            raise InvalidInputError(f"method: expected one of {', '.join(known)}, got {method!r:.80}; {close}")
         found = cls(
             attributes=tuple(dict.fromkeys(chosen)),
             words=own.strip(),
-            method=None if method in (None, AUTOMATIC) else str(method),
+            method=PRESET if method in (None, "automatic") else str(method),
             lam=_lam(lam),
             strength=float(_between(strength, 0, 1, "strength")),
             keep_stated=bool(keep_stated),

@@ -1,0 +1,355 @@
+"""The page of `vldebias demo`: its tabs Generate, Classify, Retrieve, Inspect and Export, laid out and wired.
+
+The layout computes nothing: models are loaded when a visitor first needs them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from vldebias.cli.common import err
+from vldebias.errors import VldebiasError
+
+from ..serving import credentials, serve
+from . import plots
+from .api import Programs
+from .classify import CLASSES, SPURIOUS, classify, example, read_upload
+from .classify import EXAMPLES as PICTURES
+from .drawing import STRENGTHS, STRIP_ROWS, compare, pack, strip
+from .engine import MINIATURE, SIDES, Engine
+from .export import export
+from .form import QUEUE, Stops, download, filename, mitigation_form, show_below, told, uploads_alone
+from .inspect import inspect
+from .retrieve import group_columns, retrieve
+from .settings import Drawing, Mitigation
+from .view import HTML
+
+__all__ = ["build_demo", "serve_demo", "style"]
+
+SWEEP, OLD = 600, 3600  # seconds: how often downloads are looked through, and how old they get
+PAUSE = 0.25  # seconds between two reports of progress
+EXAMPLES = ("A photo of a doctor.", "A photo of a carpenter.", "A photo of a nurse.", "A photo of a female doctor.")
+QUERIES = ("A photo of a doctor.", "A photo of a physicist.", "A photo of a manager.", "A photo of an interpreter.")
+WHERE = {"pipeline": "what draws (pipeline)", "model": "what classifies and retrieves (model)"}
+NUMBER, STEPS, GUIDANCE = 6, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
+QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+HEAD = """
+<div class="vd-head"><h1>What does a model draw when you do not say who?</h1>
+<p>Each picture on the left has a twin on the right: the same noise and the same prompt, whose embedding is projected in
+closed form. That mitigates bias, and the bars measure by how much; it does not make a model fair.</p></div>
+"""
+
+
+def style() -> str:
+    """The style sheet of the page's own parts."""
+    return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+
+
+def build_demo(engine: Engine) -> gr.Blocks:
+    """The page; nothing is loaded, read or written."""
+    stops = Stops()
+    tabs: dict[str, Callable[[gr.Tab], None]] = {
+        "Generate": lambda _: _generate(engine, stops),
+        "Classify": lambda tab: _classify(engine, tab),
+        "Retrieve": lambda _: _retrieve(engine),
+        "Inspect": lambda _: _inspect(engine),
+        "Export": lambda _: _export(engine),
+    }
+    with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(SWEEP, OLD)) as demo:
+        gr.HTML(HEAD)
+        with gr.Tabs():
+            for name, lay_out in tabs.items():
+                with gr.Tab(name, id=name.lower()) as tab:
+                    lay_out(tab)
+        Programs(engine).add()
+
+        def leave(request: gr.Request) -> None:
+            stops.leave(_visitor(request))
+
+        demo.unload(leave)
+    return demo
+
+
+def serve_demo(options: Mapping[str, Any], *, port: int | None, public: bool, auth: str | None) -> None:
+    """Serve the page of `Engine(**options)` until it is told to end.
+
+    Raises:
+        InvalidInputError: options that do not go together, a port that is taken, no password for a public page.
+    """
+    credentials(auth, public=public)  # refused before anything is built
+    serve(
+        build_demo(Engine(**options)),
+        port=port,
+        public=public,
+        auth=auth,
+        css=style(),
+        uploads="10mb",
+        say=lambda address: err.print(f"vldebias demo: {address} (ctrl-c ends it)", highlight=False),
+    )
+
+
+def _visitor(request: gr.Request) -> str:
+    return str(request.session_hash)
+
+
+def _left() -> Any:
+    """The column of what is asked; on a wide screen it stands left of the result."""
+    return gr.Column(scale=2, min_width=300)
+
+
+def _right() -> Any:
+    return gr.Column(scale=5, min_width=320)
+
+
+def _shown(said: str, name: str) -> gr.HTML:
+    """Where a result will be, with what to do until then."""
+    return gr.HTML(HTML.text(said), elem_id=name)
+
+
+# ---- generate --------------------------------------------------------------------------------------------------
+
+
+def _generate(engine: Engine, stops: Stops) -> None:
+    """The same noise without and with the projection, as it is drawn; stop, download, strip."""
+    small = engine.pipeline_name == MINIATURE
+    with gr.Row(equal_height=False):
+        with _left():
+            prompt = gr.Textbox(EXAMPLES[0], label="Prompt", elem_id="prompt", max_lines=3)
+            with gr.Row():
+                go = gr.Button("Generate", variant="primary", elem_id="generate", min_width=110)
+                halt = gr.Button("Stop", elem_id="stop", min_width=80)
+            gr.Examples([[one] for one in EXAMPLES], [prompt], label="Examples", elem_id="prompt-examples")
+            form = mitigation_form(["gender"], tab="generate", model=False)
+            number = gr.Slider(1, 16, value=NUMBER, step=1, label="Pictures on each side", elem_id="number")
+            with gr.Accordion("Steps, guidance, seed", open=False):
+                steps = gr.Slider(1, 100, value=STEPS[small], step=1, label="Steps", elem_id="steps")
+                guidance = gr.Slider(0, 30, value=GUIDANCE[small], step=0.5, label="Guidance", elem_id="guidance")
+                seed = gr.Number(0, precision=0, minimum=0, label="Seed", elem_id="seed")
+            more = gr.Button("Strip over strengths 0 to 1", elem_id="strip")
+        with _right():
+            status = _shown("Press Generate: the same noise is drawn twice, without and with the projection.", "status")
+            result = gr.HTML(elem_id="comparison")
+            kept = gr.DownloadButton("Download pictures and metadata (zip)", interactive=False, elem_id="zip")
+            strengths = gr.HTML(elem_id="strengths")
+    inputs = [prompt, number, seed, steps, guidance, *form]
+
+    def asked(values: tuple[Any, ...]) -> tuple[Drawing, Mitigation]:
+        prompt, number, seed, steps, guidance, *rest = values
+        return Drawing.of(prompt, number, seed, steps, guidance), Mitigation.of(*rest)
+
+    @told
+    def begin(request: gr.Request, *values: Any) -> tuple[str, str]:
+        asked(values)
+        stops.ask(_visitor(request))
+        waiting = "Waiting for its turn; the models load when they are first used."
+        return HTML.progress(0, waiting), ""  # a strip of another prompt must not stay
+
+    @told
+    def run(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
+        yield from _comparing(engine, *asked(values), stops, _visitor(request), kept)
+
+    @told
+    def run_strip(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
+        yield from _stripping(engine, *asked(values), stops, _visitor(request))
+
+    def end(request: gr.Request) -> Any:
+        # What is being drawn says itself that it was stopped, and may do so before this answer arrives.
+        waiting = stops.stop(_visitor(request))
+        return HTML.text("Stopped before its turn came.") if waiting else gr.skip()
+
+    def failed() -> str:
+        return str(HTML.text("Nothing more was drawn; the message says why."))
+
+    show_below(go, "status")
+    show_below(more, "status")
+    # multiple: pressed again during a run, the button stops that run and starts another
+    line: dict[str, Any] = {"concurrency_id": QUEUE, "concurrency_limit": 1, "trigger_mode": "multiple"} | QUIET
+    for trigger, work, outputs in (
+        ([go.click, prompt.submit], run, [result, kept]),
+        ([more.click], run_strip, [strengths]),
+    ):
+        started = gr.on(trigger, begin, inputs, [status, strengths], trigger_mode="multiple", **QUIET)
+        started.success(work, inputs, [status, *outputs], **line).failure(failed, None, [status], **QUIET)
+    halt.click(end, None, [status], queue=False, **QUIET)
+
+
+def _comparing(
+    engine: Engine, drawing: Drawing, mitigation: Mitigation, stops: Stops, visitor: str, kept: gr.DownloadButton
+) -> Iterator[tuple[Any, ...]]:
+    """(status, comparison, download) as pictures come; pictures are sent when there is a new one, not at every step."""
+    stop = stops.begin(visitor)
+    sent, last, now = -1, 0.0, None
+    if not stop.is_set():
+        yield gr.skip(), gr.skip(), gr.update(interactive=False)
+    for now in compare(engine, drawing, mitigation, stop):
+        there = sum(map(len, now.pictures.values()))
+        if there == sent and time.monotonic() - last < PAUSE:
+            continue
+        last = time.monotonic()
+        said = HTML.progress(now.share, f"{there} of {2 * drawing.number} pictures")
+        yield said, HTML.comparison(now) if there != sent else gr.skip(), gr.skip()
+        sent = there
+    if stops.superseded(visitor):
+        return
+    if now is None or not now.pairs:
+        yield HTML.text("Stopped before there was a picture."), gr.skip(), gr.skip()
+        return
+    ending = f"Done: {drawing.number} on each side." if now.whole else f"Stopped after {now.pairs} on both sides."
+    yield HTML.text(ending, "done"), gr.skip(), download(kept, pack(now), filename(drawing.prompt, ".zip"))
+
+
+def _stripping(
+    engine: Engine, drawing: Drawing, mitigation: Mitigation, stops: Stops, visitor: str
+) -> Iterator[tuple[Any, ...]]:
+    """(status, strip) after each picture."""
+    total, there = min(drawing.number, STRIP_ROWS) * len(STRENGTHS), 0
+    for rows in strip(engine, drawing, mitigation, stops.begin(visitor)):
+        there = sum(map(len, rows))
+        said = HTML.progress(there / total, f"{there} of {total} pictures")
+        yield said, HTML.strengths(rows, STRENGTHS, drawing)
+    if not stops.superseded(visitor):
+        ending = "Done: the strip over strengths is below." if there == total else f"Stopped after {there} pictures."
+        yield HTML.text(ending, "done"), gr.skip()
+
+
+# ---- the other tabs --------------------------------------------------------------------------------------------
+
+
+def _classify(engine: Engine, tab: gr.Tab) -> None:
+    """A picture, class prompts, spurious prompts."""
+    with gr.Row(equal_height=False):
+        with _left():
+            chosen = gr.Radio(list(PICTURES), value=PICTURES[1], label="Example picture", elem_id="example")
+            upload = uploads_alone(
+                gr.File(
+                    label="Or your own: PNG, JPEG or WebP, up to 10 MiB",
+                    file_types=[".png", ".jpg", ".jpeg", ".webp"],
+                    type="binary",
+                    elem_id="upload",
+                    height=120,
+                )
+            )
+            shown = gr.HTML(elem_id="preview")
+            classes = gr.Textbox(CLASSES, lines=2, max_lines=8, label="Class prompts, one per line", elem_id="classes")
+            spurious = gr.Textbox(
+                SPURIOUS, lines=2, max_lines=8, label="Spurious prompts, one per line", elem_id="spurious"
+            )
+            form = mitigation_form(["background"], tab="classify", method="orth", pipeline=False)
+            go = gr.Button("Classify", variant="primary", elem_id="classify")
+            show_below(go, "classification")
+        with _right():
+            result = _shown(
+                "Press Classify: the background of the example misleads the model. The spurious prompts are what "
+                "orth projects out; the pairs of the other methods come from the attributes.",
+                "classification",
+            )
+
+    def picture(name: str, data: bytes | None) -> Any:
+        return example(name) if data is None else read_upload(data)
+
+    def preview(name: str, data: bytes | None) -> str:
+        return str(HTML.preview(picture(name, data), name if data is None else "your picture"))
+
+    def look(name: str, data: bytes | None) -> str:
+        try:
+            return preview(name, data)
+        except VldebiasError as error:
+            return str(HTML.text(str(error), "error"))
+
+    @told
+    def run(name: str, data: bytes | None, classes: str, spurious: str, *values: Any) -> tuple[str, str]:
+        scored = classify(engine, picture(name, data), classes, spurious, Mitigation.of(*values))
+        return preview(name, data), HTML.classification(scored)
+
+    seen = [tab.select, chosen.change, upload.upload, upload.clear]
+    # "once" would lose an upload. Beside the queue: Gradio's page closes its stream of answers after each one, and a
+    # press in that moment would wait for ever; without the queue it shows no message of an error.
+    gr.on(seen, look, [chosen, upload], [shown], trigger_mode="always_last", queue=False, **QUIET)
+    go.click(run, [chosen, upload, classes, spurious, *form], [shown, result], **PRIVATE)
+
+
+def _retrieve(engine: Engine) -> None:
+    """A query over the gallery."""
+    columns = group_columns(engine)
+    with gr.Row(equal_height=False):
+        with _left():
+            query = gr.Textbox(QUERIES[0], label="Query", max_lines=3, elem_id="query")
+            gr.Examples([[one] for one in QUERIES], [query], label="Examples", elem_id="query-examples")
+            column = gr.Dropdown(list(columns), value=columns[0], label="Groups", elem_id="groups")
+            form = mitigation_form(["gender"], tab="retrieve", method="cali", pipeline=False)
+            go = gr.Button("Retrieve", variant="primary", elem_id="retrieve")
+            show_below(go, "retrieval")
+        with _right():
+            result = _shown(
+                "Press Retrieve: the pictures nearest to the query, without and with the projection.", "retrieval"
+            )
+
+    @told
+    def run(query: str, column: str, *values: Any) -> str:
+        ranked = retrieve(engine, query, column, Mitigation.of(*values))
+        return str(HTML.retrieval(ranked, plots.retrieval(ranked)))
+
+    gr.on([go.click, query.submit], run, [query, column, *form], [result], **PRIVATE)
+
+
+def _inspect(engine: Engine) -> None:
+    """What the projection does to texts."""
+    with gr.Row(equal_height=False):
+        with _left():
+            side = _side_choice("inspect")
+            form = mitigation_form(["gender"], tab="inspect")
+            go = gr.Button("Inspect", variant="primary", elem_id="inspect")
+            show_below(go, "inspection")
+        with _right():
+            result = _shown("Press Inspect: what the projection does to texts, without any picture.", "inspection")
+
+    @told
+    def run(side: str, *values: Any) -> str:
+        mitigation = Mitigation.of(*values)
+        found = [inspect(engine, side, mitigation, role) for role in engine.host(side).roles]
+        shown = [HTML.inspection(one, plots.inspection(one), len(found) == 1) for one in found]
+        return "".join([*shown, HTML.notes(found[0].notes)])
+
+    go.click(run, [side, *form], [result], **PRIVATE)
+
+
+def _export(engine: Engine) -> None:
+    """The projection as a file, and the lines that do the same."""
+    with gr.Row(equal_height=False):
+        with _left():
+            side = _side_choice("export")
+            form = mitigation_form(["gender"], tab="export")
+            go = gr.Button("Export", variant="primary", elem_id="export")
+            show_below(go, "code")
+        with _right():
+            code = gr.Textbox(
+                label="The same in your own code",
+                lines=3,
+                max_lines=12,
+                interactive=False,
+                buttons=["copy"],
+                elem_id="code",
+            )
+            kept = gr.DownloadButton("Download the projection (zip)", interactive=False, elem_id="projection")
+            gr.HTML(
+                '<p class="vd-note">One folder per projected tensor, as <code>save_pretrained</code> writes it; '
+                "<code>vldebias merge FOLDER</code> folds it into plain weights.</p>"
+            )
+
+    @told
+    def run(side: str, *values: Any) -> tuple[Any, ...]:
+        data, lines = export(engine, side, Mitigation.of(*values))
+        return lines, download(kept, data, f"vldebias-projection-{side}.zip")
+
+    go.click(run, [side, *form], [code, kept], **PRIVATE)
+
+
+def _side_choice(tab: str) -> gr.Radio:
+    choices = [(WHERE[side], side) for side in SIDES]
+    return gr.Radio(choices, value=SIDES[0], label="Whose texts", elem_id=f"{tab}-side")

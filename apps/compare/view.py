@@ -1,0 +1,36 @@
+"""Results as HTML: the macros of view.html under their names, such as `HTML.comparison(now)`."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..serving import templates
+from .drawing import UNKNOWN_NAME
+
+__all__ = ["HTML", "data_uri"]
+
+WIDEST, SMALL = 384, 64  # pixels: larger pictures are shown smaller, small ones are magnified without blur
+
+
+def _is_small(picture: Image.Image) -> bool:
+    return max(picture.size) <= SMALL
+
+
+def data_uri(picture: Image.Image) -> str:
+    """A picture inside the page: nothing is served from a path. The originals are in the download."""
+    small, buffer = _is_small(picture), io.BytesIO()
+    if max(picture.size) > WIDEST:
+        picture = picture.copy()
+        picture.thumbnail((WIDEST, WIDEST))
+    picture.save(buffer, format="png" if small else "webp", **({} if small else {"quality": 85}))
+    return f"data:image/{'png' if small else 'webp'};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+_templates = templates(Path(__file__).parent)
+_templates.globals.update(uri=data_uri, is_small=_is_small, UNKNOWN_NAME=UNKNOWN_NAME)
+HTML: Any = _templates.get_template("view.html").module

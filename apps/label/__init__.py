@@ -1,0 +1,46 @@
+"""`vldebias label`: people label generated images, blinded and shuffled (sections 7.6.3 and A.4.3 of the thesis)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vldebias.evaluation.answers import AnnotationLog
+
+from .engine import Labelling
+from .study import ImageFolder, questions_of
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+__all__ = ["build_demo", "open_study"]
+
+
+def open_study(
+    folder: Path,
+    attributes: Sequence[str],
+    choices: Sequence[str] = (),
+    *,
+    file: Path | None = None,
+    annotators: Sequence[str] = (),
+    part: str = "unseen",
+    limit: int | None = None,
+    seed: int = 0,
+) -> Labelling:
+    """The study that the options of `vldebias label` describe; `file` is by default answers.jsonl beside the images.
+
+    Raises:
+        InvalidInputError: no images, no questions, or answers that were given to other questions.
+    """
+    images = ImageFolder.open(folder, part=part, limit=limit)
+    questions = questions_of(attributes, choices, images.prompt_set)
+    log = AnnotationLog(file or images.root / "answers.jsonl")
+    return Labelling(images, questions, log, annotators=annotators, seed=seed)
+
+
+def build_demo(engine: Labelling) -> gr.Blocks:
+    """The page of a study; see `page`."""
+    from .page import build_demo as build
+
+    return build(engine)

@@ -1,0 +1,242 @@
+"""What a study is made of: its images, its questions with their choices, and the names of those who answer."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from PIL import Image
+
+from vldebias.data import decode
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.annotations import NO_MAJORITY
+from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.plan import PLAN, Drawn, DrawnImage
+from vldebias.files import prompt_names
+from vldebias.prompts import load_prompts
+
+__all__ = ["KEYS", "ImageFolder", "Question", "annotator_name", "questions_of"]
+
+PARTS = ("unseen", "train", "both")
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
+LARGEST = 1024  # pixels of the longer side: more than a page shows
+KEYS = "123456789abcdefghijk"  # the key of each choice; no attribute of the literature needs the letters
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Images to label.
+
+    Attributes:
+        root: the folder; answers name images by their path below it.
+        records: the images to label. everything: those and the others of the folder that may have been labelled.
+        prompt_set: name of the prompt set that was drawn; None for images of unknown origin.
+        missing: images of the plan that are not there (yet).
+    """
+
+    root: Path
+    records: tuple[Drawn, ...]
+    everything: tuple[Drawn, ...]
+    prompt_set: str | None = None
+    missing: int = 0
+
+    @classmethod
+    def open(cls, folder: Path, *, part: str = "unseen", limit: int | None = None) -> ImageFolder:
+        """The images of a folder that `vldebias eval generation` drew, of its results, or of any folder.
+
+        Of a drawn folder those whose prompt states no attribute: the others have but one right answer.
+
+        Args:
+            part: "unseen" (the concepts that no projection was fitted on, as the paper labels; both where a folder
+                has none), "train" or "both".
+            limit: at most so many images of each prompt, with the same seeds under every variant.
+
+        Raises:
+            InvalidInputError: no such folder, no images, or several drawn folders of which one must be named.
+        """
+        if part not in PARTS:
+            raise InvalidInputError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
+        if not folder.is_dir():
+            raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
+        root = _drawn_folder(folder)
+        return _of_files(folder, limit) if root is None else _of_plan(DrawnSet.open(root), part, limit)
+
+    def picture(self, record: Drawn) -> bytes:
+        """The pixels as PNG, made anew: metadata such as the prompt stay behind.
+
+        Raises:
+            OSError: the file cannot be read as an image.
+        """
+        image = decode(self.root / record.path)
+        image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        image.info.clear()
+        buffer = io.BytesIO()
+        image.save(buffer, format="png", compress_level=1)
+        return buffer.getvalue()
+
+
+def _drawn_folder(folder: Path) -> Path | None:
+    """The folder itself or the one below it that has a plan; None where none has."""
+    if (folder / PLAN).is_file():
+        return folder
+    found = sorted(path.parent for pattern in ("*", "images/*") for path in folder.glob(f"{pattern}/{PLAN}"))
+    if len(found) > 1:
+        listed = ", ".join(map(str, found))
+        raise InvalidInputError(f"{folder}: holds the images of several tasks; choose one of {listed}")
+    return found[0] if found else None
+
+
+def _of_plan(drawn: DrawnSet, part: str, limit: int | None) -> ImageFolder:
+    plain = [image for image in drawn if image.stated is None]
+    chosen = [image for image in plain if image.part == part] if part != "both" else plain
+    if part == "unseen" and not chosen:
+        chosen = plain
+    chosen = _limited(chosen, limit)
+    there = [image for image in chosen if drawn.path(image).is_file()]
+    if not there:
+        raise InvalidInputError(
+            f"{drawn.folder}: none of the {len(chosen)} images of part {part!r} is there; draw them first, or choose "
+            f"another --part of {', '.join(PARTS)}"
+        )
+    return ImageFolder(drawn.folder, tuple(there), tuple(plain), drawn.plan.prompt_set, len(chosen) - len(there))
+
+
+def _limited(images: Sequence[DrawnImage], limit: int | None) -> list[DrawnImage]:
+    """The first `limit` seeds of each prompt and variant: a plan has them in the same order under every variant."""
+    seen: Counter[tuple[str, str]] = Counter()
+    kept = []
+    for image in images:
+        seen[image.variant, image.prompt] += 1
+        if limit is None or seen[image.variant, image.prompt] <= limit:
+            kept.append(image)
+    return kept
+
+
+def _of_files(root: Path, limit: int | None) -> ImageFolder:
+    files = [p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+    paths = sorted(path.as_posix() for path in files if not any(name.startswith(".") for name in path.parts))
+    if not paths:
+        kinds = ", ".join(sorted(SUFFIXES))
+        raise InvalidInputError(f"{root}: no images ({kinds}) in it; expected a folder of images to label")
+    records = tuple(_recorded(paths, root.resolve().name or "images"))
+    seeds = {record.seed for record in records}
+    kept = set(sorted(seeds)[:limit])
+    return ImageFolder(root, tuple(record for record in records if record.seed in kept), records)
+
+
+def _recorded(paths: Sequence[str], name: str) -> Iterable[Drawn]:
+    """Records of plain files: the first folder is the variant, those below it the prompt, the file stands for the seed.
+
+    So "before/1.png" and "after/1.png" are compared with one another, and a flat folder is one variant.
+    """
+    split = [PurePosixPath(path).parts for path in paths]
+    inside = ["/".join(parts[1:]) if len(parts) > 1 else parts[0] for parts in split]
+    number = {path: i for i, path in enumerate(sorted(set(inside)))}
+    for path, parts, rest in zip(paths, split, inside, strict=True):
+        variant = parts[0] if len(parts) > 1 else "images"
+        prompt = "/".join(parts[1:-1]) or name
+        yield Drawn(path, variant, prompt, prompt, number[rest])
+
+
+@dataclass(frozen=True)
+class Question:
+    """One attribute, and the values that an image may show.
+
+    Raises:
+        InvalidInputError: fewer than two values, one twice, more than there are keys, or a name that is reserved.
+    """
+
+    attribute: str
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.attribute or self.attribute != self.attribute.strip():
+            raise InvalidInputError(f"--attribute: expected a name such as gender, got {self.attribute!r}")
+        if len(self.values) < 2 or len(set(self.values)) < len(self.values) or not all(self.values):
+            raise InvalidInputError(
+                f"--choices of {self.attribute}: expected two or more different values such as male,female, "
+                f"got {','.join(self.values)!r}"
+            )
+        reserved = sorted({CANNOT_TELL, NO_PERSON, NO_MAJORITY} & set(self.values))
+        if reserved:
+            raise InvalidInputError(f"--choices of {self.attribute}: {reserved[0]!r} is always offered; leave it out")
+        if len(self.choices) > len(KEYS):
+            raise InvalidInputError(
+                f"--choices of {self.attribute}: at most {len(KEYS) - 2} values have a key, got {len(self.values)}"
+            )
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values, then the two ways to name none."""
+        return (*self.values, CANNOT_TELL, NO_PERSON)
+
+
+def questions_of(
+    attributes: Sequence[str], choices: Sequence[str] = (), prompt_set: str | None = None
+) -> tuple[Question, ...]:
+    """One question per attribute.
+
+    Args:
+        attributes: names, each once.
+        choices: for the attribute at the same place, values with commas between them, or the name of a prompt set
+            whose attribute has them. Without: the prompt set called as the attribute, else `prompt_set`.
+        prompt_set: what the images were drawn with; it counts where its name ends with the attribute.
+
+    Raises:
+        InvalidInputError: no attribute, one twice, more choices than attributes, or an attribute without values.
+    """
+    if not attributes:
+        raise InvalidInputError("say what is judged: --attribute gender, and --choices male,female if it is your own")
+    if len(set(attributes)) < len(attributes) or len(choices) > len(attributes):
+        raise InvalidInputError(
+            f"expected different attributes and at most one --choices for each, in the same order; "
+            f"got --attribute {', '.join(attributes)} and {len(choices)} --choices"
+        )
+    given = [*choices, *[""] * (len(attributes) - len(choices))]
+    return tuple(Question(a, _values(a, c, prompt_set)) for a, c in zip(attributes, given, strict=True))
+
+
+def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
+    if choices and choices not in prompt_names():
+        return tuple(value.strip() for value in choices.split(","))
+    drawn_with = prompt_set if prompt_set in prompt_names() and prompt_set.endswith(attribute) else None
+    for name in (choices, attribute, drawn_with):
+        if name and name in prompt_names() and (values := tuple(load_prompts(name).attributes)):
+            return values
+    known = [name for name in prompt_names() if load_prompts(name).attributes]
+    raise InvalidInputError(
+        f"--attribute {attribute}: its values are not known; list them, as in --choices small,large, "
+        f"or name one of the prompt sets {', '.join(known)}"
+    )
+
+
+def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[str] = ()) -> str:
+    """The name as answers are kept under it. "ada" is "Ada" where `known` has an Ada: nobody starts over by a typo.
+
+    Raises:
+        InvalidInputError: no text, empty, too long, with characters other than letters, digits, spaces and . ' - _, or
+            not among `allowed` where that is not empty.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError(f"A name is a text, this one is of the type {type(text).__name__}.")
+    if len(text) > 10 * LONGEST_NAME:  # before anything is done with it
+        raise InvalidInputError(f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}.")
+    name = " ".join(unicodedata.normalize("NFC", text).split())
+    if not any(character.isalnum() for character in name):
+        raise InvalidInputError("Type your name, with at least one letter: it keeps your answers apart from others'.")
+    if len(name) > LONGEST_NAME:
+        raise InvalidInputError(f"A name has at most {LONGEST_NAME} characters, this one has {len(name)}.")
+    strange = sorted({c for c in name if unicodedata.category(c)[0] not in "LMN" and c not in " .'-_"})
+    if strange:
+        shown = " ".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in strange)
+        raise InvalidInputError(f"A name has letters, digits, spaces and . ' - _ alone; leave out {shown}")
+    name = {other.casefold(): other for other in (*known, *allowed)}.get(name.casefold(), name)
+    if allowed and name not in allowed:
+        raise InvalidInputError(f"This study is for {', '.join(allowed)}; ask whoever runs it to add you.")
+    return name

@@ -1,0 +1,150 @@
+"""What stands between a page and the network: hosts and origins, passwords, uploads, ports, signals."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import free_port, served
+from label_parts import draw
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.cli.apps import page
+from vldebias.errors import InvalidInputError
+
+serving = page("serving")
+
+
+async def behind(scope: Any, receive: Any, send: Any) -> None:
+    """A page whose login takes no password."""
+    status = 400 if scope["path"].endswith("/login") else 200
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def ask(guard: Any, path: str = "/", method: str = "GET", client: str = "10.0.0.1", **headers: str) -> int:
+    """The status of the answer to a request; headers as `x_forwarded_host`."""
+    sent: list[Any] = []
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guard(scope, None, send))
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize("host", ["localhost:7860", "127.0.0.1", "LOCALHOST", "[::1]:7860"])
+def test_a_page_for_this_machine_answers_to_its_names(host: str) -> None:
+    assert ask(serving.Guard(behind), host=host) == 200
+    assert ask(serving.Guard(behind), host=host, origin=f"http://{host}") == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7860", "localhost.evil.example", "", "192.168.0.7:7860"]
+)
+def test_another_host_is_refused_where_the_page_is_for_this_machine(host: str) -> None:
+    assert ask(serving.Guard(behind), host=host) == 403
+    assert ask(serving.Guard(behind, public=True), host=host or "a") == 200
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "http://localhost:1", "null", "https://localhost.evil.example"]
+)
+def test_requests_from_other_sites_are_refused(public: bool, origin: str) -> None:
+    assert ask(serving.Guard(behind, public=public), host="localhost:7860", origin=origin) == 403
+
+
+def test_behind_a_proxy_the_name_of_the_proxy_is_ours() -> None:
+    asked = {"host": "127.0.0.1:8000", "origin": "https://demo.example.org", "x_forwarded_host": "demo.example.org"}
+    assert ask(serving.Guard(behind, public=True), **asked) == 200
+    assert ask(serving.Guard(behind), **asked) == 403
+
+
+def test_a_client_has_five_wrong_passwords_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = serving.Guard(behind)
+    login = {"path": "/login", "method": "POST", "host": "localhost"}
+    assert [ask(guard, **login) for _ in range(7)] == [400] * 5 + [429] * 2
+    assert ask(guard, **login, client="10.0.0.2") == 400
+    assert ask(guard, host="localhost") == 200  # the page itself is not closed to whoever is logged in
+    now = time.monotonic()
+    monkeypatch.setattr(serving.time, "monotonic", lambda: now + 61)
+    assert ask(guard, **login) == 400
+
+
+def test_uploads_are_for_pages_that_use_them() -> None:
+    assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 200
+    assert ask(serving.Guard(behind, uploads=False), "/gradio_api/upload", "POST", host="localhost") == 403
+
+
+@pytest.mark.parametrize("auth", ["ada:pw", "ada:1234567"])
+def test_a_short_password_is_refused_for_a_public_page(auth: str) -> None:
+    with pytest.raises(InvalidInputError, match="password of a public page needs 8 characters or more, got"):
+        serving.credentials(auth, public=True)
+    assert serving.credentials(auth, public=False) == tuple(auth.split(":"))
+
+
+@pytest.mark.parametrize("command", [["demo"], ["label", "."]], ids=["demo", "label"])
+@pytest.mark.parametrize("port", ["-1", "0", "65536", "http"])
+def test_a_port_that_is_none_is_said(command: list[str], port: str) -> None:
+    done = CliRunner().invoke(app, [*command, "--port", port])
+    assert done.exit_code == 2
+    assert "Invalid value for '--port'" in done.output
+    assert "Traceback" not in done.output
+
+
+def status_of(address: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("command", ["demo", "label"])
+def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, tmp_path: Path) -> None:
+    """With a stream open, and for the demo in the middle of a drawing; what was answered is in the file."""
+    from gradio_client import Client
+
+    arguments = ["demo"]
+    if command == "label":
+        draw(tmp_path / "images")
+        arguments = ["label", str(tmp_path / "images"), "--attribute", "gender"]
+    with served(arguments, tmp_path / "log", free_port()) as (address, process):
+        assert status_of(address) == 200
+        assert status_of(address, Host="evil.example") == 403
+        assert status_of(address, Origin="http://evil.example") == 403
+        client = Client(address, verbose=False)
+        if command == "demo":
+            client.submit("A photo of a doctor.", number=16, steps=100, api_name="/generate")
+            time.sleep(8)  # the models load, and the first picture is being drawn
+        else:
+            client.predict("Ada", 0, "male", api_name="/answer")
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 0
+        assert time.monotonic() - began < 2
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    if command == "label":
+        assert len((tmp_path / "images" / "answers.jsonl").read_text().splitlines()) == 1
+
+
+def test_importing_a_page_needs_no_gradio() -> None:
+    script = "import sys; from vldebias.cli.apps import page; page('compare.engine'); page('label'); page('serving')"
+    script += "; print('gradio' in sys.modules)"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "False"

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import vldebias
-from vldebias.attachment import Apply
+from vldebias.edit import Fingerprint
 from vldebias.errors import (
     AlreadyAttachedError,
     ClassSignalWarning,
@@ -18,7 +19,8 @@ from vldebias.errors import (
     PromptSetError,
     UnsupportedHostError,
 )
-from vldebias.hosts import Host
+from vldebias.hosts import Host, custom
+from vldebias.hosts.base import Apply
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
@@ -43,16 +45,17 @@ class Words(Host):
         generator = torch.Generator().manual_seed(self.seed * 10_000 + sum(map(ord, word)))
         return torch.randn(DIM, dtype=torch.float64, generator=generator)
 
-    def embed(self, prompts: Sequence[str], role: str) -> Tensor:
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         self.seen += prompts
         rows = [torch.stack([self._word(w + role) for w in p.strip(".").split()]).mean(0) for p in prompts]
-        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+        units = torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+        return {(role, prompt): row for prompt, row in zip(prompts, units, strict=True)}
 
     def space(self, role: str) -> str:
         return f"words.{role}"
 
-    def fingerprint(self) -> dict[str, Any]:
-        return {"structure": str(self.seed), "norms": [1.0], "waves": [0.5]}
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(str(self.seed), (1.0,), (0.5,))
 
     def install(self, apply: Apply) -> Callable[[], None]:
         self.apply = apply
@@ -70,11 +73,33 @@ def differs(a: CalibratedProjection, b: CalibratedProjection) -> float:
     return float((a.matrix() - b.matrix()).abs().max())
 
 
-@pytest.mark.parametrize(("generative", "method", "lam"), [(False, "orth-cali", 1000.0), (True, "cali", 500.0)])
-def test_presets_are_the_papers(generative: bool, method: str, lam: float) -> None:
-    with vldebias.debias(Words(generative=generative), GENDER) as attachment:
+@pytest.mark.parametrize(
+    ("generative", "asked", "method", "lam"),
+    [
+        (False, "paper", "orth-cali", 1000.0),
+        (True, "paper", "cali", 500.0),
+        (False, None, "cali", 100.0),
+    ],
+)
+def test_presets_by_host(generative: bool, asked: str | None, method: str, lam: float) -> None:
+    with vldebias.debias(Words(generative=generative), GENDER, method=asked) as attachment:
         projection = attachment.projections["joint"]
     assert (projection.method, projection.lam) == (method, lam)
+
+
+@pytest.mark.parametrize("generative", [False, True])
+def test_no_method_is_the_default_of_the_host(generative: bool) -> None:
+    host = Words(generative=generative)
+    named, unnamed = (vldebias.fit_projection(host, GENDER, method=m) for m in ("default", None))
+    assert (named.method, named.lam) == (unnamed.method, unnamed.lam)
+    assert differs(named, unnamed) == 0
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")
+@pytest.mark.parametrize(("asked", "fitted"), [(None, "cali+equalise"), ("paper", "orth-cali+equalise")])
+def test_a_reference_equalises_the_preset_as_well(asked: str | None, fitted: str) -> None:
+    images = torch.randn(60, DIM, generator=torch.Generator().manual_seed(3))
+    assert vldebias.fit_projection(Words(), GENDER, method=asked, reference=images).method == fitted
 
 
 @pytest.mark.parametrize("method", ["orth", "orth-cali", "cali"])
@@ -93,7 +118,7 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     assert differs(found, expected) < 1e-12
     assert differs(found, turned) < 1e-12
     assert found.stated_words == (*GENDER.stated_words, *AGE.stated_words)
-    assert found.prompts == "g+a"
+    assert found.provenance.prompts == "g+a"
 
 
 def test_parts_of_a_set_have_a_term_each() -> None:
@@ -115,7 +140,7 @@ def test_the_projection_says_where_it_belongs() -> None:
     host.model_id = "words-1"
     projection = vldebias.fit_projection(host, GENDER)
     assert (projection.space, projection.model_id) == ("words.joint", "words-1")
-    assert (projection.prompts_hash, projection.fingerprint) == (GENDER.hash, host.fingerprint())
+    assert (projection.provenance.prompts_hash, projection.provenance.fingerprint) == (GENDER.hash, host.fingerprint())
 
 
 def test_roles() -> None:
@@ -164,7 +189,7 @@ def test_a_projection_of_other_weights_is_refused() -> None:
     with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
         vldebias.debias(Words(seed=2), projection)
     with pytest.raises(ProjectionMismatchError, match=r"'words\.pooled', here it is 'words\.joint'"):
-        vldebias.debias(Words(seed=1), replace(projection, space="words.pooled"))
+        vldebias.debias(Words(seed=1), projection.stamped(space="words.pooled"))
 
 
 def test_a_missing_role_is_named() -> None:
@@ -198,18 +223,22 @@ def test_lost_class_signal_is_said_with_its_numbers() -> None:
         (
             {"method": "svd"},
             InvalidInputError,
-            "expected one of orth, orth-cali, cali, difference, equalise, auto, got 'svd'",
+            r"method: expected one of none, orth, orth-cali, .*, target-shares, .*got 'svd'",
         ),
         ({"prompts": []}, InvalidInputError, "at least one prompt set, got an empty list"),
         ({"prompts": "gendre"}, PromptSetError, "gender"),
         ({"lam": [1.0, 2.0]}, InvalidInputError, "one value or one per attribute"),
         ({"lam": -1.0}, InvalidInputError, ">= 0"),
         ({"strength": 1.5}, InvalidInputError, r"expected a number in \[0, 1\], got 1.5"),
-        ({"prompts": replace(GENDER, spurious=())}, InvalidInputError, "needs spurious prompts and the set has none"),
+        (
+            {"prompts": replace(GENDER, spurious=()), "method": "orth-cali"},
+            InvalidInputError,
+            "needs spurious prompts and the set has none",
+        ),
         (
             {"host": torch.nn.Linear(2, 2)},
             UnsupportedHostError,
-            "expected a model of open_clip, transformers, diffusers",
+            "no model of open_clip, transformers or diffusers",
         ),
     ],
 )
@@ -232,3 +261,32 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
         with pytest.raises(AlreadyAttachedError, match=r"\.remove\(\) .* pass a list of prompt sets"):
             vldebias.debias(host, AGE)
         assert host.seen == []
+
+
+def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
+    """What the error names as the way for a model that no family knows, taken."""
+    own = torch.nn.Linear(2, 24)
+    with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom\(model, 'forward', embed=") as raised:
+        vldebias.debias(own, GENDER)
+    assert len(str(raised.value).splitlines()) == 3
+    words, x = Words(), torch.randn(3, 2)
+    plain = own(x)
+    host = custom(own, "forward", embed=lambda prompts: words.embed(prompts, "joint"))
+    with vldebias.debias(host, GENDER, keep_stated=False) as attachment:
+        torch.testing.assert_close(own(x), attachment.projections["joint"](plain))
+    assert torch.equal(own(x), plain)
+
+
+def test_a_table_of_embeddings_is_fitted_and_not_attached_to() -> None:
+    host = Words()
+    table = {prompt: host.embed([prompt], "joint")[0].numpy() for prompt in GENDER.texts}
+    fitted = vldebias.fit_projection(table, GENDER, method="orth-cali")
+    assert differs(fitted, vldebias.fit_projection(host, GENDER, method="orth-cali")) < 1e-12
+    with pytest.raises(UnsupportedHostError, match="attaching needs the model itself"):
+        vldebias.debias(table, GENDER)
+
+
+@pytest.mark.parametrize("strength", [np.float32(0.5), np.float64(0.5), 1, 0])
+def test_any_real_number_is_a_strength(strength: Any) -> None:
+    with vldebias.debias(Words(), GENDER, strength=strength) as attachment:
+        assert attachment.strength == float(strength)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.stated import PERSON_WORDS, StatedWords, before_person
+from vldebias.prompts.stated_words import PERSON_WORDS, StatedWords, before_person
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
 
@@ -52,6 +52,12 @@ def test_find(text: str, found: tuple[str, ...]) -> None:
     stated = StatedWords(WORDS)
     assert stated.find(text) == found
     assert stated.match(text) is bool(found)
+
+
+def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
+    stated = StatedWords(["man", "white", "white woman", "year", "year old"])
+    assert stated.find("a white woman and a white man") == ("white woman", "white", "man")
+    assert stated.find("a year old man, a year ago") == ("year old", "man", "year")
 
 
 def test_han_and_kana_need_no_spaces() -> None:

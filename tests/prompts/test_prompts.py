@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import re
 import subprocess
@@ -9,11 +10,14 @@ from textwrap import dedent
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vldebias.errors import PromptSetError
+from vldebias.files import MAX_BYTES, prompt_file
 from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-from vldebias.recipes import MAX_BYTES, MAX_PAIRS, Recipe
-from vldebias.stated import StatedWords
+from vldebias.prompts.recipe import MAX_PAIRS, Recipe
+from vldebias.prompts.stated_words import StatedWords
 
 REQUIRED = ["gender", "race", "age", "professions-gender", "professions-race"]
 REQUIRED += ["waterbirds", "celeba", "fairface", "backgrounds"]
@@ -54,7 +58,7 @@ def test_every_set_says_what_for_where_from_and_what_not(name: str) -> None:
     assert prompts.description
     assert prompts.source
     assert prompts.limits
-    assert f"`{name}`" in Path(__file__).parents[1].joinpath("prompts/README.md").read_text()
+    assert f"`{name}`" in Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
 
 
 @pytest.mark.parametrize("name", list_prompts())
@@ -204,7 +208,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 @pytest.mark.parametrize("value", [None, 3, ["gender"]])
 def test_another_type_is_refused(value: object) -> None:
-    with pytest.raises(PromptSetError, match="expected a name, a path or a PromptSet; names are age"):
+    with pytest.raises(PromptSetError, match=r"expected a name, a path or a PromptSet, or a mapping .*; names are age"):
         load_prompts(value)  # type: ignore[arg-type]
 
 
@@ -295,10 +299,10 @@ def test_a_key_that_is_missing_beside_templates(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match=r"none.yaml: file: got FileNotFoundError .*check the path"):
+    with pytest.raises(PromptSetError, match=r"none.yaml: file: got no such file; .*check the path"):
         load_prompts(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes("description: café".encode("latin-1"))
-    with pytest.raises(PromptSetError, match="expected YAML in UTF-8"):
+    with pytest.raises(PromptSetError, match="expected UTF-8; save it in that encoding"):
         load_prompts(tmp_path / "latin.yaml")
     big = write(tmp_path, "# " + "x" * MAX_BYTES)
     with pytest.raises(PromptSetError, match="got more than 1,000,000 bytes"):
@@ -306,10 +310,64 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_no_code_runs_and_no_alias_explodes(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match="could not determine a constructor"):
+    with pytest.raises(PromptSetError, match=r"got the tag .*os\.system in line 1; expected no tags"):
         load_prompts(write(tmp_path, "description: !!python/object/apply:os.system ['true']"))
-    with pytest.raises(PromptSetError, match="groups"):
+    with pytest.raises(PromptSetError, match=r"got the alias \*a in line 2"):
         load_prompts(write(tmp_path, "description: d\ngroups: &a [*a, *a]"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "? [a, b]\n: c",
+        "1: 2",
+        "null: 2",
+        "{description: 2020-13-45}",
+        "{groups: [[2020-01-01, 99999999999999999999999]]}",
+        "{groups: {a: {b: {c: {}}}}}",
+        "{attribute: {1: [x], 2: [y]}, templates: ['{attribute} {concept}'], concepts: [z]}",
+        "{attribute: {a: [x], b: [y]}, templates: ['{attribute} {concept}'], concepts: {like: [gender]}}",
+        "{stated_words: {like: 3}, groups: [[a, b]]}",
+        "{stated_words: ['!!'], groups: [[a, b]], parts: [gender]}",
+        "{parts: ['../gender']}",
+        "{parts: ['a\\0b']}",
+        "concepts: {1: 2}",
+        "{stated_words: {[]: 2}}",
+        "{attribute: {a: [x], b: [y]}, groups: [[.inf, .nan]]}",
+    ],
+)
+def test_crafted_files_are_refused_in_words(tmp_path: Path, text: str) -> None:
+    with pytest.raises(PromptSetError, match=r"^.*mine\.yaml: .*(got|unknown key).*expected"):
+        load_prompts(write(tmp_path, text))
+
+
+PIECES = st.sampled_from(
+    ["\0", "*a ", "&a ", "[", "{", "]", ": ", "- ", "\n", "'", "!!int ", "1e999", "\t", "? ", "é", "%"]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["celeba", "fairface-age", "fairface"]), st.lists(st.tuples(st.floats(0, 1), PIECES), max_size=3)
+)
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    tmp_path: Path, name: str, changes: list[tuple[float, str]]
+) -> None:
+    text = prompt_file(name).read_text()
+    for place, piece in changes:
+        at = int(place * len(text))
+        text = text[:at] + piece + text[at + len(piece) // 2 :]
+    (tmp_path / "mine.yaml").write_text(text)
+    with contextlib.suppress(PromptSetError):
+        load_prompts(tmp_path / "mine.yaml")
+
+
+def test_what_a_file_holds_can_be_given_as_a_mapping(tmp_path: Path) -> None:
+    made = load_prompts({"name": "mine", **MADE})
+    assert made == load_prompts(write(tmp_path, MADE))
+    assert load_prompts(LISTED).name == "custom"
+    with pytest.raises(PromptSetError, match=r"^prompt set 'x': group: unknown key; .*did you mean 'groups'"):
+        load_prompts({"name": "x", "group": []})
 
 
 def test_a_set_that_would_explode_is_refused_before_it_is_made(tmp_path: Path) -> None:
@@ -461,7 +519,7 @@ def test_repr_gives_counts_and_hash() -> None:
 
 
 def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
-    readme = Path(__file__).parents[1].joinpath("prompts/README.md").read_text()
+    readme = Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
     section = readme.split("## Your own set, in one screen")[1].split("## Keys")[0]
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
     code, text = (dedent(block).strip() for block in blocks)
@@ -474,7 +532,7 @@ def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list_prompts())
 def test_the_table_of_the_readme_counts_right(name: str) -> None:
-    readme = Path(__file__).parents[1].joinpath("prompts/README.md").read_text()
+    readme = Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
     row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}` |"))
     prompts = load_prompts(name)
     held_out = f" ({len(prompts.held_out_pairs)})" if prompts.held_out_pairs else ""
@@ -482,5 +540,5 @@ def test_the_table_of_the_readme_counts_right(name: str) -> None:
 
 
 def test_the_readme_names_every_key() -> None:
-    keys = Path(__file__).parents[1].joinpath("prompts/README.md").read_text().split("## Keys")[1]
+    keys = Path(__file__).parents[2].joinpath("prompts/README.md").read_text().split("## Keys")[1]
     assert [key for key in Recipe.model_fields if f"`{key}`" not in keys] == []

@@ -1,18 +1,29 @@
 """Projections on disk and on a hub that is a folder: bit-exact, complete, and closed to anything else."""
 
+import base64
 import json
+import math
+import multiprocessing
+import os
+import random
 import shutil
-from dataclasses import fields, replace
+import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import HfApi, constants, hub_mixin
+from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import vldebias.hub
-from vldebias.errors import InvalidInputError, VldebiasError
+import vldebias
+from vldebias import edit as edits
+from vldebias.edit import Fingerprint, Provenance
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.projection import CalibratedProjection
 
 FILES = {"projection.safetensors", "config.json", "README.md"}
@@ -22,12 +33,11 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     generator = torch.Generator().manual_seed(0)
     pairs = [torch.randn(4, 2, 12, generator=generator) for _ in range(2)]
     projection = CalibratedProjection.fit(pairs, torch.randn(3, 12, generator=generator), lam)
-    return replace(
-        projection,
+    return projection.stamped(
         space="open_clip.joint",
         model_id="ViT-B-32/openai",
-        fingerprint={"structure": "ab12", "norms": [1.0, 2.5], "waves": [0.25, -3.0]},
-        image_fingerprint={"structure": "cd34", "norms": [1.5], "waves": [0.75]},
+        fingerprint=Fingerprint("ab12", (1.0, 2.5), (0.25, -3.0)),
+        image_fingerprint=Fingerprint("cd34", (1.5,), (0.75,)),
         prompts="gender+race",
         prompts_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
@@ -42,10 +52,8 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     assert torch.equal(loaded.left, saved.left)
     assert torch.equal(loaded.right, saved.right)
     assert loaded.left.dtype == torch.float64
-    metadata = [f.name for f in fields(saved) if f.name not in ("left", "right", "_cast")]
-    assert len(metadata) == 9
-    for name in metadata:
-        assert getattr(loaded, name) == getattr(saved, name), name
+    assert loaded.provenance == saved.provenance
+    assert loaded.spurious_rank == saved.spurious_rank == 3
     z = torch.randn(3, 12)
     assert torch.equal(loaded(z), saved(z))
 
@@ -58,7 +66,7 @@ def test_round_trip_without_metadata_and_of_every_method(tmp_path: Path) -> None
         assert saved.right.is_contiguous()
         saved.save_pretrained(tmp_path / str(k))
         loaded = CalibratedProjection.from_pretrained(str(tmp_path / str(k)))
-        assert (loaded.method, loaded.fingerprint, loaded.stated_words) == (saved.method, None, ())
+        assert loaded.provenance == saved.provenance
         assert torch.equal(loaded.matrix(), saved.matrix())
 
 
@@ -73,7 +81,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     fitted().save_pretrained(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == FILES
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert (config["dim"], config["rank"], config["format"]) == (12, 11, 1)
+    assert (config["dim"], config["rank"], config["format"]) == (12, 11, 2)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\n")
     assert "library_name: vldebias" in card
@@ -81,7 +89,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 
 def test_nothing_in_the_package_unpickles() -> None:
-    root = Path(vldebias.hub.__file__).parent
+    root = Path(vldebias.__file__).parent
     banned = ("import pickle", "torch.load(", "allow_pickle=True", "import dill", "import joblib", "pickle_load")
     found = [
         f"{path.relative_to(root)}: {word}"
@@ -120,8 +128,8 @@ def folder_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FolderHu
         assert set(allow_patterns) == FILES - {"README.md"}
         return str(FolderHub.root / repo_id)
 
-    monkeypatch.setattr(hub_mixin, "HfApi", FolderHub)
-    monkeypatch.setattr(vldebias.hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub, "HfApi", FolderHub)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     return FolderHub
 
 
@@ -160,7 +168,7 @@ def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.Mo
         response = type("Response", (), {"headers": {}, "request": None, "status_code": 404, "text": ""})()
         raise RepositoryNotFoundError("404: no such repository", response=response)
 
-    monkeypatch.setattr(vldebias.hub, "snapshot_download", missing)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
     with pytest.raises(InvalidInputError, match="404: no such repository"):
         CalibratedProjection.from_pretrained("no-one/nothing")
 
@@ -185,10 +193,12 @@ def folder(tmp_path: Path) -> Path:
         ({"lam": -1.0}, "lam"),
         ({"lam": float("nan")}, "lam"),
         ({"lam": "1000"}, "lam"),
-        ({"method": "magic"}, "method"),
+        ({"method": ""}, "method"),
         ({"dim": "12"}, "dim"),
-        ({"rank": 0}, "rank"),
-        ({"format": 2}, "format"),
+        ({"rank": -1}, "rank"),
+        ({"lam": math.inf}, "lam"),
+        ({"format": 3}, "format"),
+        ({"sha256": None}, "sha256"),
         ({"extra": 1}, "extra"),
         ({"stated_words": [1]}, "stated_words"),
         ({"fingerprint": {"norms": [1.0]}}, "fingerprint"),
@@ -199,6 +209,17 @@ def test_a_config_that_is_none(folder: Path, change: dict, text: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(InvalidInputError, match=rf"config.json: not the config of a projection: (?s:.*){text}"):
+        CalibratedProjection.from_pretrained(folder)
+
+
+def test_an_edit_of_another_kind_is_refused_and_the_kind_that_fits_is_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"kind": "shares"}
+    tensors = load_file(folder / "projection.safetensors")
+    config["sha256"] = edits._digest(config, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        InvalidInputError, match=r"holds an edit of kind 'shares'; expected projection; vldebias\.load_"
+    ):
         CalibratedProjection.from_pretrained(folder)
 
 
@@ -260,21 +281,161 @@ def halve(factors: dict) -> None:
     factors["left"] = factors["left"].half()
 
 
-@pytest.mark.parametrize(
+TAMPERED = pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (drop_left, r"expected factors {'left': \(12, 11\), 'right': \(12, 11\)} as config.json says, got {'right'"),
+        (drop_left, r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as config.json says, got {'right'"),
         (add_key, r"expected factors .* got .*'bias': \(1,\)"),
-        (narrow, r"expected factors .* got .*'left': \(12, 10\)"),
-        (transpose, r"expected factors .* got .*'right': \(11, 12\)"),
+        (narrow, r"expected factors .* got .*'left': \(3, 1\)"),
+        (transpose, r"expected factors .* got .*'right': \(2, 3\)"),
         (nan, r"the factors hold NaN or infinite values; fit and save the projection again"),
         (halve, r"expected float64 factors, got \['torch.float16', 'torch.float64'\]"),
     ],
 )
-def test_tampered_factors(folder: Path, damage, text: str) -> None:
+
+
+def tamper(folder: Path, damage: Callable[[dict], None]) -> None:
     path = folder / "projection.safetensors"
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
     factors = load_file(path)
     damage(factors)
-    save_file(factors, path)
-    with pytest.raises(VldebiasError, match=text):
+    save_file(factors, path, header)
+
+
+@TAMPERED
+def test_tampered_factors(folder: Path, damage: Callable[[dict], None], text: str) -> None:
+    tamper(folder, damage)
+    with pytest.raises(InvalidInputError, match=r"projection.safetensors: damaged: its content has not the"):
         CalibratedProjection.from_pretrained(folder)
+
+
+# --- folders of the first format, which has neither kind nor digest
+
+OLD = {
+    "projection.safetensors": """
+mAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJmb3JtYXQiOiJwdCJ9LCJsZWZ0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNl
+dHMiOlswLDQ4XX0sInJpZ2h0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNldHMiOls0OCw5Nl19fQAAAAAAAAAATI6RnseM
+5T8AAAAAAAAAAEyOkZ7HjOW/AAAAAAAA8D8AAAAAAAAAAAAAAAAAAAAAzTt/Zp6g5j8AAAAAAAAAAMw7f2aeoOa/AAAAAAAA8D8AAAAAAAAAAA==
+""",
+    "config.json": """{"dim": 3, "fingerprint": {"norms": [1.0], "structure": "ab", "waves": [0.5]}, "format": 1,
+"image_fingerprint": null, "lam": 10.0, "method": "orth-cali", "model_id": "m", "prompts": "gender",
+"prompts_hash": "0123", "rank": 2, "space": "open_clip.joint", "stated_words": ["man"], "vldebias_version": "0.1.0"}""",
+}
+"""As the first edition wrote it, of one pair (e1, e2), the spurious e3 and lam = 10."""
+
+
+@pytest.fixture
+def old_folder(tmp_path: Path) -> Path:
+    (tmp_path / "projection.safetensors").write_bytes(base64.b64decode(OLD["projection.safetensors"]))
+    (tmp_path / "config.json").write_text(OLD["config.json"])
+    return tmp_path
+
+
+def test_an_old_folder_is_read(old_folder: Path, tmp_path: Path) -> None:
+    loaded = CalibratedProjection.from_pretrained(old_folder)
+    axes = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(loaded.matrix(), CalibratedProjection.fit(axes[None, :2], axes[2:], 10.0).matrix())
+    expected = Provenance(
+        "orth-cali",
+        10.0,
+        space="open_clip.joint",
+        model_id="m",
+        fingerprint=Fingerprint("ab", (1.0,), (0.5,)),
+        prompts="gender",
+        prompts_hash="0123",
+        stated_words=("man",),
+    )
+    assert loaded.provenance == expected
+    again = vldebias.load_edit(loaded.save_pretrained(tmp_path / "new"))
+    assert again.provenance == expected
+    assert torch.equal(again.matrix(), loaded.matrix())
+
+
+@pytest.mark.parametrize("method", ["equalise", "cali+equalise"])
+def test_an_old_folder_of_images_counts_the_image_tower(old_folder: Path, method: str) -> None:
+    config = json.loads(OLD["config.json"]) | {"method": method}
+    (old_folder / "config.json").write_text(json.dumps(config))
+    assert CalibratedProjection.from_pretrained(old_folder).provenance.uses_images
+
+
+@pytest.mark.parametrize("change", [{"rank": 0}, {"rank": None}, {"method": "auto: none"}])
+def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict) -> None:
+    (old_folder / "config.json").write_text(json.dumps(json.loads(OLD["config.json"]) | change))
+    with pytest.raises(InvalidInputError, match=r"rank: expected"):
+        CalibratedProjection.from_pretrained(old_folder)
+
+
+@TAMPERED
+def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], None], text: str) -> None:
+    tamper(old_folder, damage)
+    with pytest.raises(InvalidInputError, match=text):
+        CalibratedProjection.from_pretrained(old_folder)
+
+
+# --- kills and flipped bits
+
+
+def save_forever(folder: Path, edits: list[CalibratedProjection]) -> None:
+    while True:
+        for edit in edits:
+            edit.save_pretrained(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
+def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
+    """120 kills between two projections that save over each other: one of them is there afterwards, whole."""
+    edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
+    edits[0].save_pretrained(tmp_path)
+    chance, context, interrupted = random.Random(0), multiprocessing.get_context("fork"), 0
+    seen = set()
+    for _ in range(120):
+        writer = context.Process(target=save_forever, args=(tmp_path, edits))
+        writer.start()
+        time.sleep(chance.uniform(0.002, 0.03))
+        writer.kill()
+        writer.join()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = CalibratedProjection.from_pretrained(tmp_path)
+        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
+        assert torch.equal(loaded.left, whole.left)
+        assert torch.equal(loaded.right, whole.right)
+        assert all("a save was interrupted" in str(one.message) for one in caught)
+        interrupted += bool(caught)
+        seen.add(loaded.lam)
+    assert seen == {1.0, 1000.0}
+    assert interrupted, "no kill came between the two files: the test tries nothing"
+
+
+def one_bit(data: bytes, place: int, bit: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("name", ["projection.safetensors", "config.json"])
+def test_a_flipped_bit_never_gives_another_edit(folder: Path, name: str) -> None:
+    """Of every byte one bit: the load is refused, or warns and gives what was saved, or gives it."""
+    path, saved = folder / name, fitted()
+    data, chance = (folder / name).read_bytes(), random.Random(0)
+    refused = 0
+    for place in range(len(data)):
+        path.write_bytes(one_bit(data, place, chance.randrange(8)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)
+            try:
+                loaded = vldebias.load_edit(folder)
+            except InvalidInputError:
+                refused += 1
+                continue
+        assert loaded.provenance == saved.provenance, place
+        assert torch.equal(loaded.left, saved.left), place
+        assert torch.equal(loaded.right, saved.right), place
+    assert refused > len(data) // (2 if name == "projection.safetensors" else 20)
+
+
+def test_a_config_that_was_edited_is_overruled_with_a_warning(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"lam": 1000.0', '"lam": 10.0'))
+    with pytest.warns(VldebiasWarning, match=r"config.json: describes another projection .* or the file was edited"):
+        assert CalibratedProjection.from_pretrained(folder).lam == 1000.0

@@ -1,7 +1,7 @@
 import pytest
 
 from vldebias.errors import PromptSetError
-from vldebias.templates import article, check_slots, fill
+from vldebias.prompts.recipe import article, check_slots, fill
 
 AN = (
     "Asian Indian evil unattractive unfriendly architect engineer elderly old uninsured unidentified unimportant "

@@ -1,0 +1,119 @@
+"""The Python and the commands of the READMEs and the documentation run as they stand; suites and data are named."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from eval import readme
+from vldebias.cli import app
+from vldebias.data import list_data
+from vldebias.evaluation import list_suites
+
+ROOT = Path(__file__).parents[2]
+FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def fenced(kind: str) -> list[Any]:
+    """The blocks of one kind, of all files."""
+    return [
+        pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
+        for path in FILES
+        for i, block in enumerate(re.findall(rf"```{kind}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+    ]
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The words of each `vldebias` command of a block, without what a shell would do with its output."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.split(" > ")[0], comments=True)
+        if "vldebias" in words:
+            yield words[words.index("vldebias") + 1 :]
+
+
+def known(words: list[str]) -> click.Command:
+    """The command that the words call, every option of which it has."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while getattr(command, "commands", None) and rest:
+        if command.name == "eval" and rest[0] not in command.commands:
+            rest.insert(0, "run")
+        command = command.commands[rest.pop(0)]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word.split("=")[0] for word in rest if word.startswith("--")}
+    assert given <= options, f"vldebias {shlex.join(words)}: no {given - options}"
+    return command
+
+
+def test_tables_are_those_of_the_committed_results() -> None:
+    for path in readme.blocks():
+        assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
+
+
+def test_blocks_of_each_kind_are_there() -> None:
+    assert min(len(fenced("python")) - 20, len(fenced("bash")) - 5, len(fenced("console")) - 8) >= 0
+
+
+@pytest.mark.parametrize("name", [*list_suites(), *list_data()])
+def test_suites_and_data_sets_are_documented(name: str) -> None:
+    assert f"`{name}`" in (ROOT / "eval" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", [*fenced("console"), *fenced("bash")])
+def test_commands_exist_with_their_options(block: str) -> None:
+    for words in commands(block):
+        known(words)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded models in the place of those that the documentation loads from the hub."""
+    import open_clip
+    from diffusers import StableDiffusionPipeline
+    from transformers import AutoTokenizer, CLIPModel
+
+    from vldebias.miniature import load_clip, load_pipeline
+    from vldebias.miniature.models import load_transformers_clip
+
+    def pipeline(name: str, **options: Any) -> Any:
+        pipe = load_pipeline()
+        monkeypatch.setattr(pipe, "to", lambda device: pipe, raising=False)
+        return pipe
+
+    def clip(name: str, pretrained: str) -> Any:
+        model, preprocess, _ = load_clip()
+        return model, preprocess, preprocess
+
+    monkeypatch.setattr(StableDiffusionPipeline, "from_pretrained", pipeline)
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", clip)
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: load_clip()[2])
+    monkeypatch.setattr(CLIPModel, "from_pretrained", lambda name: load_transformers_clip()[0])
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name: load_transformers_clip()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("block", fenced("python"))
+def test_python_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docs", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("block", fenced("bash"))
+def test_commands_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or folders of yours."""
+    monkeypatch.chdir(tmp_path)
+    for words in commands(block):
+        if known(words).name == "run":
+            words = ["eval", "run", *words[1:]] if "run" not in words else words
+        ran = CliRunner().invoke(app, words)
+        assert ran.exit_code == 0, (words, ran.output, ran.exception)

@@ -1,0 +1,284 @@
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vldebias import files
+from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.files import (
+    commit,
+    digest,
+    parse_json,
+    parse_yaml,
+    prompt_file,
+    prompt_names,
+    prompts_dir,
+    read_json,
+    read_yaml,
+    shielded,
+    unshielded,
+    versions,
+    write_atomically,
+)
+
+
+def layout(folder: Path, *sets: str) -> Path:
+    for name in sets:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return folder / "vldebias"
+
+
+def test_this_installation_has_its_prompts() -> None:
+    assert prompt_names()
+    assert all((prompts_dir() / f"{name}.yaml").is_file() for name in prompt_names())
+    assert prompt_file("gender") == prompts_dir() / "gender.yaml"
+
+
+def test_a_wheel_carries_them_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = layout(tmp_path, "vldebias/_resources/prompts/x.yaml", "prompts/stranger.yaml")
+    monkeypatch.setattr(files, "_PACKAGE", package)
+    assert prompt_names() == ["x"]
+
+
+def test_a_checkout_has_them_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_PACKAGE", layout(tmp_path, "prompts/b.yaml", "prompts/a.yaml", "prompts/README.md"))
+    assert prompt_names() == ["a", "b"]
+
+
+def test_a_folder_without_sets_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_PACKAGE", layout(tmp_path, "prompts/README.md"))
+    with pytest.raises(PromptSetError, match=r"got no prompt sets .*_resources/prompts or .*prompts; .*reinstall"):
+        prompts_dir()
+
+
+def test_a_name_is_not_a_way_out_of_the_folder() -> None:
+    with pytest.raises(PromptSetError, match=r"got the prompt set '\.\./secret'; expected one of"):
+        prompt_file("../secret")
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["ä\n", "ä\n".encode(), lambda path: path.write_text("ä\n", encoding="utf-8")])
+def test_text_bytes_and_functions_are_written_whole(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "new" / "a.txt"
+    assert write_atomically(path, content) == path
+    assert path.read_bytes() == "ä\n".encode()
+    assert os.listdir(path.parent) == ["a.txt"]
+    assert digest(path) == hashlib.sha256("ä\n".encode()).hexdigest()
+
+
+def fails(path: Path) -> None:
+    path.write_text("half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("place", ["content", "fsync", "replace"])
+def test_an_error_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    path = write_atomically(tmp_path / "a.txt", "old")
+    if place != "content":
+        monkeypatch.setattr(os, place, lambda *_: fails(tmp_path / "b.txt"))
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, fails if place == "content" else "new")
+    assert path.read_text() == "old"
+    assert set(os.listdir(tmp_path)) <= {"a.txt", "b.txt"}
+
+
+def test_the_file_is_synced_before_it_moves_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync") or fsync(handle))
+    monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
+    write_atomically(tmp_path / "a", "x")
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+def remade(path: Path) -> None:
+    path.unlink()
+    path.write_text("as a library does it that writes and moves itself")
+    path.chmod(0o600)
+
+
+def test_the_umask_decides_about_a_new_file_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = write_atomically(tmp_path / "a", remade)
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o604)
+        write_atomically(path, "again")
+        assert path.stat().st_mode & 0o777 == 0o604
+    finally:
+        os.umask(before)
+
+
+# ---- YAML and JSON -----------------------------------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**62), 2**62)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8", exclude_categories=["C"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc<= -", min_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_what_yaml_writes_is_read_as_it_was(content: Any) -> None:
+    assert parse_yaml(yaml.safe_dump(content, allow_unicode=True), "x") == content
+
+
+def bomb(lines: int) -> str:
+    return "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(40), r"x\.yaml: file: got the alias \*a0 in line 2; expected no aliases; write the value out\."),
+        ("a: &a [*a]", r"got the alias \*a in line 1"),
+        ("<<: &a {b: 1}\nc: *a", r"got the alias \*a in line 2"),
+        ("a: !!python/object:os.system x", r"got the tag .*os\.system in line 1; expected no tags"),
+        ("a: !!timestamp 2020-99-99", r"got the tag .*timestamp in line 1"),
+        ("a: " + "[" * 900_000, r"got more than 32 levels in line 1; expected lists and mappings less deep"),
+        ("a: " + "{b: " * 50, r"got more than 32 levels in line 1"),
+        ("a: 1\nb: 2\na: 3", r"x\.yaml: a: got the key a second time in line 3; expected each key once; merge the two"),
+        ("a: {b: {c: {d: 1, d: 2}}}", r"x\.yaml: d: got the key a second time"),
+        ("? [a, b]\n: 1", r"got a list or a mapping as a key in line 1; expected a name"),
+        ("a: " + "9" * 5000, r"got a number of 5000 digits in line 1; expected at most 19; put quotes"),
+        ("a: 0x" + "f" * 5000, r"got a number of 5002 digits"),
+        ("a: [", r"x\.yaml: file: got .*expected YAML in UTF-8; correct the file at that place"),
+        ("a: \x00", r"special characters are not allowed"),
+        ("a: 1\n---\nb: 2", r"expected a single document"),
+        ("- a", r"x\.yaml: file: got \['a'\] \(list\); expected a mapping of keys to values"),
+        ("", r"got None \(NoneType\); expected a mapping"),
+        ("a: " + "x" * 1_000_000, r"got more than 1,000,000 bytes; expected a short file"),
+        (b"a: \xff", r"x\.yaml: file: got .*0xff.*; expected UTF-8; save it in that encoding"),
+    ],
+)
+def test_yaml_of_strangers_is_refused_in_words(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InvalidInputError, match=message):
+        read_yaml(path)
+    with pytest.raises(PromptSetError, match=message):
+        read_yaml(path, error=PromptSetError)
+
+
+def test_dates_and_times_of_day_stay_text() -> None:
+    text = "{a: 2020-01-01, b: 2020-13-45, c: 12:30, d: 2001-12-14t21:59:43.10-05:00, e: 0x10, f: 1_000}"
+    found = parse_yaml(text, "x")
+    assert found.pop("d").startswith("2001")
+    assert found == {"a": "2020-01-01", "b": "2020-13-45", "c": "12:30", "e": 16, "f": 1000}
+
+
+@pytest.mark.parametrize("read", [read_yaml, read_json])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"none: file: got no such file; expected a file that can be read"):
+        read(tmp_path / "none")
+    with pytest.raises(InvalidInputError, match=r"got IsADirectoryError \(Is a directory\); expected a file"):
+        read(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"got ValueError \(.*null.*\); expected a file"):
+        read("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "log, line 3: got .*recursion.*expected JSON in UTF-8"),
+        ("9" * 5000, "got .*digits.*"),
+        ('{"a": 1e999}', "got the number 1e999; expected JSON"),
+        ('{"a": NaN}', "got the number NaN; expected JSON"),
+        ('{"a": 1, "a": 2}', "got the key 'a' twice"),
+        ("{", "got .*line 1 column 2.*; expected JSON in UTF-8; correct the file at that place"),
+        (b"\xff", "got .*0xff"),
+    ],
+)
+def test_json_of_strangers_is_refused_in_words(text: str | bytes, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        parse_json(text, "log, line 3")
+
+
+def test_json_is_read_as_it_is(tmp_path: Path) -> None:
+    path = write_atomically(tmp_path / "a.json", '{"a": [1, 2.5, null, "ä"]}')
+    assert read_json(path) == {"a": [1, 2.5, None, "ä"]}
+
+
+# ---- what ran ----------------------------------------------------------------------------------------------
+
+
+def test_versions_name_what_figures_depend_on() -> None:
+    assert {"python", "torch", "numpy"} <= set(versions())
+
+
+def test_the_commit_says_where_the_tree_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
+    assert commit() is None
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "a")
+    git("tag", "v1")
+    clean = git("rev-parse", "--short=12", "HEAD").strip()
+    assert commit() == clean
+    (tmp_path / "untracked").write_text("1")
+    assert commit() == clean
+    (tmp_path / "a").write_text("2")
+    assert commit() == f"{clean}-dirty"
+
+
+WRITER = """
+import itertools, sys
+from vldebias.files import write_atomically
+print("ready", flush=True)
+for i in itertools.count():
+    write_atomically(sys.argv[1], f"{i % 10}" * 200_000)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = write_atomically(tmp_path / "a.txt", "0" * 200_000)
+    for kill in range(25):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(0.013 * (kill % 7))
+            writer.kill()
+        text = path.read_text()
+        assert text == text[0] * 200_000
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "'=1", "''@x"])
+def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text: str) -> None:
+    assert shielded(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "'", "'tis so", "a=b", " a", "cali+equalise", "1-2"])
+def test_other_texts_are_cells_as_they_are(text: str) -> None:
+    assert shielded(text) == text
+
+
+@given(st.text(alphabet="'=+-@\t\r\n\uff1daé ", max_size=8))
+def test_a_cell_gives_its_text_back(text: str) -> None:
+    assert unshielded(shielded(text)) == text

@@ -1,7 +1,7 @@
-"""Write the tables of both READMEs from the committed results: figures are generated, never typed.
+"""Write the tables of the READMEs and of docs/results.md from the committed results; no figure is typed.
 
-python eval/readme.py            # rewrite README.md and eval/README.md
-python eval/readme.py --check    # fail if one is out of date
+python -m eval.readme          # rewrite README.md, eval/README.md and docs/results.md
+python -m eval.readme --check  # fail if one is out of date
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.experiments import generation_table, rivals_table
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.result import Result
 
@@ -41,6 +42,8 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
     ],
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }
+RIVALS = ("rivals_real", "rivals_miniature")
+GENERATION = [name for name in ("generation",) if (RESULTS / f"{name}.json").is_file()]
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,20 @@ EVAL_GRIDS = {
 }
 
 
+def pay(start: str, metric: str = ACCURACY[0]) -> Grid:
+    """One start of does_it_pay.py."""
+    note = f"{metric.replace('_', '-')}, " + T_SEEDS.format(base="InfoNCE")
+    return Grid("does_it_pay", ("noise", "share"), "arm", (metric,), note, {"start": start})
+
+
+PAY_GRIDS = {
+    "pay_heads": pay("heads"),
+    "pay_all": pay("all"),
+    "pay_scratch": pay("scratch"),
+    "pay_linear": pay("heads", "linear evaluation"),
+}
+
+
 def grid_block(grid: Grid) -> str:
     """The table of one committed experiment."""
     told = json.loads((RESULTS / f"{grid.result}.json").read_text(encoding="utf-8"))
@@ -155,20 +172,103 @@ def _cell(row: Mapping[str, Any]) -> str:
     return f"{row['value']:.3f} ± {row['value'] - row['low']:.3f}{'*' if beyond else ''}"
 
 
+REAL = {  # method of the result -> what the README calls it
+    "none": "none",
+    "calibrated orthogonal projection": "`orth-cali`, the paper's",
+    "the best label-free closed form": "the default (`cali`, texts alone)",
+    "calibration and equalised image means": "`cali+equalise` (unlabelled images)",
+}
+
+
+def real_block() -> str:
+    """Four rows of the table on real photographs: bias, its change, and what it costs a query."""
+    result = Result.read(RESULTS / "rivals_real.json")
+    metrics = ("max_skew@50", "query_cosine", "order_kept")
+    rows = {(row.method, row.metric): row for row in result.rows if row.task == "celeba professions" and not row.subset}
+    lines = ["| method | MaxSkew@50 [95 %] | change [95 %] | query cosine | order kept |", f"|{' --- |' * 5}"]
+    for method, called in REAL.items():
+        skew, cosine, order = (rows[method, metric] for metric in metrics)
+        change = "" if skew.change is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*skew.change)
+        value = f"{skew.value:.3f} [{skew.interval[0]:.3f}, {skew.interval[1]:.3f}]"
+        lines.append(f"| {called} | {value} | {change} | {cosine.value:.3f} | {order.value:.3f} |")
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
 def block(name: str) -> str:
     """The table of one committed result, with where it comes from."""
-    result = Result.model_validate_json((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    result = Result.read(RESULTS / f"{name}.json")
     commit = f", commit {result.commit}" if result.commit else ""
     note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
     return f"\n{markdown_table(result, BLOCKS[name])}\n\n{note}\n\n"
+
+
+Cells = list[list[str]]
+
+
+def record(name: str, cells: Callable[[Any], Cells]) -> str:
+    """A table of one committed record that is no `Result`; the first row of its cells is the head."""
+    head, *rows = cells(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
+    lines = [head, ["---"] * len(head), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"\n{table}\n\nFrom `eval/results/{name}.json`.\n\n"
+
+
+def _attacked(told: Any) -> Cells:
+    keys = ("tries", "refused", "same", "failures")
+    rows = [*told["rows"], {"attack": "all", **{key: sum(row.get(key, 0) for row in told["rows"]) for key in keys}}]
+    return [["what", *keys], *([row["attack"], *(f"{row.get(key, 0):,}" for key in keys)] for row in rows)]
+
+
+def _mutated(told: Any) -> Cells:
+    parts: dict[str, list[Any]] = {}
+    for row in told["rows"]:
+        parts.setdefault(row["file"].removeprefix("vldebias/").partition("/")[0].removesuffix(".py"), []).append(row)
+    parts["those with a name"] = [row for row in told["rows"] if "named" in row]
+    parts["all"] = told["rows"]
+    table = [["part", "mutants", "noticed", "change nothing", "survived"]]
+    for part, rows in parts.items():
+        left = [row for row in rows if row["verdict"] == "survived"]
+        nothing = sum("why" in row for row in left)
+        table.append([part, *map(str, (len(rows), len(rows) - len(left), nothing, len(left) - nothing))])
+    return table
+
+
+def _repeated(told: Any) -> Cells:
+    table = [["work", "what", "threads", "processes", "batch", "values that differ", "largest difference"]]
+    for row in told["rows"]:
+        changed = [f"**{row[key]}**" if row[key] != told["base"][key] else str(row[key]) for key in told["base"]]
+        differ = "none" if row["identical"] else f"{row['differ']:,} of {row['values']:,}"
+        apart = (
+            "0" if row["identical"] else f"{row['largest_difference']:.1e} (values up to {row['largest_value']:.3g})"
+        )
+        table.append([row["work"], row["what"], *changed, differ, apart])
+    return table
+
+
+def _soaked(told: Any) -> Cells:
+    head = ["server", "clients", "minutes", "requests", "errors", "MiB at a third", "MiB at the end", "MiB a minute"]
+    table = [head]
+    for name, row in told["servers"].items():
+        memory = [f"{row[key]:,.0f}" for key in ("mib_at_a_third", "mib_at_the_end")]
+        counts = [str(row["clients"]), f"{row['minutes']:.0f}", f"{row['requests']:,}", str(len(row["errors"]))]
+        table.append([f"`vldebias {name}`", *counts, *memory, f"{row['mib_per_minute']:.2f}"])
+    return table
+
+
+RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
 
 
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
     results = {name: partial(block, name) for name in BLOCKS}
     return {
-        ROOT / "README.md": results | {name: partial(grid_block, grid) for name, grid in GRIDS.items()},
-        ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()},
+        ROOT / "README.md": {"real": real_block},
+        ROOT / "docs" / "results.md": results | {name: partial(grid_block, grid) for name, grid in GRIDS.items()},
+        ROOT / "docs" / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
+        ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},
+        ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION},
+        ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}
+        | {name: partial(record, name, cells) for name, cells in RECORDS.items()},
     }
 
 

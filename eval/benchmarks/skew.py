@@ -1,0 +1,184 @@
+"""Intervals of retrieval skew: do they cover, and what does resampling along the ranking save?
+
+python -m eval.benchmarks.skew                                      # print the tables
+python -m eval.benchmarks.skew --json eval/results/bench_skew.json
+
+Coverage. Galleries of n images are drawn from a made-up population: q queries score an image by its group (a lean of
+the query to the group), a part that the queries share, and noise. The truth is the expected mean MaxSkew@k of a gallery
+of n images, from many galleries. Counted is how often a 95 % interval over images holds it: as percentiles of the
+resampled values, and re-centred as `vldebias.evaluation.retrieval` does. "limit" is MaxSkew@k of a gallery a
+hundred times as large at the same k / n: what the interval is not about.
+
+Time. One query's MaxSkew@k, MinSkew@k and NDKL@k on resampled galleries, along the ranking against a sort and three
+calls for each resample, in CPU time on one thread; the ratio of two times from one run is what carries over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vldebias.data import Labels
+from vldebias.evaluation.gallery import Gallery, Rules
+from vldebias.files import commit, versions
+from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.metrics.bootstrap import recentred_interval as recentred
+from vldebias.metrics.bootstrap import resampled_weights
+from vldebias.metrics.rankings import rankings
+
+
+@dataclass(frozen=True)
+class Population:
+    """Where galleries come from. lean: standard deviation of a query's lean to a group, in units of the noise."""
+
+    name: str
+    groups: int
+    lean: float
+    queries: int = 10
+    images: int = 2000
+    k: int = 200
+
+    def gallery(self, rng: np.random.Generator, times: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Groups (n,) and scores (q, n) of a gallery, `times` as large as usual."""
+        leans = np.random.default_rng(5).normal(size=(self.queries, self.groups)) * self.lean
+        n = times * self.images
+        group = rng.integers(self.groups, size=n)
+        return group, leans[:, group] + 0.7 * rng.normal(size=n) + rng.normal(size=(self.queries, n))
+
+    def open(self, rng: np.random.Generator, resamples: int, times: int = 1) -> tuple[Gallery, np.ndarray]:
+        """A gallery and the rankings (q, n) of the queries on it."""
+        group, scores = self.gallery(rng, times)
+        labels = Labels(group, tuple(map(str, range(self.groups))))
+        rules = Rules((times * self.k,), resamples=resamples, seed=int(rng.integers(1 << 31)))
+        return Gallery(labels, rules), rankings(scores)
+
+    def skews(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
+        """MaxSkew of every query on a new gallery."""
+        gallery, ranked = self.open(rng, 1, times)
+        return gallery.values(ranked)[f"max_skew@{times * self.k}"]
+
+
+POPULATIONS = (
+    Population("two groups, skewed", 2, 0.5),
+    Population("two groups, nearly fair", 2, 0.1),
+    Population("two groups, fair", 2, 0.0),
+    Population("seven groups, skewed", 7, 0.4),
+    Population("seven groups, fair", 7, 0.0),
+    Population("two groups, skewed, k = 20", 2, 0.5, queries=20, k=20),
+)
+TIMED = ((2000, 200, 2), (10_954, 1000, 7), (10_954, 1000, 126))  # images, k, groups
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Share of 95 % intervals over images that hold the truth; excess: resampled mean minus value."""
+
+    population: str
+    galleries: int
+    truth: float
+    limit: float
+    excess: float
+    percentile: float
+    recentred: float
+    one_query: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """CPU seconds per thousand resamples, both giving the same numbers up to `difference`."""
+
+    images: int
+    k: int
+    groups: int
+    along: float
+    sorting: float
+    ratio: float
+    difference: float
+
+
+def coverage(population: Population, galleries: int, resamples: int = 400, truths: int = 1500) -> Coverage:
+    rng = np.random.default_rng(0)
+    expected = np.mean([population.skews(rng) for _ in range(truths)], axis=0)
+    limit = float(population.skews(rng, 100).mean())
+    metric, held, excess, widths = f"max_skew@{population.k}", [], [], []
+    for _ in range(galleries):
+        gallery, ranked = population.open(rng, resamples)
+        value = gallery.values(ranked)[metric]
+        drawn = gallery.resampled({"none": ranked})["none"][metric]
+        mean = drawn.mean(axis=0)
+        own = recentred(float(value.mean()), mean)
+        intervals = ((tuple(np.quantile(mean, [0.025, 0.975])), expected.mean()), (own, expected.mean()))
+        first = (recentred(float(value[0]), drawn[0]), expected[0])
+        held.append([low <= truth <= high for (low, high), truth in (*intervals, first)])
+        excess.append(mean.mean() - value.mean())
+        widths.append(own[1] - own[0])
+    plain, moved, one = np.mean(held, axis=0).tolist()
+    found = (float(expected.mean()), limit, float(np.mean(excess)), plain, moved, one, float(np.mean(widths)))
+    return Coverage(population.name, galleries, *found)
+
+
+def timing(images: int, k: int, groups: int, resamples: int = 100) -> Timing:
+    rng = np.random.default_rng(0)
+    scores, group = rng.normal(size=(1, images)), rng.integers(groups, size=images)
+    gallery = Gallery(Labels(group, tuple(map(str, range(groups)))), Rules((k,), resamples=resamples))
+    ranked = rankings(scores)
+    floor = 1 / (2 * k)
+    start = time.process_time()
+    fast = gallery.resampled({"none": ranked})["none"]
+    middle = time.process_time()
+    slow = []
+    for weights in np.concatenate(list(resampled_weights(images, resamples, 0))):
+        rows = np.repeat(np.arange(images), weights)
+        one = (scores[0, rows], group[rows], k)
+        found = (max_skew(*one, n_groups=groups), min_skew(*one, floor=floor, n_groups=groups))
+        slow.append((*found, ndkl(*one, n_groups=groups)))
+    end = time.process_time()
+    both = np.stack([fast[f"{metric}@{k}"][0] for metric in ("max_skew", "min_skew", "ndkl")], 1)
+    along, sorting = (1000 * t / resamples for t in (middle - start, end - middle))
+    return Timing(images, k, groups, along, sorting, sorting / along, float(np.abs(both - slow).max()))
+
+
+def show(title: str, found: list[Any]) -> None:
+    names = [one.name for one in fields(found[0])]
+    table = Table(*(name.replace("_", " ") for name in names), title=title)
+    for row in found:
+        values = [getattr(row, name) for name in names]
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values))
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--galleries", type=int, default=1000, help="simulated galleries (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the result here")
+    arguments = parser.parse_args()
+    covered = [coverage(population, arguments.galleries) for population in POPULATIONS]
+    show("95 % intervals over images, mean MaxSkew@k over queries", covered)
+    timed = [timing(*sizes) for sizes in TIMED]
+    show("CPU seconds per 1000 resamples of one query", timed)
+    if arguments.json:
+        found = {
+            "populations": [asdict(one) for one in POPULATIONS],
+            "coverage": [asdict(one) for one in covered],
+            "timings": [asdict(one) for one in timed],
+            "machine": platform.machine(),
+            "versions": versions(),
+            "commit": commit(),
+        }
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

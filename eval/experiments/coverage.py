@@ -1,0 +1,266 @@
+"""How often do the 95 % intervals of group accuracies cover the truth? Simulated, on data whose truth is known.
+
+    python -m eval.experiments.coverage             # all settings, writes eval/results/coverage.json (a minute or two)
+    python -m eval.experiments.coverage --sets 300  # fewer data sets, to have a look
+
+A data set is n images whose groups are drawn too; each image is right without a method and with it with the
+probabilities of its group. The truth of the worst group is the lowest accuracy over the groups, that of the gap the
+average minus it. Intervals that a setting expects to cover must do so for 92-98 % of the data sets. The others show
+where, and by how much, a percentile bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vldebias.evaluation.accuracies import GroupCounts, Reweighted, average, gap, worst
+from vldebias.files import commit, versions
+from vldebias.metrics.bootstrap import wilson_interval
+
+RESULT = Path(__file__).parents[1] / "results" / "coverage.json"
+STATISTICS = {"worst_group": worst, "average": average, "gap": gap}
+LEVEL, BOUNDS = 0.95, (0.92, 0.98)
+ALL = (
+    "worst_group",
+    "average",
+    "gap",
+    "change of worst_group",
+    "change of average",
+    "change of gap",
+    "average_reweighted",
+)
+AVERAGE = ("average", "change of average", "average_reweighted")
+REWEIGHTED = "average_reweighted"
+HARDEST = "accuracy of the hardest group"
+ROUNDING = 1e-9  # 0.7 - 0.6 is not quite 0.1, and must not decide at a bound
+
+
+@dataclass(frozen=True)
+class Setting:
+    """n images in groups.
+
+    share, before, after: of each group, its share of the images and its accuracies without and with the method.
+    expected: the intervals that theory says cover.
+    weights: of the groups in `average_reweighted`; the shares where there are none.
+    together: how much the same images are right without and with it; 0 is independent, 1 as much as can be.
+    """
+
+    name: str
+    n: int
+    share: tuple[float, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    expected: tuple[str, ...] = ALL
+    together: float = 0.6
+    weights: tuple[float, ...] = ()
+
+    def truth(self) -> dict[str, float]:
+        """True value of everything that has an interval."""
+        weights = np.array(self.share) / np.sum(self.share)
+        means = [float(weights @ np.array(accuracies)) for accuracies in (self.before, self.after)]
+        lowest = [min(self.before), min(self.after)]
+        both = {
+            "worst_group": lowest,
+            "average": means,
+            "gap": [mean - low for mean, low in zip(means, lowest, strict=True)],
+        }
+        found = {name: after for name, (_, after) in both.items()}
+        found[REWEIGHTED] = float(np.average(self.after, weights=self.weights or self.share))
+        return found | {f"change of {name}": after - before for name, (before, after) in both.items()}
+
+    def cells(self) -> np.ndarray:
+        """Probability (g, 2, 2) of every (group, right without, right with)."""
+        a, b = np.array(self.before), np.array(self.after)
+        both = self.together * np.minimum(a, b) + (1 - self.together) * a * b
+        table = np.stack([np.stack([1 - a - b + both, b - both], -1), np.stack([a - both, both], -1)], 1)
+        return table * (np.array(self.share) / np.sum(self.share))[:, None, None]
+
+    def draw(self, sets: int, seed: int) -> Iterator[np.ndarray]:
+        """`sets` data sets as counts (g, 2, 2); one with an empty group is drawn again."""
+        rng, cells = np.random.default_rng(seed), self.cells()
+        while sets > 0:
+            counts = rng.multinomial(self.n, cells.reshape(-1)).reshape(cells.shape)
+            if counts.sum((1, 2)).all():
+                sets -= 1
+                yield counts
+
+
+SETTINGS = (
+    Setting(
+        "one worst group, sizes of Waterbirds",
+        n=5794,
+        share=(2255, 2255, 642, 642),
+        before=(0.9, 0.75, 0.39, 0.85),
+        after=(0.85, 0.8, 0.7, 0.8),
+    ),
+    Setting(
+        "one small worst group, sizes of CelebA",
+        n=19962,
+        share=(9767, 7535, 2480, 180),
+        before=(0.85, 0.83, 0.9, 0.73),
+        after=(0.86, 0.88, 0.9, 0.77),
+    ),
+    Setting(
+        "one worst group of 60 images",
+        n=400,
+        share=(110, 110, 120, 60),
+        before=(0.9, 0.85, 0.9, 0.4),
+        after=(0.9, 0.85, 0.85, 0.6),
+    ),
+    Setting(
+        "another worst group with the method",
+        n=4000,
+        share=(1, 1, 1, 1),
+        before=(0.8, 0.85, 0.3, 0.8),
+        after=(0.6, 0.8, 0.75, 0.8),
+    ),
+    Setting(
+        "one group",
+        n=500,
+        share=(1,),
+        before=(0.6,),
+        after=(0.7,),
+        expected=("worst_group", "change of worst_group", *AVERAGE),
+    ),
+    Setting("two groups tied", 1000, (1, 1), (0.6,) * 2, (0.7,) * 2, AVERAGE),
+    Setting("four groups tied", 800, (1,) * 4, (0.6,) * 4, (0.7,) * 4, AVERAGE),
+    Setting("fourteen groups tied", 1400, (1,) * 14, (0.6,) * 14, (0.7,) * 14, AVERAGE),
+    Setting("two groups 0.03 apart", 1000, (1, 1), (0.6, 0.63), (0.7, 0.73), AVERAGE),
+    Setting(
+        "a worst group of 10 images",
+        n=400,
+        share=(130, 130, 130, 10),
+        before=(0.9, 0.85, 0.9, 0.4),
+        after=(0.9, 0.85, 0.9, 0.6),
+        expected=AVERAGE,
+    ),
+    Setting(
+        "worst accuracy 0.04, of 50 images",
+        n=500,
+        share=(150, 150, 150, 50),
+        before=(0.9, 0.85, 0.9, 0.02),
+        after=(0.9, 0.85, 0.9, 0.04),
+        expected=AVERAGE,
+    ),
+    Setting(
+        "worst accuracy 0.005, of 100 images",
+        n=500,
+        share=(150, 150, 100, 100),
+        before=(0.9, 0.85, 0.9, 0.005),
+        after=(0.9, 0.85, 0.9, 0.005),
+        expected=AVERAGE,
+    ),
+    Setting(
+        "weights on groups near 1",
+        n=4000,
+        share=(1, 1, 1, 1),
+        before=(0.9, 0.3, 0.3, 0.9),
+        after=(0.9985, 0.3, 0.3, 0.9985),
+        expected=("average", "change of average"),
+        weights=(48, 2, 2, 48),
+    ),
+    Setting("all groups near 1", 800, (1,) * 4, (0.99,) * 4, (0.995,) * 4, ()),
+)
+
+
+def intervals(
+    cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
+) -> dict[str, tuple[float, float, float]]:
+    """(value, low, high) of everything for one data set; the last ones compare with and without Wilson's."""
+    counts = GroupCounts(cells, resamples, seed)
+    alone = GroupCounts(cells[hardest : hardest + 1], resamples, seed)
+    found = {name: (counts.value(s), *counts.interval(s)) for name, s in STATISTICS.items()}
+    found |= {f"change of {name}": counts.change(s) for name, s in STATISTICS.items()}
+    reweighted = Reweighted(weights)
+    found[REWEIGHTED] = (counts.value(reweighted), *counts.interval(reweighted))
+    found[f"{REWEIGHTED}, percentile alone"] = (counts.value(reweighted), *counts.percentile(reweighted))
+    found["worst_group, percentile alone"] = (counts.value(worst), *counts.percentile(worst))
+    hits, size = int(alone.hits[0]), int(alone.size[0])
+    found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size, LEVEL))
+    found[f"{HARDEST}, percentile"] = (hits / size, *alone.percentile(average))
+    return found
+
+
+def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Coverage, bias and mean width of every interval over `sets` data sets."""
+    truth, weights = setting.truth(), np.array(setting.weights or setting.share, dtype=float)
+    hardest = int(np.argmin(setting.after))
+    rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for i, cells in enumerate(setting.draw(sets, seed)):
+        for name, found in intervals(cells, weights, hardest, resamples, i).items():
+            rows[name].append(found)
+    truth |= {
+        name: truth[REWEIGHTED] if name.startswith(REWEIGHTED) else min(setting.after)
+        for name in rows.keys() - truth.keys()
+    }
+    return {name: summary(np.array(found), truth[name]) | _verdict(setting, name) for name, found in rows.items()}
+
+
+def _verdict(setting: Setting, name: str) -> dict[str, Any]:
+    return {"expected": name in setting.expected or name.endswith("Wilson")}
+
+
+def summary(rows: np.ndarray, true: float) -> dict[str, Any]:
+    """What the (value, low, high) of many data sets say about an interval."""
+    value, low, high = rows.T
+    below, above = high < true - ROUNDING, low > true + ROUNDING
+    covered = 1 - float(below.mean() + above.mean())
+    return {
+        "truth": round(true, 6),
+        "coverage": round(covered, 4),
+        "standard_error": round(float(np.sqrt(covered * (1 - covered) / len(rows))), 4),
+        "interval_below": round(float(below.mean()), 4),
+        "interval_above": round(float(above.mean()), 4),
+        "bias": round(float(value.mean() - true), 5),
+        "width": round(float((high - low).mean()), 5),
+    }
+
+
+def run(sets: int, resamples: int, seed: int) -> dict[str, Any]:
+    started = time.monotonic()
+    found = []
+    for i, setting in enumerate(SETTINGS):
+        found.append(asdict(setting) | {"intervals": simulate(setting, sets, resamples, seed + i)})
+        show(found[-1])
+    return {
+        "level": LEVEL,
+        "data_sets": sets,
+        "resamples": resamples,
+        "seed": seed,
+        "settings": found,
+        "versions": versions(),
+        "commit": commit(),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def show(setting: dict[str, Any]) -> None:
+    print(f"\n{setting['name']}")
+    for name, found in setting["intervals"].items():
+        fits = BOUNDS[0] <= found["coverage"] <= BOUNDS[1]
+        mark = "" if not found["expected"] else "  ok" if fits else "  OUTSIDE 92-98 %"
+        print(f"  {name:45} {found['coverage']:.3f}  bias {found['bias']:+.4f}  width {found['width']:.3f}{mark}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=1000, help="data sets per setting")
+    parser.add_argument("--resamples", type=int, default=600, help="bootstrap resamples per data set")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    given = parser.parse_args()
+    done = run(given.sets, given.resamples, given.seed)
+    given.out.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""The tables of docs/methods.md and the plot of gain against cost, from what `rivals.py` measured.
+
+python -m eval.readme                                                    # the tables, with all others
+python -m eval.experiments.rivals_table --plot eval/results/rivals.png   # the plot
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vldebias.evaluation.result import Measurement, Result
+
+RESULTS = Path(__file__).parents[1] / "results"
+SEARCH = ("NDKL", "ndkl"), ("query cosine", "query_cosine"), ("image cosine", "image_cosine"), ("R@5", "recall@5")
+GROUPS = (("average", "average"),)
+OURS, THEIRS, LABELLED = "#2a78b5", "#d9822b", "#7a7a7a"
+# What others report, as they report it. Waterbirds' worst group, ViT-L/14 at 336 pixels; FairFace MaxSkew@500 of gender
+# with the data set's prior, RN50 / B-16 / L-14 at 336 pixels, by the SEM paper's reproduction; where it says so, by the
+# method's authors. Flickr30K, L/14: MaxSkew@1000 of gender and R@5, by Lian et al.
+REPORTED = {
+    "none": "39.6; .351 / .346 / .326; Flickr30K .203, 91.0",
+    "orth": "47.7; .288 / .521 / .164; Flickr30K .141, 84.4",
+    "orth-cali": "48.2; .357 / .596 / .206",
+    "roboshot": "48.5; .445 / .508 / .519",
+    "prism-mini": "69.5 (its authors)",
+    "prism": "65.7 (84.2 its authors); .245 / .284 / .230",
+    "bend-vlm": "42.1; .081 / .105 / .080",
+    "sfid": "Flickr30K .136, 86.8",
+    "clip-clip": "Flickr30K .117, 87.7",
+}
+
+
+class Rows:
+    """The rows of one task by metric and method; a metric may be named without its k."""
+
+    def __init__(self, result: Result, task: str) -> None:
+        (self.about,) = (p for p in result.provenance if p.task == task)
+        self.rows: dict[tuple[str, str], Measurement] = {}
+        for row in result.rows:
+            if row.task == task:
+                name, comma, rest = row.metric.partition(", ")
+                for metric in (row.metric, name.partition("@")[0] + comma + rest):
+                    self.rows[metric, row.method] = row
+        self.main = "max_skew" if ("max_skew", "none") in self.rows else "worst_group"
+        sign = 1 if self.main == "max_skew" else -1
+        there = [method for metric, method in self.rows if metric == self.main]
+        self.methods = sorted(there, key=lambda method: sign * self.rows[self.main, method].value)
+
+    def get(self, metric: str, method: str) -> Measurement | None:
+        return self.rows.get((metric, method))
+
+    def fact(self, method: str, name: str) -> Any:
+        return self.about.methods.get(method, {}).get(name)
+
+    def kind(self, method: str) -> str:
+        """ "labels" of images, "ours" and "theirs" without."""
+        if self.fact(method, "labels") == "given":
+            return "labels"
+        return "ours" if self.fact(method, "source") in (None, "this package") or self._paper(method) else "theirs"
+
+    def _paper(self, method: str) -> bool:
+        return "Chuang" in str(self.fact(method, "source"))
+
+
+def needs(rows: Rows, method: str) -> str:
+    """What a method was given: texts, images, true or zero-shot labels, training."""
+    words = [word for word in rows.fact(method, "needs") or () if word != "labels"]
+    labels = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
+    words += [word for word in labels.get(rows.fact(method, "labels"), []) if word not in words]
+    return ", ".join(words) or "-"
+
+
+def table(result: Result, task: str) -> str:
+    """One task as Markdown, the best first; what a method needs, gains and costs, and what others reported of it."""
+    rows = Rows(result, task)
+    extra = [(title, metric) for title, metric in (SEARCH if rows.main == "max_skew" else GROUPS)]
+    extra = [(title, metric) for title, metric in extra if any((metric, m) in rows.rows for m in rows.methods)]
+    gain = "MaxSkew" if rows.main == "max_skew" else "worst group"
+    head = ["method", "needs", f"{gain} [95 %]", "change from none [95 %]", "lowest to highest split"]
+    head += [*(title for title, _ in extra), "order kept", "fit, s", "reported by others"]
+    lines = [head, ["---"] * len(head)]
+    for method in rows.methods:
+        main, spread = rows.rows[rows.main, method], rows.rows[f"{rows.main}, splits", method]
+        name = f"{method} (`{rows.fact(method, 'name')}`)" if method != "none" else method
+        cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
+        cells += [interval(main.value, *main.interval), "" if main.change is None else signed(*main.change)]
+        cells.append("{:.3f} to {:.3f}".format(*spread.interval))
+        cells += [number(rows.get(metric, method)) for _, metric in (*extra, ("", "order_kept"))]
+        cells.append("" if (one := rows.get("seconds", method)) is None else f"{one.value:.2g}")
+        lines.append([*cells, REPORTED.get(rows.fact(method, "name"), "")])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def number(row: Measurement | None) -> str:
+    return "" if row is None else f"{row.value:.3f}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def signed(value: float, low: float, high: float) -> str:
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def block(name: str) -> str:
+    """All tables of one result, with what they are and where they come from."""
+    result = Result.read(RESULTS / f"{name}.json")
+    parts = []
+    for about in result.provenance:
+        n = ", ".join(f"{count:,} {what}" for what, count in about.n.items() if count)
+        parts.append(f"### {about.title}\n\n{n}.\n\n{table(result, about.task)}")
+    note = f"From `eval/results/{name}.json`, commit {result.commit}."
+    return "\n" + "\n\n".join([*parts, note]) + "\n\n"
+
+
+def draw(results: Mapping[str, Result], path: Path) -> Path:
+    """Gain against cost: one panel per task, a point per method with the interval of its gain."""
+    from vldebias.pictures import save_png, subplots
+
+    tasks = [(result, about.task) for result in results.values() for about in result.provenance]
+    plot, axes = subplots(2, -(-len(tasks) // 2), (4.6 * -(-len(tasks) // 2), 7.6))
+    colors = {"ours": OURS, "theirs": THEIRS, "labels": LABELLED}
+    for axis, (result, task) in zip(axes, tasks, strict=False):
+        rows = Rows(result, task)
+        sign, names = -1 if rows.main == "max_skew" else 1, dict[tuple[float, float], list[str]]()
+        for method in rows.methods:
+            main, kept = rows.rows[rows.main, method], rows.get("order_kept", method)
+            if main.change is None or kept is None:
+                continue
+            gain, ends = sign * main.change[0], sorted(sign * end for end in main.change[1:])
+            color, x = colors[rows.kind(method)], 1 - kept.value
+            axis.vlines(x, *ends, color=color, linewidth=0.8, alpha=0.25)
+            open_ = rows.fact(method, "labels") == "zero-shot"
+            axis.scatter(x, gain, s=16, color="white" if open_ else color, edgecolors=color, zorder=3)
+            if not open_:  # methods that do the same here share a label
+                names.setdefault((round(x, 3), round(gain, 3)), []).append(rows.fact(method, "name"))
+        for place, alike in names.items():
+            axis.annotate(", ".join(alike), place, (3, 2), textcoords="offset points", fontsize=6)
+        if sorted(x for x, _ in names)[len(names) // 2] < 0.1:  # most cost little: show how little
+            axis.set_xscale("symlog", linthresh=0.01)
+        axis.set_xlim(left=-0.001)
+        axis.axhline(0, color="0.6", linewidth=0.7)
+        axis.set_title(task, fontsize=9, parse_math=False)
+        axis.set_xlabel("cost: order inside a group that is lost", fontsize=8)
+        axis.set_ylabel("gain: " + ("MaxSkew" if sign < 0 else "worst group"), fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[len(tasks) :]:
+        axis.set_visible(False)
+    kinds = {"ours": "ours and the paper's", "theirs": "the field's", "labels": "given labels"}
+    handles = [axes[0].scatter([], [], s=16, color=color, label=kinds[kind]) for kind, color in colors.items()]
+    plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
+    plot.tight_layout(rect=(0, 0.04, 1, 1))
+    return save_png(plot, path, {"results": {name: result.commit for name, result in results.items()}})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--plot", type=Path, required=True, help="where to write the plot")
+    given = options.parse_args(arguments)
+    names = [name for name in ("rivals_real", "rivals_miniature") if (RESULTS / f"{name}.json").is_file()]
+    draw({name: Result.read(RESULTS / f"{name}.json") for name in names}, given.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The table of diffusers pipelines in docs/explanation/pipelines.md, made from the table of families.
+
+python -m eval.hosts_table                                        # print it
+python -m eval.hosts_table --write docs/explanation/pipelines.md  # put it between the marks of the page
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vldebias.files import write_atomically
+from vldebias.hosts.diffusers import Family, Part, list_families, list_pipelines
+from vldebias.hosts.diffusers_families import REFUSED
+
+BEGIN, END = "<!-- made by python -m eval.hosts_table -->", "<!-- end -->"
+
+
+@cache
+def with_a_text_side() -> dict[str, Any]:
+    """Every pipeline class of the installed diffusers that has an `encode_prompt`, by name."""
+    import diffusers
+
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(n for n in dir(diffusers) if "Pipeline" in n):
+            cls = getattr(diffusers, name, None)
+            if inspect.isclass(cls) and issubclass(cls, diffusers.DiffusionPipeline) and _encodes(cls):
+                found[name] = cls
+    return found
+
+
+def _encodes(cls: Any) -> bool:
+    return callable(getattr(cls, "encode_prompt", None))
+
+
+def known(cls: Any) -> bool:
+    """Is a class, or a base of it, in the table?"""
+    return any(base.__name__ in set(list_pipelines()) for base in cls.__mro__)
+
+
+def families() -> Iterator[str]:
+    """One row per family."""
+    yield "| Family | Pipelines | Text encoders | What is projected | Negative prompt | `merge()` |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for family in list_families():
+        names = ", ".join(f"`{name.removesuffix('Pipeline')}`" for name in family.pipelines)
+        encoders = ", ".join(f"`{n}`" for n in dict.fromkeys(n for part in family.parts for n in part.encoders))
+        parts = "; ".join(_what(part) for part in family.parts)
+        merge = "yes" if all(part.read_by is not None for part in family.parts) else "no"
+        yield f"| {family.name} | {names} | {encoders} | {parts} | {_negative(family)} | {merge} |"
+
+
+def _what(part: Part) -> str:
+    notes = ["inside a template"] * part.template
+    notes += ["all layers as one vector"] * (part.stack is not None)
+    notes += ["not the tokens of an image"] * part.beside_image
+    notes += [f"where `{part.when[0]}={part.when[1]}`"] if part.when else []
+    return f"`{part.role}`" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _negative(family: Family) -> str:
+    if family.twice:
+        return "in a call of its own"
+    return "beside it" if any(part.negative is not None for part in family.parts) else "none"
+
+
+def coverage() -> Iterator[str]:
+    """How many classes of the installed diffusers are known, and which are not."""
+    import diffusers
+
+    classes = with_a_text_side()
+    served = {name for name, cls in classes.items() if known(cls)}
+    beside = sorted(set(classes) - served)
+    yield (
+        f"diffusers {diffusers.__version__} has {len(classes)} pipeline classes with an `encode_prompt`. "
+        f"{len(served)} are known; {len(beside)} are refused by name:"
+    )
+    yield ""
+    for name in beside:
+        yield f"- `{name}`" + (f": {REFUSED[name]}" if name in REFUSED else "")
+
+
+def page(text: str) -> str:
+    """The page with a new table between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, "", *families(), "", *coverage(), "", END + after])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to renew")
+    path = parser.parse_args().write
+    if path is None:
+        print("\n".join([*families(), "", *coverage()]))
+    else:
+        write_atomically(path, page(path.read_text(encoding="utf-8")).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -3,16 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: quickstart test test-slow lint types wheel clean
+.PHONY: quickstart test test-slow docs lint types wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
 
 test: $(READY)  ## the default test run: offline, CPU, under five minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(READY)  ## the longer tests
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
+
+docs: $(READY)  ## the documentation, in site/
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -27,8 +30,8 @@ wheel: $(READY)
 
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[dev,demo]'
+	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[dev,demo,docs]'
 	touch $@
 
 clean:
-	rm -rf .venv dist build .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv dist build site .pytest_cache .ruff_cache .mypy_cache

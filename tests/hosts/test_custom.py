@@ -206,3 +206,181 @@ def test_embeddings_in_something_else_are_refused(gender: PromptSet) -> None:
         pytest.raises(InvalidInputError, match="expected a tensor or an array, got Output; pass output="),
     ):
         pipe.encode_prompt(PROMPTS)
+
+
+# ---- places inside, several roles -----------------------------------------------------------------------------------
+
+
+class Tower(nn.Module):
+    """Like remote code: token states, a pooler, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedder = nn.Linear(len(LETTERS), 8)
+        self.pooler = nn.Linear(8, 8)
+        self.unused = nn.Linear(8, 8)
+
+    def forward(self, ids: Tensor) -> dict[str, Tensor]:
+        states = torch.stack([self.embedder(ids.roll(i, -1)) for i in range(3)], 1)
+        return {"sequence": states, "pooled": self.pooler(states[:, -1])}
+
+
+def tower_host(tower: Tower, method: str = "forward", **options: Any) -> Any:
+    given = {"embed": lambda p: tower(counts(p))["pooled"], "texts": decoded} | options
+    return custom(tower, method, **given)
+
+
+@torch.no_grad()
+def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
+    tower, ids = Tower(), counts(PROMPTS)
+    bare = tower(ids)["pooled"]
+    host = tower_host(tower, "pooler", head=tower.pooler)
+    attachment = vldebias.debias(host, gender, keep_stated=False)
+    torch.testing.assert_close(tower(ids)["pooled"], attachment.projections["joint"](bare))
+    with attachment.disabled():
+        assert torch.equal(tower(ids)["pooled"], bare)
+    attachment.remove()
+    assert torch.equal(tower(ids)["pooled"], bare)
+    assert "forward" not in vars(tower.pooler)
+    attachment = vldebias.debias(tower_host(tower, "pooler", head=tower.pooler), gender, keep_stated=False)
+    projected = tower(ids)["pooled"]
+    attachment.merge()
+    torch.testing.assert_close(tower(ids)["pooled"], projected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("unused", "embed= never calls 'unused', so what stands there changes no embedding"),
+        ("unused.forward", "embed= never calls 'unused.forward'"),
+        (
+            "embedder",
+            r"rows of embed=, \(\d+, 8\), are not among what 'embedder' gives, \(\d+, 8\), .*one space and act",
+        ),
+        ("poler", "Tower has no method 'poler'; .* or of a module inside, such as pooler"),
+        ("pooler.weight.nothing", "Tower has no method 'pooler.weight.nothing'"),
+    ],
+)
+def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, place: str, words: str) -> None:
+    tower = Tower()
+    fitted = vldebias.fit_projection(tower_host(tower, "pooler"), gender)
+    for given in (gender, fitted):
+        with pytest.raises(InvalidInputError, match=words):
+            vldebias.debias(tower_host(tower, place), given)
+    assert all("forward" not in vars(module) for module in tower.modules())
+
+
+def test_a_module_inside_needs_to_be_told_how_prompts_are_embedded(gender: PromptSet) -> None:
+    with pytest.raises(InvalidInputError, match="'pooler' is a module inside; pass embed="):
+        custom(Tower(), "pooler")
+
+
+@torch.no_grad()
+def test_a_sequence_and_a_pooled_vector(gender: PromptSet, tmp_path: Any) -> None:
+    pipe = Tower()
+
+    class Drawer:
+        def encode_prompt(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
+            out = pipe(counts(prompts))
+            return out["sequence"], out["pooled"]
+
+    drawer = Drawer()
+    embed = {
+        "sequence": lambda p: drawer.encode_prompt(p)[0][:, -1],
+        "pooled": lambda p: drawer.encode_prompt(p)[1],
+    }
+    output = {"sequence": 0, "pooled": 1}
+    host = custom(drawer, "encode_prompt", embed=embed, output=output, weights=pipe, generative=True)
+    assert host.roles == ("sequence", "pooled")
+    bare = drawer.encode_prompt(PROMPTS)
+    attachment = vldebias.debias(host, gender, method="cali")
+    got = drawer.encode_prompt(PROMPTS)
+    for role, i in output.items():
+        expected = attachment.projections[role](bare[i])
+        expected[1] = bare[i][1]  # states it
+        torch.testing.assert_close(got[i], expected)
+        assert attachment.projections[role].space == f"custom.Drawer.{role}"
+    attachment.remove()
+    assert all(torch.equal(a, b) for a, b in zip(drawer.encode_prompt(PROMPTS), bare, strict=True))
+    with pytest.raises(InvalidInputError, match=r"output= has the roles \['sequence', 'pooled'\]; expected embed= as"):
+        custom(drawer, "encode_prompt", embed=embed["pooled"], output=output)
+    with pytest.raises(InvalidInputError, match=r"embed= has the roles \['pooled'\], output= has"):
+        custom(drawer, "encode_prompt", embed={"pooled": embed["pooled"]}, output=output)
+
+
+@torch.no_grad()
+def test_the_wrong_output_is_found_when_it_is_fitted(gender: PromptSet) -> None:
+    """Both parts have one width, so that no shape would tell."""
+    pipe = Pipeline()
+    embed = lambda p: pipe.encode_prompt(p).embeds[:, -1] ** 3  # noqa: E731
+    with pytest.raises(InvalidInputError, match="an edit would be fitted in one space and act in another"):
+        vldebias.debias(custom(pipe, "encode_prompt", embed=embed, output=0), gender)
+
+
+# ---- towers that outsiders have -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_bare_text_tower_of_transformers(gender: PromptSet) -> None:
+    """A T5 encoder, whose own class has no joint space: the states of the end of the text, of every caller."""
+    import diffusers_parts as parts
+
+    tower, tokenizer = parts.t5(), parts.t5_tokenizer()
+
+    def states(prompts: list[str]) -> tuple[Any, Any]:
+        batch = tokenizer(prompts, padding=True, return_tensors="pt")
+        return tower(**batch), batch
+
+    def ends(prompts: list[str]) -> Tensor:
+        out, batch = states(prompts)
+        return out.last_hidden_state[torch.arange(len(prompts)), batch.attention_mask.sum(1) - 1]
+
+    host = custom(
+        tower,
+        "forward",
+        embed=ends,
+        output="last_hidden_state",
+        texts=lambda input_ids, **_: tokenizer.batch_decode(input_ids, skip_special_tokens=True),
+    )
+    bare = states(PROMPTS)[0].last_hidden_state
+    attachment = vldebias.debias(host, gender)
+    got = states(PROMPTS)[0].last_hidden_state
+    expected = attachment.projections["joint"](bare)
+    expected[1] = bare[1]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+    attachment.remove()
+    assert torch.equal(states(PROMPTS)[0].last_hidden_state, bare)
+
+
+@torch.no_grad()
+def test_sentences_through_a_list_of_modules(gender: PromptSet) -> None:
+    """As sentence-transformers is made: features of one module go to the next in a dictionary, the last is normed."""
+
+    class Pooling(nn.Module):
+        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+            return features | {"sentence_embedding": features["token_embeddings"].mean(1)}
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tower = Tower()
+
+        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+            return features | {"token_embeddings": self.tower(features["input_ids"])["sequence"]}
+
+    class Transformer(nn.Sequential):
+        def encode(self, sentences: list[str], normalize_embeddings: bool = True) -> np.ndarray:
+            rows = self({"input_ids": counts(sentences)})["sentence_embedding"]
+            return (nn.functional.normalize(rows, dim=-1) if normalize_embeddings else rows).numpy()
+
+    model = Transformer(Words(), Pooling())
+    bare = model.encode(PROMPTS, normalize_embeddings=False)
+    inside = custom(model, "1", embed=lambda p: model.encode(p), output="sentence_embedding")
+    with pytest.raises(InvalidInputError, match="got dict; pass output="):
+        vldebias.debias(custom(model, "1", embed=lambda p: model.encode(p)), gender)
+    with vldebias.debias(inside, gender, keep_stated=False) as attachment:  # before it is normed
+        expected = attachment.projections["joint"](torch.from_numpy(bare))
+        np.testing.assert_allclose(model.encode(PROMPTS), nn.functional.normalize(expected, dim=-1), rtol=1e-4)
+    with pytest.raises(InvalidInputError, match="not among what '0' gives"):
+        vldebias.debias(custom(model, "0", embed=model.encode, output="token_embeddings"), gender)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,11 +29,11 @@ def custom(
     model: Any,
     method: str,
     *,
-    embed: Callable[[list[str]], Any] | None = None,
+    embed: Callable[[list[str]], Any] | Mapping[str, Callable[[list[str]], Any]] | None = None,
     texts: Callable[..., Sequence[str]] | None = None,
-    output: str | int | None = None,
+    output: str | int | Mapping[str, str | int] | None = None,
     weights: nn.Module | Sequence[nn.Module] | None = None,
-    head: nn.Linear | None = None,
+    head: nn.Linear | Mapping[str, nn.Linear] | None = None,
     generative: bool = False,
     name: str | None = None,
 ) -> CustomHost:
@@ -39,97 +41,211 @@ def custom(
 
     Args:
         model: any object; `model.method` is what the rest of your program calls to get embeddings.
-        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module. It gives
-            (b, d), or (b, length, d), as tensors or numpy arrays.
+        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module; or the place of a
+            module inside, such as "text_model.pooler", whose output is then changed. It gives (b, d), or
+            (b, length, d), as tensors or numpy arrays.
         embed: a list of prompts -> one row each, (n, d): the space that the edit is fitted in. For a sequence that is
             the row at the end of the text. Default: `model.method(prompts)`, where that gives (n, d).
         texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
             one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
-        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it.
+        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it. Several
+            parts have a role each, {"sequence": 0, "pooled": 1}; then `embed` and `head` are mappings too.
         weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
         head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
         generative: it draws images from them, so that the presets of pipelines apply.
         name: for messages and saved edits. Default: that of the class.
 
+    Where `embed` calls `method`, its rows have to be among what that gives; a module inside has to be called by it.
+    Both are found out when the edit is fitted or attached.
+
     Raises:
-        InvalidInputError: no such method.
+        InvalidInputError: no such method, or `embed` and `output` that name other roles.
 
     >>> host = custom(clip, "encode_text", embed=lambda prompts: clip.encode_text(tokenize(prompts)))  # doctest: +SKIP
     >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
     """
-    if not callable(getattr(model, method, None)):
-        raise InvalidInputError(
-            f"custom: {type(model).__name__} has no method {method!r}; expected the name of what gives embeddings"
-        )
+    owner, called = _place(model, method)
     given = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
     modules = (given,) if isinstance(given, nn.Module) else tuple(given)
-    return CustomHost(model, method, embed, texts, output, modules, head, generative, name or type(model).__name__)
+    if owner is not model and called == "forward" and embed is None:
+        raise InvalidInputError(
+            f"custom: {method!r} is a module inside; pass embed=, which gives a row for each prompt"
+        )
+    outputs = dict(output) if isinstance(output, Mapping) else {"sequence" if generative else "joint": output}
+    return CustomHost(
+        model,
+        method,
+        (owner, called),
+        _by_role("embed", embed, outputs),
+        texts,
+        outputs,
+        modules,
+        _by_role("head", head, outputs),
+        generative,
+        name or type(model).__name__,
+    )
+
+
+def _place(model: Any, method: str) -> tuple[Any, str]:
+    """The object that has the method, and its name there."""
+    path, _, called = method.rpartition(".")
+    try:
+        owner = attrgetter(path)(model) if path else model
+        if isinstance(getattr(owner, called), nn.Module):
+            owner, called = getattr(owner, called), "forward"
+    except AttributeError:
+        owner = None
+    if owner is None or not callable(getattr(owner, called)):
+        inside = [name for name, _ in model.named_modules() if name] if isinstance(model, nn.Module) else []
+        near = get_close_matches(method, inside, n=3, cutoff=0)
+        raise InvalidInputError(
+            f"custom: {type(model).__name__} has no method {method!r}; expected the name of what gives embeddings"
+            + (f", or of a module inside, such as {', '.join(near)}" if near else "")
+        )
+    return owner, called
+
+
+def _by_role(argument: str, given: Any, roles: Mapping[str, Any]) -> dict[str, Any]:
+    """One for each role."""
+    if isinstance(given, Mapping):
+        if set(given) != set(roles):
+            raise InvalidInputError(f"custom: {argument}= has the roles {list(given)}, output= has {list(roles)}")
+        return dict(given)
+    if given is not None and len(roles) > 1:
+        raise InvalidInputError(f"custom: output= has the roles {list(roles)}; expected {argument}= as a mapping too")
+    return dict.fromkeys(roles, given)
 
 
 class CustomHost(Host):
-    """What `custom` describes: one role, "joint", or "sequence" of what draws images."""
+    """What `custom` describes: one role, "joint", or "sequence" of what draws images; or those of `output`."""
 
     def __init__(
         self,
         model: Any,
         method: str,
-        embed: Callable[[list[str]], Any] | None,
+        place: tuple[Any, str],
+        embeds: dict[str, Callable[[list[str]], Any] | None],
         texts: Callable[..., Sequence[str]] | None,
-        output: str | int | None,
+        outputs: dict[str, Any],
         weights: tuple[nn.Module, ...],
-        head: nn.Linear | None,
+        heads: dict[str, nn.Linear | None],
         generative: bool,
         name: str,
     ) -> None:
-        self.model, self.method, self.weights, self.head = model, method, weights, head
+        self.model, self.method, self.weights = model, method, weights
         self.name, self.generative = name, generative
-        self.roles = ("sequence",) if generative else ("joint",)
-        self.owned = (model, *(() if head is None else (head,)))
+        self.roles = tuple(outputs)
+        self.owner, self.called = place
+        self.owned = tuple({id(one): one for one in (model, self.owner, *heads.values()) if one is not None}.values())
         self.model_id = getattr(model, "name_or_path", None) or None
-        self._embed, self._texts, self._output = embed, texts, output
+        self._embeds, self._texts, self._outputs, self._heads = embeds, texts, outputs, heads
+        self._checked: set[str] = set()  # roles whose rows were looked for in what the method gives
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Rows of `prompts`, in batches.
 
         Raises:
-            InvalidInputError: what came is not one row for each prompt.
+            InvalidInputError: what came is not one row for each prompt, or does not pass the place of the seam.
         """
         rows = []
         with reading(*self.weights):
             for start in range(0, len(prompts), _BATCH):
                 batch = list(prompts[start : start + _BATCH])
-                given = self._plain(batch) if self._embed is None else self._embed(batch)
+                with self._passing(role) as passed:
+                    given = self._embed(batch, role)
                 if not isinstance(given, (Tensor, np.ndarray)) or given.shape[:-1] != (len(batch),):
                     came = tuple(given.shape) if isinstance(given, (Tensor, np.ndarray)) else type(given).__name__
                     raise InvalidInputError(
                         f"{self.name}: {came} came for {len(batch)} prompts; expected ({len(batch)}, d), a tensor or "
                         "an array: pass embed= that gives one row for each"
                     )
-                rows.append(torch.as_tensor(given).detach().cpu().double())
-        return {(role, p): row for p, row in zip(prompts, F.normalize(torch.cat(rows), dim=-1), strict=True)}
+                rows.append(F.normalize(torch.as_tensor(given).detach().cpu().double(), dim=-1))
+                if role not in self._checked:
+                    self._check_place(rows[-1], passed, role)
+                    self._checked.add(role)
+        return {(role, p): row for p, row in zip(prompts, torch.cat(rows), strict=True)}
 
-    def _plain(self, prompts: list[str]) -> Any:
-        return self.embeddings(getattr(self.model, self.method)(prompts))
+    def _embed(self, prompts: list[str], role: str) -> Any:
+        embed = self._embeds[role]
+        return self.embeddings(getattr(self.owner, self.called)(prompts), role) if embed is None else embed(prompts)
 
-    def embeddings(self, returned: Any) -> Any:
-        """Those in what the method returned."""
-        if self._output is None:
+    @contextmanager
+    def _passing(self, role: str) -> Iterator[list[Any]]:
+        """What the method returns inside, the first time: later the model may be serving."""
+        if role in self._checked:
+            yield []
+            return
+        original, standing = getattr(self.owner, self.called), vars(self.owner).get(self.called)
+        returned: list[Any] = []
+
+        def record(*args: Any, **kwargs: Any) -> Any:
+            returned.append(original(*args, **kwargs))
+            return returned[-1]
+
+        setattr(self.owner, self.called, record)
+        try:
+            yield returned
+        finally:
+            delattr(self.owner, self.called)
+            if standing is not None:
+                setattr(self.owner, self.called, standing)
+
+    def _check_place(self, units: Tensor, passed: list[Any], role: str) -> None:
+        """Refuse a place that the rows do not come from: an edit would act in another space than it was fitted in."""
+        if not passed and self.called == self.method:  # embed has a way of its own, and the program calls this
+            return
+        if not passed:
+            raise InvalidInputError(
+                f"{self.name}: embed= never calls {self.method!r}, so what stands there changes no embedding; name a "
+                "module that it passes through"
+            )
+        width = units.shape[1]
+        given = [self.tensor(one, role).detach().cpu().double() for one in passed]
+        there = [F.normalize(one, dim=-1).reshape(-1, width) for one in given if one.ndim and one.shape[-1] == width]
+        if not there or (units @ torch.cat(there).T).amax(1).min() < 0.999:
+            shapes = ", ".join(str(tuple(one.shape)) for one in given[:3])
+            raise InvalidInputError(
+                f"{self.name}: the rows of embed=, {tuple(units.shape)}, are not among what {self.method!r} gives, "
+                f"{shapes}: an edit would be fitted in one space and act in another; expected a place that gives "
+                "them, or embed= that returns rows of it"
+            )
+
+    def embeddings(self, returned: Any, role: str) -> Any:
+        """Those of a role in what the method returned."""
+        place = self._outputs[role]
+        if place is None:
             return returned
-        part = itemgetter(self._output) if isinstance(self._output, int) else attrgetter(self._output)
-        return part(returned)
+        if isinstance(place, int) or isinstance(returned, dict):  # as the output objects of transformers are
+            return returned[place]
+        return attrgetter(place)(returned)
 
-    def with_embeddings(self, returned: Any, changed: Any) -> Any:
+    def tensor(self, returned: Any, role: str) -> Tensor:
+        """The same as a tensor.
+
+        Raises:
+            InvalidInputError: they are something else.
+        """
+        given = self.embeddings(returned, role)
+        if isinstance(given, (Tensor, np.ndarray)):
+            return torch.as_tensor(given)
+        raise InvalidInputError(
+            f"{self.name}.{self.method}: expected a tensor or an array, got {type(given).__name__}; pass output= to "
+            "vldebias.hosts.custom, the index or name of the embeddings in it"
+        )
+
+    def with_embeddings(self, returned: Any, changed: Any, role: str) -> Any:
         """What the method returned, with others in their place."""
-        if self._output is None:
+        place = self._outputs[role]
+        if place is None:
             return changed
-        if isinstance(self._output, int):
+        if isinstance(place, int):
             kind = type(returned)
-            items = [changed if i == self._output % len(returned) else part for i, part in enumerate(returned)]
+            items = [changed if i == place % len(returned) else part for i, part in enumerate(returned)]
             return kind(*items) if hasattr(returned, "_fields") else kind(items)
-        if isinstance(returned, dict):  # the output objects of transformers are both
-            returned[self._output] = changed
+        if isinstance(returned, dict):
+            returned[place] = changed
         else:
-            setattr(returned, self._output, changed)
+            setattr(returned, place, changed)
         return returned
 
     def texts(self, call: Mapping[str, Any]) -> Sequence[str]:
@@ -162,40 +278,41 @@ class CustomHost(Host):
     def install(self, apply: Apply) -> Callable[[], None]:
         """A seam in the place of the method."""
         seam = _CustomSeam(self, apply)
-        seam.refuse_copy([vars(self.model).get(self.method)])
+        seam.refuse_copy([vars(self.owner).get(self.called)])
         seam.put_on()
         return seam.take_off
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Fold the edit into the head that was given."""
-        if self.head is None:
-            raise UnsupportedHostError(
-                f"{self.name}: nothing says which Linear makes the embeddings; pass head= to vldebias.hosts.custom, "
-                "or keep it attached"
-            )
-        fold(foldable(self.name, "text", self.head), edits[self.roles[0]].folded(), strength)
+        """Fold the edits into the heads that were given."""
+        axes = {}
+        for role, head in self._heads.items():
+            if head is None:
+                raise UnsupportedHostError(
+                    f"{self.name}: nothing says which Linear makes the embeddings; pass head= to "
+                    "vldebias.hosts.custom, or keep it attached"
+                )
+            axes[role] = foldable(self.name, "text", head)
+        for role, weights in axes.items():
+            fold(weights, edits[role].folded(), strength)
 
 
 class _CustomSeam(MethodSeam):
     """Stands in for the method: its embeddings, changed, in what it returns."""
 
     def __init__(self, host: CustomHost, apply: Apply) -> None:
-        super().__init__(host.name, apply, host.model, host.method)
+        super().__init__(host.name, apply, host.owner, host.called)
         self.host = host
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         returned = self.original(*args, **kwargs)
         if not self.active:
             return returned
-        given = self.host.embeddings(returned)
-        tensor = torch.from_numpy(given) if isinstance(given, np.ndarray) else given
-        if not isinstance(tensor, Tensor):
-            raise InvalidInputError(
-                f"{self.name}.{self.method}: expected a tensor or an array, got {type(given).__name__}; pass output= "
-                "to vldebias.hosts.custom, the index or name of the embeddings in it"
+        for role in self.host.roles:
+            tensor = self.host.tensor(returned, role)
+            rows = tensor if tensor.ndim > 1 else tensor[None]  # one text alone may come without a batch
+            changed = self.project(role, rows, lambda: self.host.texts(self.bind(*args, **kwargs).arguments)).view_as(
+                tensor
             )
-        rows = tensor if tensor.ndim > 1 else tensor[None]  # one text alone may come without a batch
-        changed = self.project(
-            self.host.roles[0], rows, lambda: self.host.texts(self.bind(*args, **kwargs).arguments)
-        ).view_as(tensor)
-        return self.host.with_embeddings(returned, changed.numpy() if isinstance(given, np.ndarray) else changed)
+            array = isinstance(self.host.embeddings(returned, role), np.ndarray)
+            returned = self.host.with_embeddings(returned, changed.numpy() if array else changed, role)
+        return returned

@@ -53,7 +53,8 @@ def families() -> Iterator[str]:
         names = ", ".join(f"`{name.removesuffix('Pipeline')}`" for name in family.pipelines)
         encoders = ", ".join(f"`{n}`" for n in dict.fromkeys(n for part in family.parts for n in part.encoders))
         parts = "; ".join(_what(part) for part in family.parts)
-        merge = "yes" if all(part.read_by is not None for part in family.parts) else "no"
+        whys = dict.fromkeys(part.unmerged for part in family.parts if not part.read_by)
+        merge = "no: " + "; ".join(whys) if whys else "yes"
         yield f"| {family.name} | {names} | {encoders} | {parts} | {_negative(family)} | {merge} |"
 
 

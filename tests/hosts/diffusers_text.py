@@ -129,6 +129,8 @@ class _WithImages(nn.Module):
     device = property(lambda self: self.inner.device)
 
     def forward(self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings):
+        if settings.get("position_ids") is not None:  # of time, height and width, which are one for texts
+            settings["position_ids"] = settings["position_ids"][0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
 
@@ -210,7 +212,7 @@ class Case:
 
     end: the token that ends a prompt; None where it is the last of the prompt.
     call: further arguments of `encode_prompt`.
-    padded: on which side the ids that the encoder is given are padded.
+    padded: on which side the ids that the encoder is given are padded; inside: before the end of the template.
     """
 
     pipeline: str
@@ -301,6 +303,11 @@ TURN = "<|im_end|>"
 BYT5 = {"text_encoder_2": parts.t5, "tokenizer_2": parts.t5_tokenizer}
 QUOTED = {"tokenizer_max_length": 400, "tokenizer_2_max_length": 20}
 
+KREA = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
+)
+
 CASES = {
     "QwenImage": Case("QwenImagePipeline", _chat(), TURN),
     "QwenImageEdit": Case("QwenImageEditPipeline", _edit, TURN),
@@ -352,11 +359,13 @@ CASES = {
         },
         padded="left",
     ),
-    "HiDream": Case("HiDreamImagePipeline", _hidream, call={"max_sequence_length": 128}),
+    "HiDream": Case(
+        "HiDreamImagePipeline", _hidream, call={"max_sequence_length": 128}, settings={"default_sample_size": 16}
+    ),
     "Bria": Case("BriaPipeline", _t5(vae=parts.vae), call={"max_sequence_length": 128}),
     "BriaFibo": Case("BriaFiboPipeline", lambda: {"text_encoder": large_vocabulary(), "tokenizer": chat_tokenizer()}),
     "OvisImage": Case("OvisImagePipeline", _chat(), TURN),
-    "Kandinsky5Image": Case("Kandinsky5T2IPipeline", _kandinsky5, TURN),
+    "Kandinsky5Image": Case("Kandinsky5T2IPipeline", _kandinsky5, TURN, settings={"resolutions": [(64, 64)]}),
     "Kandinsky3": Case("Kandinsky3Pipeline", lambda: _t5()() | {"unet": Stub(), "movq": Stub()}),
     "DeepFloydIF": Case(
         "IFPipeline",
@@ -368,6 +377,15 @@ CASES = {
     ),
     "Wan": Case("WanPipeline", lambda: {"text_encoder": parts.umt5(), "tokenizer": parts.t5_tokenizer()}, call=SHORT),
     "CogVideoX": Case("CogVideoXPipeline", _t5(), call={"max_sequence_length": 226}),
+    "Latte": Case("LattePipeline", _t5()),
+    "MotifVideo": Case("MotifVideoPipeline", _t5(guider=Stub), call=SHORT),
+    "Krea2": Case(
+        "Krea2Pipeline",
+        lambda: _chat()() | {"text_encoder": qwen_vl(), "text_encoder_select_layers": (1, 2, 4)},
+        TURN,
+        settings={"prompt_template_encode_start_idx": len(chat_tokenizer()(KREA).input_ids)},
+        padded="inside",
+    ),
     "Cosmos": Case("CosmosTextToWorldPipeline", _t5(safety_checker=Stub), call=SHORT),
     "LTX": Case("LTXPipeline", _t5(), call=SHORT),
     "LTX2": Case(

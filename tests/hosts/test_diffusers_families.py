@@ -257,7 +257,7 @@ def _method(name, method):
 
 def _returned(tree):
     values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    assert len(values) == 1
+    assert len({len(value.elts) for value in values}) == 1
     return [ast.unparse(element).partition(" if ")[0] for element in values[0].elts]
 
 

@@ -160,7 +160,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name, prompt)
         assert tokenizer.decode(real[:end]).rstrip().endswith(prompt)
     whole = rows(result[part.index], part)[0]
     padding = (
-        0 if mask is None or isinstance(result[part.index], list) or case.padded == "left" else len(ids[0]) - len(real)
+        0 if mask is None or isinstance(result[part.index], list) or case.padded != "right" else len(ids[0]) - len(real)
     )
     if part.mask is not None and result[part.mask] is None:
         padding = 0

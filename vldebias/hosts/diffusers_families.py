@@ -15,17 +15,41 @@ __all__ = ["CROSS_ATTENTION", "Family", "Part", "family_of", "list_families", "l
 _FAMILIES: list[Family] = [*IMAGE_FAMILIES, *VIDEO_FAMILIES]
 
 
-REFUSED = {
-    "GlmImagePipeline": "a language model writes its images as tokens; encode_prompt reads only what the prompt quotes",
-    "StableUnCLIPPipeline": "a prior reads the prompt beside encode_prompt, so that an edit of one reaches half",
-    "CycleDiffusionPipeline": "encode_prompt reads the source prompt too, which has to stay as it is",
-    "Kandinsky5I2IPipeline": "its encode_prompt needs an image, and a projection is fitted on prompts alone",
-    "HunyuanVideoImageToVideoPipeline": "its encode_prompt needs an image, and a projection is fitted on prompts alone",
-    "BriaFibo2Pipeline": "it calls encode_prompt three times, with prompts that cannot be told apart",
-    "LongCatImagePipeline": "it cuts the end of the template off behind the padding, so that prompts have no end token",
-    "LongCatImageEditPipeline": "it cuts the end of the template off behind the padding, so that prompts have no end "
-    "token",
+_REASONS = {  # why: names of classes without "Pipeline" at their ends
+    "a language model writes its images as tokens; encode_prompt reads only what the prompt quotes": "GlmImage",
+    "it makes sound": "AceStep AudioLDM2 LongCatAudioDiT StableAudio StableAudio3 StableAudio3AudioToAudio "
+    "StableAudio3Inpaint",
+    "it makes sound with the video, from the same prompt": "Kandinsky6TI2VA",
+    "a prior reads the prompt beside encode_prompt, so that an edit of one reaches half": "StableUnCLIP",
+    "its boxes read their phrases beside encode_prompt, so that an edit of one reaches half": "StableDiffusionGLIGEN "
+    "StableDiffusionGLIGENTextImage",
+    "encode_prompt reads the source prompt too, which has to stay as it is": "CycleDiffusion StableDiffusionDiffEdit",
+    "its encode_prompt needs an image, and a projection is fitted on prompts alone": "Kandinsky5I2I "
+    "HunyuanVideoImageToVideo BlipDiffusion BlipDiffusionControlNet",
+    "its encode_prompt needs the size of the image": "Ideogram4",
+    "encode_prompt takes several prompts and makes one text of them": "VisualClozeGeneration",
+    "encode_prompt reads the prompt and the negative prompt in one list": "DreamLite DreamLiteMobile",
+    "it calls encode_prompt three times, with prompts that cannot be told apart": "BriaFibo2",
+    "it calls encode_prompt for both prompts with nothing that tells the calls apart": "ErnieImage",
+    "prompts beside images are read by another method than encode_prompt": "JoyImageEdit",
+    "a mask of its own says which tokens show an image": "QwenImage21",
+    "it pads without a mask, so that the end of a prompt cannot be told from padding": "Cosmos2_5_PredictBase "
+    "Cosmos2_5_Transfer",
+    "it cuts the end of the template off behind the padding, so that prompts have no end token": "LongCatImage "
+    "LongCatImageEdit",
+    "a call may ask encode_prompt for another layer (return_index), which is another space": "NucleusMoEImage",
+    "the instruction before the prompt is chosen by the call, and a projection is fitted before it": "SanaWM",
+    "nobody has looked into this upscaler": "StableDiffusionLatentUpscale",
+    "deprecated by diffusers, and nobody has looked into it": "AltDiffusion AltDiffusionImg2Img I2VGenXL "
+    "StableCascadeDecoder StableCascadePrior StableDiffusionModelEditing StableDiffusionPix2PixZero UniDiffuser "
+    "WuerstchenDecoder WuerstchenPrior",
 }
+REFUSED = {f"{name}Pipeline": reason for reason, names in _REASONS.items() for name in names.split()}
+REFUSED |= dict.fromkeys(
+    ("LEditsPPPipelineStableDiffusion", "LEditsPPPipelineStableDiffusionXL"),
+    "encode_prompt takes edits of an image, not a prompt",
+)
+REFUSED["StableDiffusionInpaintPipelineLegacy"] = "deprecated by diffusers, and nobody has looked into it"
 """Pipelines that were looked at and cannot be served as the others are, and why."""
 
 

@@ -2,320 +2,196 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 
-__all__ = ["IMAGE_FAMILIES", "KANDINSKY5"]
+__all__ = ["IMAGE_FAMILIES", "KANDINSKY5", "LAYERS", "NORM", "REFINER"]
 
-_CLIPS = ("text_encoder", "text_encoder_2")
-_CLIP_TOKENIZERS = ("tokenizer", "tokenizer_2")
+NORM = "a norm stands before the layer that reads it"
+LAYERS = "its layers are projected as one vector and read one by one"
+_TWO = "one layer reads its tokens and those of another encoder"
+
+_CLIPS: dict[str, Any] = {"encoders": ("text_encoder", "text_encoder_2"), "tokenizers": ("tokenizer", "tokenizer_2")}
+_SECOND: dict[str, Any] = {"encoders": ("text_encoder_2",), "tokenizers": ("tokenizer_2",)}
+_THIRD: dict[str, Any] = {"encoders": ("text_encoder_3",), "tokenizers": ("tokenizer_3",)}
+_POOLED_TEXT = "time_text_embed.text_embedder.linear_1"
+_SIZED: dict[str, Any] = {"given": "pooled_prompt_embeds", "read_by": "add_embedding.linear_1", "leading": True}
+_HIDREAM: dict[str, Any] = {"given": "pooled_prompt_embeds", "read_by": "p_embedder.pooled_embedder.linear_1"}
+
+REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
+"""Of a refiner of tokens, which reads them, and their mean."""
 
 KANDINSKY5 = (
-    Part(role="sequence", index=0, template=True, given="prompt_embeds_qwen"),
-    Part(role="pooled", index=1, encoders=("text_encoder_2",), given="prompt_embeds_clip"),
+    Part(template=True, given="prompt_embeds_qwen", read_by="text_embeddings.in_layer"),
+    Part(role="pooled", index=1, **_SECOND, given="prompt_embeds_clip", read_by="pooled_text_embeddings.in_layer"),
 )
 
 IMAGE_FAMILIES: tuple[Family, ...] = (
-    Family(
-        name="StableDiffusion",
-        pipelines=(
-            *("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"),
-            *("StableDiffusionDepth2ImgPipeline", "StableDiffusionUpscalePipeline", "StableDiffusionAdapterPipeline"),
-            *("StableDiffusionControlNetPipeline", "StableDiffusionControlNetImg2ImgPipeline"),
-            *("StableDiffusionControlNetInpaintPipeline", "StableUnCLIPImg2ImgPipeline"),
-            *("StableDiffusionPAGPipeline", "StableDiffusionPAGImg2ImgPipeline", "StableDiffusionPAGInpaintPipeline"),
-            *("StableDiffusionControlNetPAGPipeline", "StableDiffusionControlNetPAGInpaintPipeline"),
-            *("LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"),
-            *("AnimateDiffPipeline", "AnimateDiffControlNetPipeline", "AnimateDiffSparseControlNetPipeline"),
-            *("AnimateDiffVideoToVideoPipeline", "AnimateDiffVideoToVideoControlNetPipeline", "AnimateDiffPAGPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, negative=1, layered=True, read_by=CROSS_ATTENTION),),
+    Family.of(
+        "StableDiffusion",
+        "StableDiffusion StableDiffusionImg2Img StableDiffusionInpaint StableDiffusionDepth2Img StableDiffusionUpscale "
+        "StableDiffusionAdapter StableDiffusionControlNet StableDiffusionControlNetImg2Img "
+        "StableDiffusionControlNetInpaint StableDiffusionControlNetXS StableUnCLIPImg2Img StableDiffusionPAG "
+        "StableDiffusionPAGImg2Img StableDiffusionPAGInpaint StableDiffusionControlNetPAG "
+        "StableDiffusionControlNetPAGInpaint StableDiffusionAttendAndExcite StableDiffusionLDM3D "
+        "StableDiffusionPanorama StableDiffusionParadigms StableDiffusionSAG LatentConsistencyModel "
+        "LatentConsistencyModelImg2Img AnimateDiff AnimateDiffControlNet AnimateDiffSparseControlNet "
+        "AnimateDiffVideoToVideo AnimateDiffVideoToVideoControlNet AnimateDiffPAG PIA TextToVideoSD VideoToVideoSD "
+        "TextToVideoZero",
+        Part(negative=1, layered=True, read_by=CROSS_ATTENTION),
     ),
-    Family(
-        name="StableDiffusionXL",
-        pipelines=(
-            *("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"),
-            *("StableDiffusionXLInstructPix2PixPipeline", "StableDiffusionXLAdapterPipeline"),
-            *("StableDiffusionXLControlNetPipeline", "StableDiffusionXLControlNetImg2ImgPipeline"),
-            *("StableDiffusionXLControlNetInpaintPipeline", "StableDiffusionXLControlNetUnionPipeline"),
-            *("StableDiffusionXLControlNetUnionImg2ImgPipeline", "StableDiffusionXLControlNetUnionInpaintPipeline"),
-            *("StableDiffusionXLPAGPipeline", "StableDiffusionXLPAGImg2ImgPipeline"),
-            *("StableDiffusionXLPAGInpaintPipeline", "StableDiffusionXLControlNetPAGPipeline"),
-            *("StableDiffusionXLControlNetPAGImg2ImgPipeline", "AnimateDiffSDXLPipeline"),
-        ),
-        parts=(
-            Part(
-                role="sequence",
-                index=0,
-                negative=1,
-                encoders=_CLIPS,
-                tokenizers=_CLIP_TOKENIZERS,
-                layered=True,
-                read_by=CROSS_ATTENTION,
-            ),
-            Part(
-                role="pooled",
-                index=2,
-                negative=3,
-                encoders=("text_encoder_2",),
-                given="pooled_prompt_embeds",
-                read_by="add_embedding.linear_1",
-                leading=True,
-            ),
-        ),
+    Family.of(
+        "StableDiffusionXL",
+        "StableDiffusionXL StableDiffusionXLImg2Img StableDiffusionXLInpaint StableDiffusionXLInstructPix2Pix "
+        "StableDiffusionXLAdapter StableDiffusionXLControlNet StableDiffusionXLControlNetImg2Img "
+        "StableDiffusionXLControlNetInpaint StableDiffusionXLControlNetUnion StableDiffusionXLControlNetUnionImg2Img "
+        "StableDiffusionXLControlNetUnionInpaint StableDiffusionXLControlNetXS StableDiffusionXLPAG "
+        "StableDiffusionXLPAGImg2Img StableDiffusionXLPAGInpaint StableDiffusionXLControlNetPAG "
+        "StableDiffusionXLControlNetPAGImg2Img AnimateDiffSDXL TextToVideoZeroSDXL",
+        Part(negative=1, **_CLIPS, layered=True, read_by=CROSS_ATTENTION),
+        Part(role="pooled", index=2, negative=3, encoders=("text_encoder_2",), **_SIZED),
         texts=("prompt", "prompt_2"),
     ),
-    Family(
-        name="StableDiffusion3",
-        pipelines=(
-            *("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline"),
-            *("StableDiffusion3ControlNetPipeline", "StableDiffusion3ControlNetInpaintingPipeline"),
-            *("StableDiffusion3PAGPipeline", "StableDiffusion3PAGImg2ImgPipeline"),
+    Family.of(
+        "StableDiffusion3",
+        "StableDiffusion3 StableDiffusion3Img2Img StableDiffusion3Inpaint StableDiffusion3ControlNet "
+        "StableDiffusion3ControlNetInpainting StableDiffusion3PAG StableDiffusion3PAGImg2Img",
+        # The CLIP tokens, padded with zeros to the width of T5, stand before the T5 tokens.
+        Part(
+            role="sequence.clip",
+            negative=1,
+            encoders=_CLIPS["encoders"],
+            stop="tokenizer_max_length",
+            layered=True,
+            unmerged=_TWO,
         ),
-        # The CLIP tokens, padded with zeros to the width of T5, stand before the T5 tokens. One layer
-        # (context_embedder) reads both, so that its weights cannot hold the two projections.
-        parts=(
-            Part(role="sequence.clip", index=0, negative=1, encoders=_CLIPS, stop="tokenizer_max_length", layered=True),
-            Part(
-                role="sequence.t5",
-                index=0,
-                negative=1,
-                encoders=("text_encoder_3",),
-                tokenizers=("tokenizer_3",),
-                start="tokenizer_max_length",
-                optional=True,
-            ),
-            Part(
-                role="pooled",
-                index=2,
-                negative=3,
-                encoders=_CLIPS,
-                read_by="time_text_embed.text_embedder.linear_1",
-            ),
-        ),
+        Part(role="sequence.t5", negative=1, **_THIRD, start="tokenizer_max_length", optional=True, unmerged=_TWO),
+        Part(role="pooled", index=2, negative=3, encoders=_CLIPS["encoders"], read_by=_POOLED_TEXT),
         texts=("prompt", "prompt_2", "prompt_3"),
     ),
-    Family(
-        name="Flux",
-        pipelines=(
-            *("FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxFillPipeline"),
-            *("FluxControlPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline"),
-            *("FluxControlNetPipeline", "FluxControlNetImg2ImgPipeline", "FluxControlNetInpaintPipeline"),
-            *("FluxKontextPipeline", "FluxKontextInpaintPipeline", "FluxPriorReduxPipeline"),
-        ),
-        parts=(
-            Part(
-                role="sequence",
-                index=0,
-                encoders=("text_encoder_2",),
-                tokenizers=("tokenizer_2",),
-                read_by="context_embedder",
-            ),
-            Part(role="pooled", index=1, read_by="time_text_embed.text_embedder.linear_1"),
-        ),
+    Family.of(
+        "Flux",
+        "Flux FluxImg2Img FluxInpaint FluxFill FluxControl FluxControlImg2Img FluxControlInpaint FluxControlNet "
+        "FluxControlNetImg2Img FluxControlNetInpaint FluxKontext FluxKontextInpaint FluxPriorRedux",
+        Part(**_SECOND, read_by="context_embedder"),
+        Part(role="pooled", index=1, read_by=_POOLED_TEXT),
         texts=("prompt", "prompt_2"),
         twice=True,
     ),
-    Family(
-        name="Chroma",
-        pipelines=("ChromaPipeline", "ChromaImg2ImgPipeline", "ChromaInpaintPipeline"),
-        parts=(Part(role="sequence", index=0, negative=3, read_by="context_embedder"),),
+    Family.of("Chroma", "Chroma ChromaImg2Img ChromaInpaint", Part(negative=3, read_by="context_embedder")),
+    Family.of(
+        "PixArt",
+        "PixArtAlpha PixArtSigma PixArtSigmaPAG",
+        Part(mask=1, negative=2, read_by="caption_projection.linear_1"),
     ),
-    Family(
-        name="PixArt",
-        pipelines=("PixArtAlphaPipeline", "PixArtSigmaPipeline", "PixArtSigmaPAGPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2, read_by="caption_projection.linear_1"),),
+    Family.of("Sana", "Sana SanaControlNet SanaPAG", Part(mask=1, negative=2, read_by="caption_projection.linear_1")),
+    Family.of("SanaSprint", "SanaSprint SanaSprintImg2Img", Part(mask=1, read_by="caption_projection.linear_1")),
+    Family.of("AuraFlow", "AuraFlow", Part(negative=2, read_by="context_embedder")),
+    Family.of(
+        "DeepFloydIF",
+        "IF IFImg2Img IFInpainting IFSuperResolution IFImg2ImgSuperResolution IFInpaintingSuperResolution",
+        Part(negative=1, unmerged=NORM),
     ),
-    Family(
-        name="Sana",
-        pipelines=("SanaPipeline", "SanaControlNetPipeline", "SanaPAGPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2, read_by="caption_projection.linear_1"),),
+    Family.of(
+        "Kandinsky3",
+        "Kandinsky3 Kandinsky3Img2Img",
+        Part(negative=1, mask=2, read_by="encoder_hid_proj.projection_linear"),
     ),
-    Family(
-        name="SanaSprint",
-        pipelines=("SanaSprintPipeline", "SanaSprintImg2ImgPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, read_by="caption_projection.linear_1"),),
+    Family.of("Kandinsky5Image", "Kandinsky5T2I", *KANDINSKY5, twice=True),
+    Family.of(
+        "Kolors",
+        "Kolors KolorsImg2Img KolorsPAG",
+        Part(negative=1, template=True, read_by="encoder_hid_proj"),
+        Part(role="pooled", index=2, negative=3, **_SIZED),
     ),
-    Family(
-        name="AuraFlow",
-        pipelines=("AuraFlowPipeline",),
-        parts=(Part(role="sequence", index=0, negative=2, read_by="context_embedder"),),
-    ),
-    Family(
-        name="DeepFloydIF",
-        pipelines=(
-            *("IFPipeline", "IFImg2ImgPipeline", "IFInpaintingPipeline", "IFSuperResolutionPipeline"),
-            *("IFImg2ImgSuperResolutionPipeline", "IFInpaintingSuperResolutionPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, negative=1),),
-    ),
-    Family(
-        name="Kandinsky3",
-        pipelines=("Kandinsky3Pipeline", "Kandinsky3Img2ImgPipeline"),
-        parts=(Part(role="sequence", index=0, negative=1, mask=2),),
-    ),
-    Family(
-        name="Kandinsky5Image",
-        pipelines=("Kandinsky5T2IPipeline",),
-        parts=KANDINSKY5,
-        twice=True,
-    ),
-    Family(
-        name="Kolors",
-        pipelines=("KolorsPipeline", "KolorsImg2ImgPipeline", "KolorsPAGPipeline"),
-        parts=(
-            Part(role="sequence", index=0, negative=1, template=True, read_by="encoder_hid_proj"),
-            Part(
-                role="pooled",
-                index=2,
-                negative=3,
-                given="pooled_prompt_embeds",
-                read_by="add_embedding.linear_1",
-                leading=True,
-            ),
-        ),
-    ),
-    Family(
-        name="HunyuanDiT",
-        pipelines=("HunyuanDiTPipeline", "HunyuanDiTControlNetPipeline", "HunyuanDiTPAGPipeline"),
+    Family.of(
+        "HunyuanDiT",
+        "HunyuanDiT HunyuanDiTControlNet HunyuanDiTPAG",
         # Called once per encoder. Their two sequences are joined and padded again before they are read.
-        parts=(
-            Part(role="sequence.bert", index=0, negative=1, mask=2, when=("text_encoder_index", 0)),
-            Part(
-                role="sequence.t5",
-                index=0,
-                negative=1,
-                mask=2,
-                encoders=("text_encoder_2",),
-                tokenizers=("tokenizer_2",),
-                when=("text_encoder_index", 1),
-            ),
+        Part(role="sequence.bert", negative=1, mask=2, when=("text_encoder_index", 0), unmerged=_TWO),
+        Part(role="sequence.t5", negative=1, mask=2, **_SECOND, when=("text_encoder_index", 1), unmerged=_TWO),
+    ),
+    Family.of("Lumina", "Lumina", Part(mask=1, negative=2, unmerged=NORM)),
+    Family.of("Lumina2", "Lumina2", Part(mask=1, negative=2, unmerged=NORM)),
+    Family.of("PRX", "PRX PRXPixel", Part(mask=1, negative=2, read_by="txt_in")),
+    Family.of("CogView3Plus", "CogView3Plus", Part(negative=1, read_by="patch_embed.text_proj")),
+    Family.of("CogView4", "CogView4 CogView4Control", Part(negative=1, template=True, read_by="patch_embed.text_proj")),
+    Family.of(
+        "HiDream",
+        "HiDreamImage",
+        Part(
+            role="sequence.t5",
+            negative=1,
+            **_THIRD,
+            given="prompt_embeds_t5",
+            unmerged="its layer is named by its place among those of the other encoder",
         ),
-    ),
-    Family(
-        name="Lumina",
-        pipelines=("LuminaPipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2),),
-    ),
-    Family(
-        name="Lumina2",
-        pipelines=("Lumina2Pipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2),),
-    ),
-    Family(
-        name="PRX",
-        pipelines=("PRXPipeline", "PRXPixelPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2),),
-    ),
-    Family(
-        name="CogView3Plus",
-        pipelines=("CogView3PlusPipeline",),
-        parts=(Part(role="sequence", index=0, negative=1, read_by="patch_embed.text_proj"),),
-    ),
-    Family(
-        name="CogView4",
-        pipelines=("CogView4Pipeline", "CogView4ControlPipeline"),
-        parts=(Part(role="sequence", index=0, negative=1, template=True, read_by="patch_embed.text_proj"),),
-    ),
-    Family(
-        name="HiDream",
-        pipelines=("HiDreamImagePipeline",),
-        parts=(
-            Part(
-                role="sequence.t5",
-                index=0,
-                negative=1,
-                encoders=("text_encoder_3",),
-                tokenizers=("tokenizer_3",),
-                given="prompt_embeds_t5",
-            ),
-            Part(
-                role="sequence.llama",
-                index=2,
-                negative=3,
-                template=True,
-                stack=0,
-                encoders=("text_encoder_4",),
-                tokenizers=("tokenizer_4",),
-                given="prompt_embeds_llama3",
-            ),
-            Part(role="pooled", index=4, negative=5, encoders=_CLIPS, given="pooled_prompt_embeds"),
+        Part(
+            role="sequence.llama",
+            index=2,
+            negative=3,
+            template=True,
+            stack=0,
+            encoders=("text_encoder_4",),
+            tokenizers=("tokenizer_4",),
+            given="prompt_embeds_llama3",
+            unmerged=LAYERS,
         ),
+        Part(role="pooled", index=4, negative=5, encoders=_CLIPS["encoders"], **_HIDREAM),
         texts=("prompt", "prompt_2", "prompt_3", "prompt_4"),
     ),
-    Family(
-        name="Bria",
-        pipelines=("BriaPipeline",),
-        parts=(Part(role="sequence", index=0, negative=1, read_by="context_embedder"),),
-    ),
-    Family(
-        name="BriaFibo",
-        pipelines=("BriaFiboPipeline", "BriaFiboEditPipeline"),
-        parts=(
-            Part(role="sequence", index=0, negative=1, mask=3, template=True),
-            Part(role="layers", index=5, negative=6, mask=3, template=True, stack=0, given="prompt_layers"),
+    Family.of("Bria", "Bria", Part(negative=1, read_by="context_embedder")),
+    Family.of(
+        "BriaFibo",
+        "BriaFibo BriaFiboEdit",
+        Part(negative=1, mask=3, template=True, read_by="context_embedder"),
+        Part(
+            role="layers",
+            index=5,
+            negative=6,
+            mask=3,
+            template=True,
+            stack=0,
+            given="prompt_layers",
+            unmerged=LAYERS,
         ),
     ),
-    Family(
-        name="OvisImage",
-        pipelines=("OvisImagePipeline",),
-        parts=(Part(role="sequence", index=0, negative=1, template=True),),
+    Family.of("OvisImage", "OvisImage", Part(negative=1, template=True, unmerged=NORM)),
+    Family.of(
+        "ZImage",
+        "ZImage ZImageImg2Img ZImageInpaint ZImageControlNet ZImageControlNetInpaint",
+        Part(negative=1, template=True, unmerged=NORM),
     ),
-    Family(
-        name="ZImage",
-        pipelines=(
-            *("ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
-            *("ZImageControlNetPipeline", "ZImageControlNetInpaintPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, negative=1, template=True),),
-    ),
-    Family(
-        name="ZImageOmni",
-        pipelines=("ZImageOmniPipeline",),
-        parts=(Part(role="sequence", index=0, negative=1, template=True),),
-    ),
-    Family(
-        name="Flux2",
-        pipelines=("Flux2Pipeline",),
-        parts=(Part(role="sequence", index=0, template=True, read_by="context_embedder"),),
-    ),
-    Family(
-        name="Flux2Klein",
-        pipelines=("Flux2KleinPipeline", "Flux2KleinInpaintPipeline", "Flux2KleinKVPipeline"),
-        parts=(Part(role="sequence", index=0, template=True, read_by="context_embedder"),),
+    Family.of("ZImageOmni", "ZImageOmni", Part(negative=1, template=True, unmerged=NORM)),
+    Family.of("Flux2", "Flux2", Part(template=True, read_by="context_embedder")),
+    Family.of(
+        "Flux2Klein",
+        "Flux2Klein Flux2KleinInpaint Flux2KleinKV",
+        Part(template=True, read_by="context_embedder"),
         twice=True,
     ),
-    Family(
-        name="QwenImage",
-        pipelines=(
-            *("QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
-            *("QwenImageControlNetPipeline", "QwenImageControlNetInpaintPipeline", "QwenImageLayeredPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, mask=1, template=True),),
+    Family.of(
+        "QwenImage",
+        "QwenImage QwenImageImg2Img QwenImageInpaint QwenImageControlNet QwenImageControlNetInpaint QwenImageLayered",
+        Part(mask=1, template=True, unmerged=NORM),
         twice=True,
     ),
-    Family(
-        name="QwenImageEdit",
-        pipelines=("QwenImageEditPipeline", "QwenImageEditInpaintPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, template=True, beside_image=True),),
+    Family.of(
+        "QwenImageEdit",
+        "QwenImageEdit QwenImageEditInpaint",
+        Part(mask=1, template=True, beside_image=True, unmerged=NORM),
         twice=True,
     ),
-    Family(
-        name="QwenImageEditPlus",
-        pipelines=("QwenImageEditPlusPipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, template=True, beside_image=True),),
+    Family.of(
+        "QwenImageEditPlus",
+        "QwenImageEditPlus",
+        Part(mask=1, template=True, beside_image=True, unmerged=NORM),
         twice=True,
     ),
-    Family(
-        name="HunyuanImage",
-        pipelines=("HunyuanImagePipeline",),
-        # The second sequence is of the text in quotation marks, to be written into the image: left alone.
-        parts=(Part(role="sequence", index=0, mask=1, template=True),),
-        twice=True,
-    ),
-    Family(
-        name="HunyuanImageRefiner",
-        pipelines=("HunyuanImageRefinerPipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, template=True),),
-        twice=True,
-    ),
+    # Twelve layers of each token, which the denoiser fuses.
+    Family.of("Krea2", "Krea2", Part(mask=1, template=True, stack=2, unmerged=LAYERS), twice=True),
+    # The second sequence is of the text in quotation marks, to be written into the image: left alone.
+    Family.of("HunyuanImage", "HunyuanImage", Part(mask=1, template=True, read_by=REFINER), twice=True),
+    Family.of("HunyuanImageRefiner", "HunyuanImageRefiner", Part(mask=1, template=True, read_by=REFINER), twice=True),
 )

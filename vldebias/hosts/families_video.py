@@ -2,103 +2,86 @@
 
 from __future__ import annotations
 
-from vldebias.hosts.families_image import KANDINSKY5
-from vldebias.hosts.family import Family, Part
+from vldebias.hosts.families_image import KANDINSKY5, NORM, REFINER
+from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 
 __all__ = ["VIDEO_FAMILIES"]
 
 VIDEO_FAMILIES: tuple[Family, ...] = (
-    Family(
-        name="Wan",
-        pipelines=(
-            *("WanPipeline", "WanImageToVideoPipeline", "WanVideoToVideoPipeline", "WanVACEPipeline"),
-            *("WanAnimatePipeline", "AnyFlowPipeline", "AnyFlowFARPipeline", "ChronoEditPipeline", "LucyEditPipeline"),
-            *("SkyReelsV2Pipeline", "SkyReelsV2ImageToVideoPipeline", "SkyReelsV2DiffusionForcingPipeline"),
-            "SkyReelsV2DiffusionForcingImageToVideoPipeline",
-            "SkyReelsV2DiffusionForcingVideoToVideoPipeline",
-            *("HeliosPipeline", "HeliosPyramidPipeline"),
+    Family.of(
+        "Wan",
+        "Wan WanImageToVideo WanVideoToVideo WanVACE WanAnimate AnyFlow AnyFlowFAR ChronoEdit LucyEdit SkyReelsV2 "
+        "SkyReelsV2ImageToVideo SkyReelsV2DiffusionForcing SkyReelsV2DiffusionForcingImageToVideo "
+        "SkyReelsV2DiffusionForcingVideoToVideo Helios HeliosPyramid",
+        Part(negative=1, read_by="condition_embedder.text_embedder.linear_1"),
+    ),
+    Family.of(
+        "CogVideoX",
+        "CogVideoX CogVideoXImageToVideo CogVideoXVideoToVideo CogVideoXFunControl ConsisID",
+        Part(negative=1, read_by="patch_embed.text_proj"),
+    ),
+    Family.of("Latte", "Latte", Part(negative=1, read_by="caption_projection.linear_1")),
+    Family.of(
+        "MotifVideo",
+        "MotifVideo MotifVideoImage2Video",
+        Part(negative=1, mask=2, read_by="context_embedder.linear_1"),
+    ),
+    Family.of(
+        "Cosmos",
+        "CosmosTextToWorld CosmosVideoToWorld Cosmos2TextToImage Cosmos2VideoToWorld",
+        Part(negative=1, read_by=CROSS_ATTENTION),
+    ),
+    Family.of(
+        "LTX",
+        "LTX LTXImageToVideo LTXCondition LTXI2VLongMultiPrompt",
+        Part(mask=1, negative=2, read_by="caption_projection.linear_1"),
+    ),
+    # All hidden states of the encoder side by side, padded on the left.
+    Family.of(
+        "LTX2",
+        "LTX2 LTX2ImageToVideo LTX2Condition LTX2InContext LTX2HDR",
+        Part(mask=1, negative=2, unmerged=NORM),
+    ),
+    Family.of("LTX2DFR", "LTX2DFR LTX2DFRTemporalRefine", Part(mask=1, unmerged=NORM)),
+    Family.of(
+        "Mochi",
+        "Mochi",
+        Part(
+            mask=1,
+            negative=2,
+            read_by=("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj"),
         ),
-        parts=(Part(role="sequence", index=0, negative=1, read_by="condition_embedder.text_embedder.linear_1"),),
     ),
-    Family(
-        name="CogVideoX",
-        pipelines=(
-            *("CogVideoXPipeline", "CogVideoXImageToVideoPipeline", "CogVideoXVideoToVideoPipeline"),
-            *("CogVideoXFunControlPipeline", "ConsisIDPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, negative=1, read_by="patch_embed.text_proj"),),
-    ),
-    Family(
-        name="Cosmos",
-        pipelines=(
-            *("CosmosTextToWorldPipeline", "CosmosVideoToWorldPipeline"),
-            *("Cosmos2TextToImagePipeline", "Cosmos2VideoToWorldPipeline"),
-        ),
-        parts=(Part(role="sequence", index=0, negative=1),),
-    ),
-    Family(
-        name="LTX",
-        pipelines=(
-            *("LTXPipeline", "LTXImageToVideoPipeline", "LTXConditionPipeline"),
-            "LTXI2VLongMultiPromptPipeline",
-        ),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2, read_by="caption_projection.linear_1"),),
-    ),
-    Family(
-        name="LTX2",
-        pipelines=(
-            *("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline"),
-            "LTX2HDRPipeline",
-        ),
-        # All hidden states of the encoder side by side, padded on the left, normalised before they are read.
-        parts=(Part(role="sequence", index=0, mask=1, negative=2),),
-    ),
-    Family(
-        name="LTX2DFR",
-        pipelines=("LTX2DFRPipeline", "LTX2DFRTemporalRefinePipeline"),
-        parts=(Part(role="sequence", index=0, mask=1),),
-    ),
-    Family(
-        name="Mochi",
-        pipelines=("MochiPipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2),),
-    ),
-    Family(
-        name="Allegro",
-        pipelines=("AllegroPipeline",),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2, read_by="caption_projection.linear_1"),),
-    ),
-    Family(
-        name="HunyuanVideo",
-        pipelines=("HunyuanVideoPipeline", "HunyuanVideoFramepackPipeline", "HunyuanSkyreelsImageToVideoPipeline"),
-        # The sequence is read twice, by tokens and by their mean.
-        parts=(
-            Part(role="sequence", index=0, mask=2, template=True),
-            Part(role="pooled", index=1, encoders=("text_encoder_2",), given="pooled_prompt_embeds"),
+    Family.of("Allegro", "Allegro", Part(mask=1, negative=2, read_by="caption_projection.linear_1")),
+    Family.of(
+        "HunyuanVideo",
+        "HunyuanVideo HunyuanVideoFramepack HunyuanSkyreelsImageToVideo",
+        Part(mask=2, template=True, read_by=REFINER),
+        Part(
+            role="pooled",
+            index=1,
+            encoders=("text_encoder_2",),
+            given="pooled_prompt_embeds",
+            read_by="time_text_embed.text_embedder.linear_1",
         ),
         twice=True,
     ),
-    Family(
-        name="HunyuanVideo15",
-        pipelines=("HunyuanVideo15Pipeline", "HunyuanVideo15ImageToVideoPipeline"),
-        # As in HunyuanImage, the text in quotation marks is left alone.
-        parts=(Part(role="sequence", index=0, mask=1, template=True),),
+    # As in HunyuanImage, the text in quotation marks is left alone.
+    Family.of(
+        "HunyuanVideo15",
+        "HunyuanVideo15 HunyuanVideo15ImageToVideo",
+        Part(mask=1, template=True, read_by=REFINER),
         twice=True,
     ),
-    Family(
-        name="Kandinsky5Video",
-        pipelines=("Kandinsky5T2VPipeline", "Kandinsky5I2VPipeline"),
-        parts=KANDINSKY5,
-        twice=True,
+    Family.of("Kandinsky5Video", "Kandinsky5T2V Kandinsky5I2V", *KANDINSKY5, twice=True),
+    Family.of(
+        "EasyAnimate",
+        "EasyAnimate EasyAnimateControl EasyAnimateInpaint",
+        Part(negative=1, mask=2, template=True, read_by="text_proj"),
     ),
-    Family(
-        name="EasyAnimate",
-        pipelines=("EasyAnimatePipeline", "EasyAnimateControlPipeline", "EasyAnimateInpaintPipeline"),
-        parts=(Part(role="sequence", index=0, negative=1, mask=2, template=True),),
-    ),
-    Family(
-        name="SanaVideo",
-        pipelines=("SanaVideoPipeline", "SanaImageToVideoPipeline"),
-        parts=(Part(role="sequence", index=0, mask=1, negative=2, read_by="caption_projection.linear_1"),),
+    Family.of(
+        "SanaVideo",
+        "SanaVideo SanaImageToVideo",
+        Part(mask=1, negative=2, read_by="caption_projection.linear_1"),
     ),
 )

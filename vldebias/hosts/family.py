@@ -35,13 +35,13 @@ class Part:
         layered: `clip_skip` takes it from an earlier layer, which is another space with a projection of its own.
         optional: left out where its encoders are not loaded, instead of refusing the pipeline.
         read_by: where `merge()` finds the weights that read it: CROSS_ATTENTION (keys and values of all
-            cross-attentions) or the last names of a linear layer; None where weights cannot hold the projection, as
-            where a norm stands before the layer or the layer reads other tokens too.
+            cross-attentions) or the linear layer, by its name in the denoiser; a tuple where several read it.
+        unmerged: why weights cannot hold the projection, where there is no such layer.
         leading: it is only the leading part of what that layer reads.
     """
 
-    role: str
-    index: int
+    role: str = "sequence"
+    index: int = 0
     negative: int | None = None
     mask: int | None = None
     template: bool = False
@@ -55,7 +55,8 @@ class Part:
     stop: str | None = None
     layered: bool = False
     optional: bool = False
-    read_by: str | None = None
+    read_by: str | tuple[str, ...] = ()
+    unmerged: str = "its family does not say which layers read it"
     leading: bool = False
 
 
@@ -77,3 +78,8 @@ class Family:
     parts: tuple[Part, ...]
     texts: tuple[str, ...] = ("prompt",)
     twice: bool = False
+
+    @classmethod
+    def of(cls, name: str, pipelines: str, *parts: Part, **settings: Any) -> Family:
+        """The same in fewer words; pipelines: class names without "Pipeline" at their ends, apart by spaces."""
+        return cls(name=name, pipelines=tuple(f"{p}Pipeline" for p in pipelines.split()), parts=parts, **settings)

@@ -115,20 +115,21 @@ def readers(pipe: Any, parts: Sequence[Part]) -> list[nn.Module]:
 def _layers(pipe: Any, part: Part) -> list[tuple[str, Any]]:
     """The layers that read a part, with their names."""
     refusal = f"{type(pipe).__name__}: cannot merge {part.role!r}"
-    if part.read_by is None:
+    if not part.read_by:
         raise UnsupportedHostError(
-            f"{refusal}: no linear layer of this pipeline reads it, and it alone, as it is (a norm comes first, or one "
-            "layer reads two kinds of tokens); save the projections and attach them after loading instead"
+            f"{refusal}: {part.unmerged}; save the projections and attach them after loading instead"
         )
     modules = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
     models = {name: model for name, model in modules.items() if name not in part.encoders}
-    layers = [layer for name, model in models.items() for layer in _readers(name, model, part.read_by)]
-    if not layers:
+    names = (part.read_by,) if isinstance(part.read_by, str) else part.read_by
+    layers = [[layer for n, model in models.items() for layer in _readers(n, model, name)] for name in names]
+    missing = [name for name, one in zip(names, layers, strict=True) if not one]
+    if missing:
         raise UnsupportedHostError(
-            f"{refusal}: expected a layer {part.read_by!r} that reads it in {', '.join(models)}, found none; "
+            f"{refusal}: expected a layer {missing[0]!r} that reads it in {', '.join(models)}, found none; "
             "keep the attachment instead of merging"
         )
-    return layers
+    return [layer for one in layers for layer in one]
 
 
 def _readers(component: str, model: nn.Module, read_by: str) -> Iterator[tuple[str, Any]]:
@@ -136,7 +137,7 @@ def _readers(component: str, model: nn.Module, read_by: str) -> Iterator[tuple[s
         yield from _cross_attentions(component, model)
         return
     for path, module in model.named_modules():
-        if f".{path}".endswith(f".{read_by}"):
+        if path.removeprefix("_orig_mod.") == read_by:  # torch.compile wraps what it compiles
             yield f"{component}.{path}", module
 
 

@@ -1,0 +1,93 @@
+"""Whole pipelines of every family, from prompts to latents: attached, paused, removed, merged."""
+
+import copy
+from functools import partial
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers_drawing import DRAWINGS, PLAIN, STATED, VARIANTS
+from diffusers_text import CASES
+
+from vldebias.api import debias
+from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.diffusers import list_families
+
+EVERY = pytest.mark.parametrize("name", DRAWINGS)
+FAMILIES = {family.name: family for family in list_families()}
+GUIDED = [n for n in DRAWINGS if FAMILIES[n].twice or any(p.negative is not None for p in FAMILIES[n].parts)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),  # diffusers, of its own mixin
+    pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
+]
+
+
+def changed(one, other):
+    """For each image: is it another one?"""
+    return [not torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+
+
+def test_every_family_has_a_whole_pipeline():
+    assert set(CASES) == set(DRAWINGS)
+
+
+def comes_back(pipe, draw):
+    """Two images of each of two prompts, guided by a negative prompt: the second prompt states its gender.
+
+    So its images, and with them the negative prompt, the order of images and what else is read, stay byte by byte.
+    """
+    bare = draw(pipe)
+    assert bare.isfinite().all()
+    attachment = debias(pipe, tiny.gender(), lam=1e6)
+    attached = draw(pipe)
+    half = len(bare) // 2
+    assert changed(attached, bare) == [True] * half + [False] * half
+    with attachment.disabled():
+        assert torch.equal(draw(pipe), bare)
+    assert torch.equal(draw(pipe), attached)
+    attachment.remove()
+    assert torch.equal(draw(pipe), bare)
+
+
+@EVERY
+def test_the_images_of_a_prompt_change_and_come_back(name):
+    comes_back(DRAWINGS[name].make(name), DRAWINGS[name].draw)
+
+
+@pytest.mark.parametrize("pipeline", VARIANTS)
+def test_so_do_those_of_another_class_of_the_family(pipeline):
+    name, call = VARIANTS[pipeline]
+    comes_back(DRAWINGS[name].make(name, pipeline), partial(DRAWINGS[name].draw, **call))
+
+
+@pytest.mark.parametrize("name", GUIDED)
+def test_the_negative_prompt_changes_where_that_is_asked_for(name):
+    """The control of the test above: images of the stated prompt would show a negative prompt that was projected."""
+    drawing = DRAWINGS[name]
+    pipe = drawing.make(name)
+    bare = drawing.draw(pipe, [STATED])
+    debias(pipe, tiny.gender(), lam=1e6, negative=True)
+    assert all(changed(drawing.draw(pipe, [STATED]), bare))
+
+
+@EVERY
+def test_merged_draws_what_the_attachment_draws(name):
+    """Into a copy of the denoiser; or a refusal that says why weights cannot hold it."""
+    drawing = DRAWINGS[name]
+    pipe = drawing.make(name)
+    attachment = debias(pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False)
+    why = next((part.unmerged for part in FAMILIES[name].parts if not part.read_by), None)
+    if why is not None:
+        with pytest.raises(UnsupportedHostError, match=f"cannot merge .*: {why}; save the projections"):
+            attachment.merge()
+        return
+    expected = drawing.draw(pipe, [PLAIN])
+    with attachment.disabled():
+        bare = drawing.draw(pipe, [PLAIN])
+    for component in ("transformer", "unet"):
+        if getattr(pipe, component, None) is not None:
+            setattr(pipe, component, copy.deepcopy(getattr(pipe, component)))
+    attachment.merge()
+    merged = drawing.draw(pipe, [PLAIN])
+    assert (merged - expected).norm() < 1e-2 * (expected - bare).norm()

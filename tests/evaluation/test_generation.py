@@ -135,6 +135,20 @@ def test_parts_methods_and_changes(painted: tuple[DrawnSet, Shows], parts: dict[
     assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
 
 
+def test_what_others_report_is_measured_on_the_same_counts(parts: dict[str, TaskResult]) -> None:
+    """Of two values the deviation ratio of a prompt is sqrt(2) times its discrepancy, and so are the means."""
+    by = {(f.metric, f.method, f.subset): f for f in parts["generation gender"].rows}
+    for method in ("none", "cali"):
+        for subset in ("train jobs", "unseen jobs"):
+            discrepancy, ratio, kl = (
+                by[metric, method, subset] for metric in ("discrepancy", "deviation_ratio", "kl_from_uniform")
+            )
+            assert ratio.value == pytest.approx(2**0.5 * discrepancy.value)
+            assert ratio.interval == pytest.approx([2**0.5 * bound for bound in discrepancy.interval])
+            assert 2 * (ratio.value / 2) ** 2 <= kl.value <= np.log(2) * ratio.value + 1e-12  # Pinsker, and convexity
+            assert kl.interval[0] <= kl.value <= kl.interval[1]
+
+
 def test_the_protocol_says_what_was_done(painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult]) -> None:
     drawn, shows = painted
     protocol = parts["generation gender"].provenance
@@ -171,6 +185,7 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
     (part,) = task().measure(drawn, blind)
     for figure in part.rows:
         expected = {"discrepancy": 0.5**0.5, "discrepancy_squared": 0.5, "unknown": 1.0, "share": 0.0}
+        expected |= {"kl_from_uniform": float(np.log(2)), "deviation_ratio": 1.0}
         assert figure.value == pytest.approx(expected[figure.metric])
         if figure.subset == "pilot":
             assert figure.interval == pytest.approx((0, 0.5**0.5))

@@ -192,6 +192,31 @@ def test_lam_and_strength_reach_the_figures_and_the_texts() -> None:
     assert weaker < figure(evaluate(birds())[0], "worst_group", "cali").value
 
 
+def test_an_offset_is_a_row_beside_each_method_and_needs_no_label() -> None:
+    """The boundary goes back to the middle of what the model takes for the one and the other class."""
+    test = birds(noise=2.0)
+    main = evaluate(test, offset=True)[0]
+    before, after = (scores_of(test, method) for method in ("none", "cali"))
+    second = before[:, 1] > before[:, 0]
+    margins = after[:, 1] - after[:, 0]
+    by = float(margins[second].mean() + margins[~second].mean()) / 2
+    assert main.provenance.methods["cali, offset"]["offset"] == pytest.approx(by, abs=1e-5)
+    right = (margins > by).numpy() == (test.column("label").codes == 1)
+    assert figure(main, "average", "cali, offset").value == pytest.approx(right.mean())
+    assert figure(main, "average", "cali, offset").lam == figure(main, "average", "cali").lam
+    assert {f.method for f in main.rows if "offset" in f.method} == {f"{m}, offset" for m in METHODS[1:]}
+    turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
+    assert evaluate(turned, offset=True)[0].provenance.methods["cali, offset"]["offset"] == pytest.approx(by, abs=1e-5)
+    assert "offset" not in str(evaluate(test)[0].provenance.methods)
+
+
+def scores_of(test: Embeddings, method: str) -> torch.Tensor:
+    side = texts()
+    projection, rows = side.fit(PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
+    rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
+    return test.normalised().double() @ rows.T
+
+
 def test_class_agnostic_pairs_are_a_row_of_their_own() -> None:
     part = evaluate(birds(), class_agnostic=True)[0]
     assert [f.method for f in part.rows if f.metric == "average"] == [*METHODS, AGNOSTIC]

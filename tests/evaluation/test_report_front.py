@@ -57,6 +57,14 @@ def test_one_sentence_says_gain_and_cost(changes: dict[str, Any], sentence: str)
     assert said(**changes) == sentence
 
 
+def test_the_cost_is_the_average_of_the_training_groups_where_it_is_known() -> None:
+    """An average over equal groups rises with the group that was mended, and would tell a cost as a gain."""
+    rows = [figure("none", 0.5, metric="worst_group"), figure("orth", 0.7, metric="worst_group", change=BETTER)]
+    rows += [figure("orth", 0.7, change=BETTER), figure("orth", 0.7, metric="average_reweighted", change=WORSE)]
+    (block,) = blocks(result(rows))
+    assert "it costs average accuracy, reweighted to training groups: -0.200 [-0.300, -0.100]" in conclusion(block)
+
+
 def test_the_forest_draws_intervals_around_zero() -> None:
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9)]
     rows += [figure("orth", 0.7, metric="worst_group", change=BETTER), figure("orth", 0.7, change=WORSE)]

@@ -168,7 +168,9 @@ def test_what_moved_is_of_one_measure_and_the_worst_part_is_named() -> None:
         (method, "worst_group", "unseen") for method in ("orth", "orth-cali")
     }
     assert {(r.metric, r.subset) for r in costs.values()} == {("average", "unseen")}
-    assert block.worst_part == "Worse most: pilot, worst-group accuracy -0.500 [-0.900, -0.100] under orth."
+    assert block.worst_part == (
+        "Worst-group accuracy got worse for 1 of 2 parts under orth, most pilot: -0.500 [-0.900, -0.100]."
+    )
 
 
 def test_a_sweep_is_told_by_its_last_point_and_many_methods_are_cut() -> None:

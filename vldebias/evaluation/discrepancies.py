@@ -16,7 +16,13 @@ from vldebias.evaluation.plan import PlannedPrompt
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.variants import NONE
 from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.discrepancy import discrepancies, shares_radius, squared_discrepancies
+from vldebias.metrics.discrepancy import (
+    deviation_ratios,
+    discrepancies,
+    kl_divergences,
+    shares_radius,
+    squared_discrepancies,
+)
 
 __all__ = ["Counts", "Sheet", "Shown", "add_bias", "add_fidelity", "sheets"]
 
@@ -151,6 +157,9 @@ def add_bias(
 ) -> dict[str, Counts]:
     """Rows of one attribute on a sheet of plain prompts: the means over prompts, then every prompt by itself.
 
+    Beside the discrepancy the means hold what others report of the same counts: `vldebias.metrics.kl_from_uniform` and
+    `vldebias.metrics.deviation_ratio`.
+
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
     prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
     `Counts.radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
@@ -167,6 +176,8 @@ def add_bias(
     result.add_resampled("discrepancy", own, better="lower", **about)
     squares = {name: one.squared for name, one in counts.items()}
     result.add_resampled("discrepancy_squared", squares, better="lower", **about)
+    for metric, of in (("kl_from_uniform", kl_divergences), ("deviation_ratio", deviation_ratios)):
+        result.add_resampled(metric, {name: of(one.known) for name, one in counts.items()}, better="lower", **about)
     unknown = {name: one.unknown_rate for name, one in counts.items()}
     result.add_resampled("unknown", unknown, better="lower", **about)
     right = shown.hits(sheet) if shown is not None else None

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import model_validator
 from torch import Tensor
@@ -18,11 +19,12 @@ from torch import Tensor
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.accuracies import GroupRows
+from vldebias.evaluation.areas import AreaRows
 from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.task import Data, Lam, Session
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import get_method
+from vldebias.methods import class_offset, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGNOSTIC", "GroupSplit", "GroupsTask", "class_of"]
 
-AGNOSTIC = "orth-cali, class-agnostic"
+AGNOSTIC, OFFSET = "orth-cali, class-agnostic", "offset"
 INTERVALS = (
     "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "
     "of one group and for worst group and average at 0 or 1; the reweighted average is put together from those where a "
@@ -47,6 +49,7 @@ class GroupSplit:
         features: (n, d) float32, L2-normalised.
         target: (n,) index of the right class prompt.
         groups: Labels of n rows, label x spurious value ("landbird/water"), none unknown.
+        values: Labels of n rows, the spurious value alone.
         unknown: images left out because label or spurious value is unknown.
         about: where the embeddings come from.
     """
@@ -54,6 +57,7 @@ class GroupSplit:
     features: Tensor
     target: NDArray[np.int64]
     groups: Labels
+    values: Labels
     unknown: int
     about: dict[str, Any]
 
@@ -74,7 +78,7 @@ class GroupSplit:
         kept = data if known.all() else data[known]
         target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
         groups = cross(names[known], values[known])
-        return cls(kept.normalised(), target, groups, int((~known).sum()), dict(data.about))
+        return cls(kept.normalised(), target, groups, values[known], int((~known).sum()), dict(data.about))
 
     def __len__(self) -> int:
         return len(self.target)
@@ -105,14 +109,16 @@ class GroupSplit:
 class GroupsTask(ImageTask):
     """Group robustness of zero-shot classification: blocks `name`, "`name`: lambda" and "`name`: cosines".
 
-    Rows `worst_group`, `average`, `average_reweighted`, `gap` with percentile intervals over images, and `accuracy` of
-    every group with Wilson's. Where such intervals do not cover is said in `vldebias.evaluation.accuracies`. A sweep
-    has the overall metrics only.
+    Rows `worst_group`, `average`, `average_reweighted`, `gap` with percentile intervals over images, of two classes
+    `worst_group_auc`, the lowest area over the spurious values, and `accuracy` of every group with Wilson's. Where such
+    intervals do not cover is said in `vldebias.evaluation.accuracies`. A sweep has the overall metrics only.
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of which one is unknown
         are counted and left out.
     lams: a sweep over these lambda for the methods that have one; 0 is P0 alone, and no change at all for "cali".
+    offset: every method also with the boundary between two classes put back, from the images of `data` without their
+        labels (`vldebias.methods.class_offset`): rows "cali, offset".
     class_agnostic: "orth-cali" also with pairs that name no class (Table A.9).
     train, val: splits with the same columns, for `baselines` (names in `vldebias.evaluation.baselines.BASELINES`);
         those use labels, and their rows say so. true_groups: let them see the groups of `train`; by default they go by
@@ -127,6 +133,7 @@ class GroupsTask(ImageTask):
     spurious: str
     lams: tuple[Lam, ...] = ()
     class_agnostic: bool = False
+    offset: bool = False
     train: Data | None = None
     val: Data | None = None
     baselines: tuple[str, ...] = ()
@@ -257,7 +264,9 @@ class _Block:
             "resamples": task.resamples,
             "seed": task.seed,
         }
-        right = {method: self._right(method, one) for method, one in self.fitted.items()}
+        scores = {method: self._scores(method, one) for method, one in self.fitted.items()}
+        right = {method: split.right(one) for method, one in scores.items()}
+        moved = self._with_offsets(scores) if task.offset else {}
         trained = self._baselines(learn, select)
         rows = GroupRows(right["none"], split.groups, weights, task.resamples, task.seed)
         about = {method: one.about for method, one in self.fitted.items()}
@@ -266,12 +275,18 @@ class _Block:
             "Zero-shot group robustness (Tables 7.2, 7.4 and A.9)",
             "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
             "the worst of them is picked again in every resample of the images.",
-            about | {name: facts for name, (_, facts) in trained.items()},
+            about | {name: facts for name, (_, facts) in (*moved.items(), *trained.items())},
             settings,
         )
         rights: list[Any] = [(method, mask, {}) for method, mask in right.items()]
+        rights += [
+            (name, mask, {key: told[key] for key in ("lam", "strength")}) for name, (mask, told) in moved.items()
+        ]
         rights += [(name, mask, {"uses_labels": True}) for name, (mask, _) in trained.items()]
         rows.overall(main, rights)
+        if len(self.prompts.classes) == 2:
+            margins = {method: (one[:, 1] - one[:, 0]).cpu().numpy() for method, one in scores.items()}
+            AreaRows(split.target == 1, split.values, task.resamples, task.seed).add(main, margins)
         rows.by_group(main, rights)
         results = [main]
         if task.lams:
@@ -321,11 +336,21 @@ class _Block:
         )
         return TaskResult(provenance, details={method: one.details for method, one in self.fitted.items()})
 
-    def _right(self, name: str, fitted: Fitted) -> NDArray[np.bool_]:
-        """(n,) mask of the images that a method classifies right."""
+    def _scores(self, name: str, fitted: Fitted) -> Tensor:
+        """(n, k) scores of the images under a method."""
         self.note(name)
         classes = self.task.rows(self.texts, self.prompts.classes, fitted.edit)
-        return self.split.right(self.task.images(self.split.features, fitted.edit) @ classes.float().T)
+        return self.task.images(self.split.features, fitted.edit) @ classes.float().T
+
+    def _with_offsets(self, scores: Mapping[str, Tensor]) -> dict[str, tuple[NDArray[np.bool_], dict[str, Any]]]:
+        """Name -> what a method gets right with the boundary put back, and what is told of it."""
+        moved = {}
+        for method, one in self.fitted.items():
+            if one.edit is not None:
+                by = class_offset(scores["none"], scores[method])
+                shifted = scores[method] - torch.tensor([0.0, by])
+                moved[f"{method}, {OFFSET}"] = self.split.right(shifted), {**one.about, OFFSET: by}
+        return moved
 
     def _sweep(self) -> Iterator[tuple[str, NDArray[np.bool_], Mapping[str, Any]]]:
         """Every method that a lambda changes, at every lambda."""
@@ -333,7 +358,7 @@ class _Block:
             for lam in dict.fromkeys(self.task.lams):
                 edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
                 one = self.task.fitted(edit, float(lam))
-                yield method, self._right(f"{method}, lam = {lam:g}", one), one.details
+                yield method, self.split.right(self._scores(f"{method}, lam = {lam:g}", one)), one.details
 
     def _cosines(self, result: TaskResult, by_value: Mapping[str, tuple[str, ...]]) -> None:
         """`cosine` of a class with a value, mean over its spurious prompts, and `cosine_spread` over the values.

@@ -10,6 +10,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
 from vldebias.methods.auto import Auto
+from vldebias.methods.boundary import class_offset
 from vldebias.methods.bounded import Bound, Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
@@ -53,6 +54,7 @@ __all__ = [
     "TargetShares",
     "Term",
     "ZeroShotLabels",
+    "class_offset",
     "get_method",
     "labelled",
     "load_edit",

@@ -80,11 +80,15 @@ class Block:
     def moved(self, *, utility: bool) -> dict[str, Measurement]:
         """Method -> its row for the first measure of bias (or utility) that was compared with none; {} without one.
 
-        Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last.
+        Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last. Where there
+        is an average weighted as the training images are, it is the cost: one that counts all groups alike rises with
+        the groups that were mended.
         """
         rows = [
             r for r in self.headline if is_utility(r.metric) == utility and not r.uses_labels and r.change is not None
         ]
+        if any(r.metric == "average_reweighted" for r in rows):
+            rows = [r for r in rows if r.metric != "average"]
         if not rows:
             return {}
         subset = [r.subset for r in rows if r.metric == rows[0].metric][-1]
@@ -92,12 +96,21 @@ class Block:
 
     @property
     def worst_part(self) -> str:
-        """The part that got worse most, beyond its interval, as a sentence; "" where none did."""
+        """How many parts got worse beyond their interval, and the one that lost most, as a sentence; "" for none.
+
+        Parts are groups, queries or prompts; of the measure of the one that lost most, under the same method.
+        """
         worse = [r for r in self.rows if r.subset and verdict(r) == "worse" and not r.uses_labels]
         if not worse:
             return ""
         row = max(worse, key=lambda r: abs(r.change[0]) if r.change else 0.0)
-        return f"Worse most: {row.subset}, {metric_title(row.metric)} {change(row)} under {label(row, False, False)}."
+
+        def alike(rows: list[Measurement]) -> int:
+            return sum((r.metric, r.method, r.lam, *r.n) == (row.metric, row.method, row.lam, *row.n) for r in rows)
+
+        lost, whole = alike(worse), alike([r for r in self.rows if r.subset and r.change is not None])
+        name, measure = label(row, False, False), sentence(metric_title(row.metric))
+        return f"{measure} got worse for {lost} of {whole} parts under {name}, most {row.subset}: {change(row)}."
 
 
 def blocks(result: Result) -> list[Block]:

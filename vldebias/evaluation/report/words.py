@@ -9,6 +9,7 @@ __all__ = ["change", "direction", "is_utility", "label", "metric_title", "number
 DAGGER = "†"
 TITLES = {
     "worst_group": "worst-group accuracy",
+    "worst_group_auc": "worst-group AUC",
     "average": "average accuracy",
     "average_reweighted": "average accuracy, reweighted to training groups",
     "gap": "gap, average less worst group",
@@ -22,6 +23,8 @@ TITLES = {
     "query_cosine": "query cosine",
     "discrepancy": "discrepancy of generated images",
     "discrepancy_squared": "squared discrepancy, bias-corrected",
+    "kl_from_uniform": "KL from uniform shares",
+    "deviation_ratio": "deviation ratio",
     "recognised": "subject recognised",
     "stated_right": "stated attribute right",
     "stated_recognised": "subject recognised, attribute stated",

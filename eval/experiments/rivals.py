@@ -2,6 +2,7 @@
 
 python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
+python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json --again auto   # its rows alone
 
 The tables of docs/methods.md and the plot of gain against cost are made from these by rivals_table.py.
 
@@ -36,7 +37,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from eval.experiments.embeddings import FILE, celeba, file
+from eval.experiments.embeddings import FILE, Gallery, Rows, celeba, file
 from eval.experiments.image_side import rank_kept
 from eval.experiments.run import parser, run
 from vldebias.data import Embeddings, cross
@@ -45,6 +46,7 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
 from vldebias.evaluation.texts import Texts
+from vldebias.files import commit
 from vldebias.methods import METHODS, Method, Need, Problem, Reference, ZeroShotLabels
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -65,10 +67,10 @@ SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
 
-def compared() -> list[Method]:
-    """Ours, theirs, and those that need labels with the true and with the zero-shot ones."""
-    named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
-    return [*named, *(ZeroShotLabels(name) for name in LABELLED)]
+def compared(names: Sequence[str] = ()) -> list[Method]:
+    """Ours, theirs, and those that need labels with the true and with the zero-shot ones; of these the named ones."""
+    every = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)] + [ZeroShotLabels(name) for name in LABELLED]
+    return [method for method in every if not names or method.name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,35 +211,51 @@ def needs(method: Method) -> list[str]:
     return ["texts", *(word for need, word in told.items() if need in method.needs)]
 
 
-def real(splits: int = SPLITS) -> Iterator[TaskResult]:
+def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult]:
     """CelebA: retrieval of professions, and age by gender."""
+    title = "Retrieval of professions among real photographs: gender"
+    yield task("celeba professions", title, list(professions(splits)), methods)
+    yield task("celeba age", "Old or young among real photographs: groups by gender", list(ages(splits)), methods)
+
+
+def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
+    """Rows that may be seen, and the others, of random orders."""
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(data.images))
+        yield np.sort(order[:500]), order[500:]
+
+
+def professions(splits: int = SPLITS) -> Iterator[Split]:
+    """51 professions asked of as many men as women."""
+    data = celeba(file())
+    prompts = replace(data.prompts, stated_words=("man", "woman"))
+    for seed, (seen, rest) in enumerate(halves(data, splits)):
+        (pool,) = data.pools([seed], rest)
+        gallery = data.images[np.sort(pool)]
+        yield Split(data.texts, data.images[seen], gallery, prompts, attribute="gender", queries=data.queries, k=50)
+
+
+def ages(splits: int = SPLITS) -> Iterator[Split]:
+    """Old or young by gender; a class is the mean of the prompts that state it."""
     data = celeba(file())
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
     own = {
         f"{age} (mean of {len(men) // 2})": [p for p in (*men, *women) if f" {age} " in p] for age in ("old", "young")
     }
-    asked = dict.fromkeys((*data.queries, *men, *women, *prompts.spurious))
+    asked = dict.fromkeys((*men, *women, *prompts.spurious))
     rows = dict(zip(asked, data.texts.embed(list(asked)), strict=True))
     rows |= {name: data.texts.embed(texts).mean(0) for name, texts in own.items()}
     texts = Texts(rows, model_id="CLIP ViT-B/32 openai")
     classes = replace(prompts, name="age", classes=tuple(own), class_names=("old", "young"))
-    halves = []
-    for seed in range(splits):
-        order = np.random.default_rng(seed).permutation(len(data.images))
-        (pool,) = data.pools([seed], order[500:])
-        halves.append(
-            (data.images[np.sort(order[:500])], data.images[np.sort(pool)], data.images[np.sort(order[500:])])
-        )
-    common = {"texts": texts, "prompts": prompts, "attribute": "gender"}
-    search = [Split(reference=r, gallery=g, queries=data.queries, k=50, **common) for r, g, _ in halves]
-    ages = [Split(reference=r, gallery=g, classes=classes, label="age", **common) for r, _, g in halves]
-    methods = compared()
-    yield task("celeba professions", "Retrieval of professions among real photographs: gender", search, methods)
-    yield task("celeba age", "Old or young among real photographs: groups by gender", ages, methods)
+    for seen, rest in halves(data, splits):
+        gallery, reference = data.images[np.sort(rest)], data.images[seen]
+        yield Split(texts, reference, gallery, prompts, attribute="gender", classes=classes, label="age")
 
 
-def miniature(images: int = 1500, reference: int = 800, seeds: Sequence[int] = SEEDS) -> Iterator[TaskResult]:
+def miniature(
+    methods: Sequence[Method], images: int = 1500, reference: int = 800, seeds: Sequence[int] = SEEDS
+) -> Iterator[TaskResult]:
     """Portraits to search and to classify, birds to classify."""
     from vldebias.data.cache import embed_images
     from vldebias.hosts.images import image_encoder
@@ -252,7 +270,7 @@ def miniature(images: int = 1500, reference: int = 800, seeds: Sequence[int] = S
     birds, portraits = (features(name, images, 9002, True) for name in ("birds", "portraits"))
     nature, people = ([features(name, reference, s, False) for s in seeds] for name in ("birds", "portraits"))
     fair, jobs = load_prompts("fairface-gender"), load_prompts("professions-gender")
-    methods, search = compared(), {"texts": texts, "gallery": portraits, "attribute": "gender"}
+    search: dict[str, Any] = {"texts": texts, "gallery": portraits, "attribute": "gender"}
     concepts = [Split(reference=r, prompts=fair, queries=fair.classes, k=150, **search) for r in people]
     yield task("portraits", "Retrieval of ten concepts among portraits: gender", concepts, methods)
     unseen = [Split(reference=r, prompts=jobs, queries=jobs.held_out_classes, k=50, **search) for r in people]
@@ -270,17 +288,52 @@ def miniature(images: int = 1500, reference: int = 800, seeds: Sequence[int] = S
     yield task("hair", "Dark or blond hair: groups by gender", heads, methods)
 
 
-WORLDS: dict[str, Callable[[], Iterable[TaskResult]]] = {"real": real, "miniature": miniature}
+WORLDS: dict[str, Callable[[Sequence[Method]], Iterable[TaskResult]]] = {"real": real, "miniature": miniature}
+
+
+def replaced(old: Result, new: Sequence[TaskResult]) -> list[TaskResult]:
+    """The tasks of a result with the rows of some methods measured again; "none" has to come out as it did.
+
+    Raises:
+        SystemExit: it does not, so the worlds are not those that the other rows were measured on.
+    """
+    done = []
+    for part, told in zip(new, old.provenance, strict=True):
+        kept = {(row.metric, row.method, row.subset): row for row in old.rows if row.task == told.task}
+        for row in part.rows:
+            key = row.metric, row.method, row.subset
+            if row.method == "none" and not np.isclose(row.value, kept[key].value, atol=1e-6):
+                raise SystemExit(
+                    f"{told.task}: none has {row.metric} {row.value}, and had {kept[key].value}: measure all"
+                )
+            if row.method != "none":
+                kept[key] = row
+        methods = told.methods | part.provenance.methods
+        again = {name: commit() for name in part.provenance.methods if name != "none"}
+        settings = told.settings | {
+            "measured again, at commit": told.settings.get("measured again, at commit", {}) | again
+        }
+        about = told.model_copy(update={"methods": methods, "settings": settings})
+        done.append(TaskResult(about, list(kept.values())))
+    return done
 
 
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
+    options.add_argument(
+        "--again", nargs="+", default=(), help="methods whose rows in --json are measured again, alone"
+    )
     given = options.parse_args()
     if given.on == "real" and not file().is_file():
         print(f"{FILE}: not found; set VLDEBIAS_REAL to its folder", file=sys.stderr)
         return 2
-    run(f"rivals_{given.on}", WORLDS[given.on], given.json)
+
+    def measure() -> Iterable[TaskResult]:
+        parts = WORLDS[given.on](compared(given.again))
+        return replaced(Result.read(given.json), list(parts)) if given.again else parts
+
+    run(f"rivals_{given.on}", measure, given.json)
     return 0
 
 

@@ -55,7 +55,9 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
     sign = (1.0 - 2 * value)[:, None]
     depth = 1 + 0.4 * torch.rand(n, 1, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-    rows = depth * PERSON + sign * (0.15 * GENDER + 0.15 * LEAN) + 0.08 * noise(n, seed) + 3 * torch.eye(DIM)[40]
+    job = torch.randint(CONCEPTS, (n,), generator=torch.Generator().manual_seed(seed + 3))
+    shown = depth * PERSON + 0.3 * CONCEPT[job] + sign * (0.15 * GENDER + 0.15 * LEAN)
+    rows = shown + 0.08 * noise(n, seed) + 3 * torch.eye(DIM)[40]
     return normalize(rows, dim=1), value.numpy()
 
 
@@ -109,7 +111,7 @@ class TestAWorldWhereOrthCaliMakesItWorse:
         choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
         found = [c for c in choice.candidates if c.method == "orth-cali"]
         assert len(found) == 4
-        assert all(c.change[1] > 0.3 for c in found)  # worse, beyond the interval
+        assert all(c.gaps["images"] > 1.3 for c in found)
         assert all(c.refused == "not beyond its interval" for c in found)
 
     def test_with_images_auto_finds_what_helps(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
@@ -139,7 +141,7 @@ class TestAWorldWherePairsHelp:
     def test_the_best_by_mean_prediction_of_those_beyond_their_interval(
         self, made: tuple[TextTable, PromptSet], quiet: None
     ) -> None:
-        choice = chosen(*made, reference=images(2000, seed=1)[0])
+        choice = chosen(*made)
         eligible = [c for c in choice.candidates if not c.refused]
         best = min(eligible, key=lambda c: c.gap)
         assert (choice.method, choice.lam) == (best.method, best.lam)
@@ -269,11 +271,30 @@ class TestEvidence:
         made = world(0.0, 0.3)
         rows, value = images(200, seed=1)
         shown = {"one value": rows[value == 0][:60], "one picture": rows[:1].repeat(60, 1), "nine pictures": rows[:9]}
-        with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: expected"):
+        with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: "):
             edit = fitted(*made, reference=shown[kind])
         alone = fitted(*made)
         assert edit.provenance.choice == alone.provenance.choice
         assert torch.equal(edit.matrix(), alone.matrix())
+
+    @pytest.mark.parametrize("kind", ["another model", "noise"])
+    def test_images_of_another_space_are_left_out_and_said(self, kind: str) -> None:
+        made = world(0.0, 0.3)
+        turned = torch.linalg.qr(noise(DIM, seed=6))[0]
+        shown = {"another model": images(400, seed=1)[0] @ turned, "noise": noise(400, seed=7)}[kind]
+        with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: "):
+            edit = fitted(*made, reference=shown)
+        assert edit.provenance.choice == fitted(*made).provenance.choice
+
+    def test_a_reference_has_to_earn_what_it_changes(self, quiet: None) -> None:
+        """With few images what texts alone choose stays, whatever the mean says; with many, what is better wins."""
+        made = world(0.2, 0.3)
+        alone = fitted(*made)
+        for seed in range(5):
+            assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
+        many = fitted(*made, reference=images(2000, seed=1)[0])
+        assert "equalise" in many.method
+        assert skew(*made, many) < skew(*made, alone) - 0.03
 
     def test_more_images_count_for_more(self, quiet: None) -> None:
         """The share of the images in the gap, w = (gap - texts) / (images - texts), grows with their number."""

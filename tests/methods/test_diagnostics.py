@@ -9,7 +9,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.diagnostics import class_cosine, diagnose, pair_distance, signal_kept, spurious_cosine
+from vldebias.methods.diagnostics import (
+    class_cosine,
+    diagnose,
+    pair_distance,
+    signal_kept,
+    spread_along,
+    spurious_cosine,
+)
 from vldebias.projection import CalibratedProjection
 
 
@@ -94,3 +101,38 @@ def test_pairs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 def test_another_width_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"expected float embeddings \(..., 16\), got torch.float32 \(4, 5\)"):
         class_cosine(torch.zeros(4, 5), PROJECTION)
+
+
+class TestSpreadAlong:
+    TEXTS = embeddings(6, 24, seed=7)
+
+    def images(self, n: int, seed: int = 8) -> Tensor:
+        """Rows that vary along the texts, and a little along everything."""
+        return embeddings(n, 6, seed=seed) @ self.TEXTS + 0.1 * embeddings(n, 24, seed=seed + 1)
+
+    def turned(self, seed: int) -> Tensor:
+        q, r = torch.linalg.qr(embeddings(24, 24, seed=seed))
+        return q * r.diagonal().sign()  # so that all rotations are alike likely
+
+    def test_over_rotations_it_has_the_mean_and_the_deviation_that_are_told(self) -> None:
+        """What makes a threshold in deviations mean something: share and deviations are those of random spaces."""
+        told = [spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)]
+        spread, deviations = torch.tensor(told, dtype=torch.float64).T
+        assert float(spread.mean()) == pytest.approx(1, abs=0.05)
+        assert float(deviations.mean()) == pytest.approx(0, abs=0.15)
+        assert float(deviations.std()) == pytest.approx(1, abs=0.1)
+
+    @pytest.mark.parametrize("n", [10, 100])
+    def test_images_of_the_texts_own_space_are_far_above(self, n: int) -> None:
+        spread, deviations = spread_along(self.images(n), self.TEXTS)
+        assert spread > 3
+        assert deviations > 4
+
+    def test_length_and_place_do_not_count(self) -> None:
+        base = spread_along(self.images(40), self.TEXTS)
+        moved = spread_along(3 * self.images(40) + embeddings(24, seed=1), self.TEXTS + embeddings(24, seed=2))
+        assert moved == pytest.approx(base)
+
+    def test_what_does_not_differ_has_no_spread(self) -> None:
+        assert spread_along(self.images(1).repeat(5, 1), self.TEXTS) == (0.0, 0.0)
+        assert spread_along(self.images(5), self.TEXTS[:1].repeat(3, 1)) == (0.0, 0.0)

@@ -376,14 +376,19 @@ class TestOnAModel:
     def test_images_that_do_not_settle_it_give_a_warning(self, world: tuple[Any, Any, Tensor]) -> None:
         model, tokenizer, features = world
         noise = torch.randn(40, features.shape[1], generator=torch.Generator().manual_seed(1))
-        with pytest.warns(ReferenceWarning, match="two halves of the reference images give different directions"):
-            vldebias.fit_projection(
-                model,
-                "gender",
-                method="equalise",
-                tokenizer=tokenizer,
-                reference_images=Reference(noise, within_classes=False),
-            )
+        told = {
+            "two halves of the reference images give different": features[:10],
+            "along what the texts differ in": noise,
+        }
+        for match, images in told.items():
+            with pytest.warns(ReferenceWarning, match=match):
+                vldebias.fit_projection(
+                    model,
+                    "gender",
+                    method="equalise",
+                    tokenizer=tokenizer,
+                    reference_images=Reference(images, within_classes=False),
+                )
 
     def test_doubtful_labels_give_a_warning(self, world: tuple[Any, Any, Tensor]) -> None:
         model, tokenizer, features = world

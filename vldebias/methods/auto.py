@@ -9,13 +9,20 @@ Every candidate is fitted on one part of the evidence and predicted on the other
 What is predicted is the gap of the neutral texts (`PredictedGap`), as a share of what it is without an edit, so 1 means
 no change. Where there are images, the changes of both kinds are averaged, each weighted by its precision,
 
-    w_images = 1 / s_images^2,    w_texts = 1 / (s_texts^2 + TEXTS_ERR^2),
+    w = 1 / (s^2 + ERR^2),
 
-where s is the bootstrap deviation of the gap without an edit: many images decide by themselves, since texts cannot see
-what images do, however many there are (TEXTS_ERR); a handful of them hardly moves what the texts say. A candidate may
-be chosen where the 95 % interval of its change lies below 0; the smallest gap wins. The interval is centred at the
-value: resamples push the mean of |.| up, and most where little is left, so their percentiles lean to "no change".
-Images that cannot be split (one value alone, one picture many times, too few) are left out with a warning. All
+where s is the bootstrap deviation of the gap without an edit, and ERR what would be left with any number of rows: how
+far either kind was from what true labels show, over the worlds of eval/results/auto.json. So a handful of images hardly
+moves what the texts say, and no number of them silences the texts: images are split by the model's own guess, and
+texts do not see what images do. A candidate may be chosen where the 95 % interval of its change lies below 0; the
+smallest gap wins. The interval is centred at the value: resamples push the mean of |.| up, and most where little is
+left, so their percentiles lean to "no change".
+
+What was found with the help of images has to be better beyond the interval of the difference, or it does not take the
+place of the other: methods that use images, of the best that does not, since the split that judges them is the guess
+that they were fitted to; and whatever a reference speaks for, of what texts alone choose, since nobody can see whether
+it is like what will be searched. Images that cannot be split (one value alone, one picture many times, too few), or
+that are not of this model's space (`vldebias.methods.diagnostics.spread_along`), are left out with a warning. All
 candidates keep the bound on the neutral texts, a mean loss of cosine of at most 0.05 unless `max_loss` says otherwise.
 
 Why this sees a method that makes things worse: the gap is relative to the spread of a text's scores. A projection that
@@ -29,7 +36,7 @@ a candidate by itself, not of the best of many.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -43,7 +50,7 @@ from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.methods.bounded import Bound, Bounded, bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
 from vldebias.methods.diagnostics import signal_kept
-from vldebias.methods.equalise import OneSidedError
+from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
 from vldebias.projection import CalibratedProjection
@@ -57,7 +64,7 @@ CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")
 FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
-TEXTS_ERR = 0.3  # how far texts may be from what images do, as a share of the gap, with any number of prompts
+ERR = {"texts": 0.3, "images": 0.2}  # root mean square of a middling world, as a share of the gap
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
 
@@ -94,7 +101,7 @@ class Auto(Method):
         neutral = problem.embed(problem.neutral_prompts(), role)
         try:
             methods, folds = self._posed(problem, role)
-        except OneSidedError as error:
+        except UnusableReferenceError as error:
             reason = str(error).removeprefix("reference: ").partition("; ")[0]
             warn(f"{problem.label}: auto: the reference is left out: {reason}", ReferenceWarning)
             problem = replace(problem, reference=None)
@@ -105,26 +112,24 @@ class Auto(Method):
             about = evidence.setdefault(fold.kind, {"neutral texts": len(neutral), "folds": 0, "rows": 0})
             about["folds"] += 1
             about["rows"] += sum(len(gap.centred) for gap in fold.gaps)
-        candidates: list[Candidate] = []
-        best: tuple[float, Candidate, CalibratedProjection] | None = None
+        judged: list[_Judged] = []
+        best: _Judged | None = None
         reason = f"Fewer than {FEWEST} groups of prompts and no reference images: nothing to predict from."
         if folds:
             reason = "No method is expected to help beyond its interval, so nothing is changed."
             judge = _Judge(problem, role, neutral, folds)
-            for method, projection in self._distinct(problem, role, methods):
-                candidate = judge(method, projection)
-                candidates.append(candidate)
-                if not candidate.refused and (best is None or candidate.gap < best[0]):
-                    best = (candidate.gap, candidate, projection)
+            judged = [judge(method, projection) for method, projection in self._distinct(problem, role, methods)]
+            best = judge.choose(judged)
+        candidates = [one.candidate for one in judged]
         if best is None:
             remedy = "Give reference images, or a set with more concepts, and measure; or choose a method yourself."
             warn(f"{problem.label}: auto: none. {reason} {remedy}", AutoDeclinedWarning)
             choice = Choice(problem.label, "none", 0.0, reason, tuple(candidates), evidence, settings)
             return CalibratedProjection.identity(neutral.shape[1], "auto: none").stamped(choice=choice)
-        _, won, projection = best
+        won = best.candidate
         reason = f"Predicted gap {won.gap:.0%} of what it is without, at a mean loss of cosine of {won.loss:.3f}."
         choice = Choice(problem.label, won.method, won.lam, reason, tuple(candidates), evidence, settings)
-        return projection.stamped(choice=choice)
+        return best.projection.stamped(choice=choice)
 
     def _posed(self, problem: Problem, role: str) -> tuple[list[Method], list[_Fold]]:
         """The candidates that the problem allows, and its folds."""
@@ -186,8 +191,18 @@ class _Fold:
     gaps: tuple[PredictedGap, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A candidate, whether it uses images, what it is fitted on everything, and its predicted gaps (1 + b,) by kind."""
+
+    candidate: Candidate
+    uses_images: bool
+    projection: CalibratedProjection
+    after: dict[str, Tensor]
+
+
 class _Judge:
-    """Predicts what a candidate does, from the folds."""
+    """Predicts what a candidate does, from the folds, and compares what was predicted."""
 
     def __init__(self, problem: Problem, role: str, neutral: Tensor, folds: Sequence[_Fold]) -> None:
         self._problem, self._role, self._neutral, self._folds = problem, role, neutral, folds
@@ -195,27 +210,56 @@ class _Judge:
         self._before = [[self._means(gap, neutral) for gap in fold.gaps] for fold in folds]
         self._without = self._relative(self._before)
         noise = {kind: float(gaps[1:].var()) for kind, gaps in self._without.items()}
-        precision = {kind: 1 / (s2 + (TEXTS_ERR**2 if kind == "texts" else 1e-12)) for kind, s2 in noise.items()}
+        precision = {kind: 1 / (s2 + ERR[kind] ** 2) for kind, s2 in noise.items()}
         self.weights = {kind: p / sum(precision.values()) for kind, p in precision.items()}
 
-    def __call__(self, method: Method, projection: CalibratedProjection) -> Candidate:
+    def __call__(self, method: Method, projection: CalibratedProjection) -> _Judged:
         """What is predicted for a candidate that was fitted on everything as `projection`."""
         after = self._relative([self._after(fold, method, projection.lam) for fold in self._folds])
-        change = torch.stack([w * (after[kind] - self._without[kind]) for kind, w in self.weights.items()]).sum(0)
-        low, high = recentred_interval(float(change[0]), change[1:].numpy())
+        change = self._change(after, self._without, self.weights)
         gaps = {kind: float(values[0]) for kind, values in after.items()}
         classes = [s.classes for s in self._problem.sets if len(s.classes) > 1]
         kept = [signal_kept(self._problem.embed(prompts, self._role), projection) for prompts in classes]
-        return Candidate(
+        candidate = Candidate(
             method=projection.method,
             lam=projection.lam,
             gaps=gaps,
             gap=sum(self.weights[kind] * gap for kind, gap in gaps.items()),
-            change=(float(change[0]), low, high),
+            change=change,
             loss=float(losses(projection, self._neutral).mean()),
             signal_kept=min((k for k in kept if k is not None), default=None),
-            refused="" if high < 0 else "not beyond its interval",
+            refused="" if change[2] < 0 else "not beyond its interval",
         )
+        return _Judged(candidate, method.uses_images, projection, after)
+
+    def choose(self, judged: Sequence[_Judged]) -> _Judged | None:
+        """The smallest gap of those beyond their interval, as far as it is better beyond its interval than
+
+        - the best that uses no image: images that are split by one guess judge what was fitted to that very split;
+        - what texts alone choose: nobody can see whether a reference is like what will be searched.
+        """
+        from_texts = [one for one in judged if not one.uses_images]
+        best = self._unless_better(self._best(from_texts, self.weights), self._best(judged, self.weights))
+        if self.weights.keys() != {"texts", "images"}:
+            return best
+        return self._unless_better(self._best(from_texts, {"texts": 1.0}), best)
+
+    def _unless_better(self, kept: _Judged | None, other: _Judged | None) -> _Judged | None:
+        """`kept` unless the interval of the difference speaks for the other; None stands for no edit."""
+        before, after = (self._without if one is None else one.after for one in (kept, other))
+        return kept if kept is other or self._change(after, before, self.weights)[2] >= 0 else other
+
+    def _best(self, judged: Sequence[_Judged], weights: Mapping[str, float]) -> _Judged | None:
+        eligible = [one for one in judged if self._change(one.after, self._without, weights)[2] < 0]
+        return min(eligible, key=lambda one: sum(w * float(one.after[k][0]) for k, w in weights.items()), default=None)
+
+    @staticmethod
+    def _change(
+        after: Mapping[str, Tensor], before: Mapping[str, Tensor], weights: Mapping[str, float]
+    ) -> tuple[float, float, float]:
+        """Mean over the kinds of evidence of one gap minus another, with its centred interval."""
+        change = torch.stack([w * (after[kind] - before[kind]) for kind, w in weights.items()]).sum(0)
+        return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy())
 
     def _after(self, fold: _Fold, method: Method, lam: Lam) -> list[Tensor]:
         """Mean gaps of the neutral texts under the candidate that was fitted on the other part."""
@@ -247,7 +291,12 @@ def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_
         if reference is not None:
             rows = torch.cat(list(reference.batches()))
             if (different := len(rows.unique(dim=0))) < 2 * FEWEST:
-                raise OneSidedError(f"reference: expected at least {2 * FEWEST} different images, got {different}")
+                raise UnusableReferenceError(
+                    f"reference: expected at least {2 * FEWEST} different images, got {different}"
+                )
+            for doubt in (foreign(rows, problem, s, role) for s in problem.attributes):
+                if doubt:
+                    raise UnusableReferenceError(f"reference: {doubt}")
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]  # files may alternate
             for k in (0, 1):
                 one = replace(problem, reference=replace(reference, features=rows[k::2]))
@@ -330,7 +379,7 @@ class PredictedGap:
         """From rows (n, d) of length 1 with codes (n,) of their value and of their class.
 
         Raises:
-            OneSidedError: no class has rows of two values.
+            UnusableReferenceError: no class has rows of two values.
         """
         label = torch.zeros_like(values) if classes is None else classes
         _, label = label.unique(return_inverse=True)
@@ -338,7 +387,7 @@ class PredictedGap:
         cell = label * a + values
         counts = torch.bincount(cell, minlength=c * a).view(c, a)
         if not ((counts > 0).sum(1) > 1).any():
-            raise OneSidedError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
+            raise UnusableReferenceError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
         wide = rows.double()
         block = max(1, _BLOCK // len(rows))
         parts = [_differences(wide, cell, c, a, w) for w in draws(len(rows), resamples, seed).split(block)]

@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Diagnostics", "class_cosine", "diagnose", "pair_distance", "signal_kept", "spurious_cosine"]
+__all__ = [
+    "Diagnostics",
+    "class_cosine",
+    "diagnose",
+    "pair_distance",
+    "signal_kept",
+    "spread_along",
+    "spurious_cosine",
+]
 
 
 def _project(z: Tensor, projection: Edit | None) -> Tensor:
@@ -52,6 +61,33 @@ def _differences(rows: Tensor) -> Tensor:
 def class_cosine(classes: Tensor, projection: Edit) -> float:
     """Mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
     return float((normalize(classes, dim=-1) * normalize(projection(classes), dim=-1)).sum(-1).mean())
+
+
+def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
+    """How much images (n, d) vary along what texts (m, d) differ in: (times an average direction, deviations above 1).
+
+    Images of the texts' own model vary several times as much there as elsewhere. In a space that is turned at random
+    against the texts, as that of another model or noise is, the expected value is 1, with a known variance: with S the
+    covariance of the images, M the mean of the projectors on the texts' k principal directions that hold 99 % of
+    their variance, and both scaled to traces d and 1,
+
+        var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2))
+
+    over rotations R (Schur's lemma on the traceless symmetric matrices). Fewer than two different rows of either have
+    no spread: (0, 0).
+    """
+    rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
+    dim, total = rows.shape[1], float(rows.square().sum())
+    _, singular, directions = torch.linalg.svd(about, full_matrices=False)
+    held = singular.square().cumsum(0) / singular.square().sum()
+    if total <= 1e-12 * len(rows) or not bool(singular[:1].sum() > 1e-9):
+        return 0.0, 0.0
+    k = int((held < 0.99).sum()) + 1
+    spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
+    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows
+    concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
+    variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
+    return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
 
 
 @dataclass(frozen=True)

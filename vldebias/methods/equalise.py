@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.methods.diagnostics import spread_along
 from vldebias.projection import PairScatter
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ __all__ = ["GroupMeans", "MeansReport", "Reference", "group_means", "image_scatt
 
 _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
 _UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
+_FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
+_SAMPLE = 1000  # rows that are enough to tell
 
 
-class OneSidedError(InvalidInputError):
-    """Images that show one value of the attribute alone, or too few of a second one to compare."""
+class UnusableReferenceError(InvalidInputError):
+    """Images that show one value of the attribute alone, too few of a second one, or nothing that texts tell apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +174,7 @@ class GroupMeans:
         self._counts = torch.zeros(shape, dtype=torch.float64)
         self._sums = torch.zeros((*shape, self._values.shape[1]), dtype=torch.float64)
         self._doubt = torch.zeros(len(values), dtype=torch.float64)
+        self.sample = self._values[:0]
         self._seen = 0
         self._left_out = 0
 
@@ -185,6 +189,7 @@ class GroupMeans:
         cls = torch.zeros_like(value) if self._classes is None else (features @ self._classes.T).argmax(1)
         half = (torch.arange(len(features)) + self._seen) % 2
         sure = probability >= self._settings.confidence
+        self.sample = torch.cat([self.sample, features[: _SAMPLE - len(self.sample)]])
         self._seen += len(features)
         self._left_out += int((~sure).sum())
         cell = ((half * len(self._class_names) + cls) * len(self._value_names) + value)[sure]
@@ -202,7 +207,7 @@ class GroupMeans:
         differences = self._differences(counts.sum(0), sums.sum(0))
         if not differences:
             seen = dict(zip(self._value_names, map(int, self._counts.sum((0, 1))), strict=True))
-            raise OneSidedError(
+            raise UnusableReferenceError(
                 f"reference: expected at least {self._settings.min_rows} images of two attribute values, got {seen} "
                 f"and {self._left_out} below the confidence; give more images, or lower min_rows or confidence"
             )
@@ -321,6 +326,18 @@ def group_means(problem: Problem, prompt_set: PromptSet, role: str, classes: Ten
     return means
 
 
+def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
+    """Why images (n, d) are not of the space of the texts, as a sentence; "" where nothing says so."""
+    prompts = dict.fromkeys((*chain.from_iterable(prompt_set.groups), *prompt_set.classes))
+    spread, deviations = spread_along(images, problem.embed(prompts, role))
+    if not spread or deviations >= _FOREIGN:
+        return ""
+    return (
+        f"along what the texts differ in, the images vary {spread:.2g} times as much as along any direction, as noise "
+        "does, and as images of another model do; embed both with one model, or give more images"
+    )
+
+
 def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None) -> PairScatter:
     """The pairs of image means of one attribute as a term of the closed form.
 
@@ -330,13 +347,13 @@ def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: T
     means = group_means(problem, prompt_set, role, classes)
     scatter, report = means.scatter(), means.report()
     unsure = max(report.expected_error.values())
-    doubt = ""
-    if report.stability < _UNSTABLE:
+    doubt = foreign(means.sample, problem, prompt_set, role)
+    if not doubt and report.stability < _UNSTABLE:
         doubt = (
             f"two halves of the reference images give different directions (cosine {report.stability:.2f}); the images "
             "are too few, or do not differ in this attribute"
         )
-    elif unsure > _UNSURE:
+    if not doubt and unsure > _UNSURE:
         doubt = (
             f"the model doubts {unsure:.0%} of its own labels of the reference images, so their groups may differ in "
             "something else"

@@ -27,6 +27,9 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
     "quickstart": [
         ("birds", "worst_group"),
         ("birds", "average"),
+        ("birds", "average_reweighted"),
+        ("birds", "accuracy", "landbird/land"),
+        ("birds", "accuracy", "waterbird/water"),
         ("portraits gender", "max_skew@20"),
         ("portraits gender", "precision@20"),
         ("generation gender", "discrepancy", "unseen professions"),
@@ -194,11 +197,14 @@ def _change(row: Measurement) -> str:
 def real_block() -> str:
     """Four rows of the table on real photographs: bias, its change, and what it costs a query."""
     rows = _rows("rivals_real", "celeba professions")
-    lines = ["| method | MaxSkew@50 [95 %] | change [95 %] | query cosine | order kept |", f"|{' --- |' * 5}"]
+    head = ["method", "MaxSkew@50 [95 %]", "change [95 %]", "ten splits", "query cosine", "order kept"]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for method, called in REAL.items():
         skew, cosine, order = (rows[method, metric] for metric in ("max_skew@50", "query_cosine", "order_kept"))
         value = f"{skew.value:.3f} [{skew.interval[0]:.3f}, {skew.interval[1]:.3f}]"
-        lines.append(f"| {called} | {value} | {_change(skew)} | {cosine.value:.3f} | {order.value:.3f} |")
+        splits = "{:.3f} to {:.3f}".format(*rows[method, "max_skew@50, splits"].interval)
+        cells = [called, value, _change(skew), splits, f"{cosine.value:.3f}", f"{order.value:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n" + "\n".join(lines) + "\n\n"
 
 
@@ -294,7 +300,47 @@ def _soaked(told: Any) -> Cells:
     return table
 
 
+def _auto(told: Any) -> Cells:
+    head = ["reference", "settings", "worse than none", "most behind no reference", "more than .02 behind"]
+    table = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out"]]
+    for kind, row in told["summary"].items():
+        behind, missed = row["behind"], row["missed"]
+        name = f"**{kind}**" if kind in ("genuine", "all") else kind
+        counts = [str(row["settings"]), str(row["worse"]), f"{behind['largest']:+.3f}", str(behind["above 0.02"])]
+        other = f"{row['unguarded']['behind']['above 0.02']}, {row['unguarded']['missed'] or 0:.0%}"
+        warned = [str(row["told"]), str(row["left_out"])]
+        table.append([name, *counts, "" if missed is None else f"{missed:.0%}", other, *warned])
+    return table
+
+
 RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
+
+
+def offsets_block() -> str:
+    """Change of worst group and averages by each offset: in each world, mean over methods, and over all."""
+    result = Result.read(RESULTS / "offsets.json")
+    worlds = [p.task for p in result.provenance]
+    metrics = {"worst_group": "worst group", "average": "average", "average_reweighted": "reweighted"}
+    head = [
+        "offset",
+        *(f"{world}: worst group" for world in worlds[:-1]),
+        *(f"all: {name}" for name in metrics.values()),
+    ]
+    lines = [f"| {' | '.join([*head, 'helps', 'hurts'])} |", f"|{' --- |' * (len(head) + 2)}"]
+    for offset in dict.fromkeys(row.subset for row in result.rows if row.task == "all"):
+        own = [row for row in result.rows if row.subset == offset]
+        cells = []
+        for world in worlds[:-1]:
+            moved = [row.change[0] for row in own if (row.task, row.metric) == (world, "worst_group") and row.change]
+            cells.append(f"{sum(moved) / len(moved):+.3f} ({min(moved):+.3f} to {max(moved):+.3f})")
+        whole = {row.metric: row for row in own if row.task == "all"}
+        means = [whole[f"change of {metric}"] for metric in metrics]
+        cells += [f"{row.value:+.3f} [{row.interval[0]:+.3f}, {row.interval[1]:+.3f}]" for row in means]
+        counts = [f"{whole[f'{word}, worst_group'].value:.0f}" for word in ("helped", "hurt")]
+        lines.append(f"| {' | '.join([offset, *cells, *counts])} |")
+    n = next(iter(whole["helped, worst_group"].n.values()))
+    note = f"helps, hurts: of {n} pairs of world and method, beyond the interval of the worst group's change"
+    return "\n" + "\n".join(lines) + f"\n\n{note}; from `eval/results/offsets.json`.\n\n"
 
 
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
@@ -304,6 +350,10 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         ROOT / "README.md": {"real": real_block, "sampled": sampled_block, "costs": costs_block},
         ROOT / "docs" / "results.md": results | {name: partial(grid_block, grid) for name, grid in GRIDS.items()},
         ROOT / "docs" / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
+        ROOT / "docs" / "explanation" / "which-method.md": {
+            "auto": partial(record, "auto", _auto),
+            "offsets": offsets_block,
+        },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION},
         ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}

@@ -64,7 +64,7 @@ CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")
 FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
-ERR = {"texts": 0.3, "images": 0.2}  # root mean square of a middling world, as a share of the gap
+ERR = {"texts": 0.3, "images": 0.2}  # "errors" of eval/results/auto.json in round numbers, as a share of the gap
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
 

@@ -1,0 +1,627 @@
+"""Does "auto" do no harm? Good, small and broken references in real, rendered and made-up worlds.
+
+python -m eval.experiments.auto --json eval/results/auto.json --plot eval/results/auto.png
+
+It resumes where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts
+may run beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
+
+A setting is a world and a reference. Worlds: CelebA on ViT-B/32 (gender and age; random halves: references from one,
+measured on the other, on every second profession, the rest being neutral texts; left out, with a message, where the
+embeddings are not there), portraits, birds and hair of the miniature (references from renders with the world's own
+correlations), and vectors whose bias is known. References: `REFERENCES`.
+
+none        cost of the texts as they are: MaxSkew@k, mean over queries, or 1 - accuracy of the worst group
+alone       of auto without a reference; auto: with it
+change      auto minus none, with the 95 % bootstrap interval over queries, or images
+best        lowest cost of the candidates of auto at every lam, within the same bound, in hindsight on what is measured
+judged      every candidate: predicted gaps (as shares of the gap without an edit), the same with true labels, its cost
+
+summary     by reference: settings; "worse": the change's interval lies above 0; "behind": auto minus alone, the
+            largest, and in how many settings above 0.02; "missed": 1 - gains of auto / gains of the best, sums over the
+            settings whose best gains beyond its interval; "unguarded": both, were the smallest predicted gap taken
+            whatever texts alone choose; "told": a ReferenceWarning; "left_out": of the choice
+errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
+            without the vectors, some of which have next to no gap to be a share of: `vldebias.methods.auto.ERR`
+coverage    evidence drawn from a known population many times: how often an interval of a change holds the truth
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from eval.experiments.embeddings import World, celeba, file, worlds, worst_group
+from eval.experiments.run import parser, skip
+from vldebias.edit import Edit
+from vldebias.errors import ReferenceWarning, VldebiasError, VldebiasWarning
+from vldebias.evaluation.texts import Texts
+from vldebias.files import commit, versions
+from vldebias.hosts import TextTable
+from vldebias.methods import METHODS, Problem, Reference
+from vldebias.methods.auto import BOUND, CANDIDATES, LAMS, PredictedGap, draws
+from vldebias.methods.bounded import Bounded
+from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.metrics import paired_difference_interval
+from vldebias.metrics.bootstrap import percentile_interval, recentred_interval
+from vldebias.metrics.rankings import rankings
+from vldebias.metrics.skew import log_ratios
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+RESAMPLES, HALVES, PARTS = 500, 2, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A world: what is fitted on, what references are drawn from, and what is measured.
+
+    rows, value, other: images (n, d) that may be seen, codes of the attribute and of something else they show.
+    units: edit -> one value per query or image. groups: of the images, where the worst group is asked; else the mean.
+    gap: edit -> the gap that true labels show on what is measured.
+    """
+
+    name: str
+    texts: Texts
+    prompts: PromptSet
+    neutral: tuple[str, ...]
+    rows: Tensor
+    value: Codes
+    other: Codes
+    units: Callable[[Edit | None], Floats]
+    gap: Callable[[Edit | None], float]
+    groups: Codes | None = None
+
+    def cost(self, values: Floats, *groups: Codes) -> float:
+        """Of the values of the units."""
+        return float(1 - worst_group(values[None], groups[0][None])[0]) if groups else float(values.mean())
+
+    def change(self, before: Floats, after: Floats) -> tuple[float, float, float]:
+        """Cost after minus before, with its paired interval."""
+        shared = () if self.groups is None else (self.groups,)
+        found = paired_difference_interval(before, after, *shared, statistic=self.cost, resamples=RESAMPLES)
+        return found.value, found.low, found.high
+
+    def fit(self, method: Any, reference: Tensor | None, lam: float | None = None) -> Edit:
+        """Within the bound of auto, on this world's neutral texts."""
+        bound = replace(BOUND, neutral=self.neutral)
+        given = None if reference is None else Reference(reference, within_classes=self.groups is not None)
+        problem = replace(Problem.of(self.texts.host, self.prompts, lam=lam, reference=given), bound=bound)
+        return problem.fit(method if method == "auto" else Bounded(method, bound), "joint")
+
+
+# ---- references ------------------------------------------------------------------------------------------------------
+
+
+def _some(n: int) -> Callable[[Place, np.random.Generator], Tensor]:
+    return lambda p, rng: p.rows[rng.permutation(len(p.rows))[:n]]
+
+
+def _shares(first: float, n: int = 100) -> Callable[[Place, np.random.Generator], Tensor]:
+    """A share of the first value, the rest of the others."""
+
+    def draw(p: Place, rng: np.random.Generator) -> Tensor:
+        order = rng.permutation(len(p.rows))
+        one, rest = order[p.value[order] == 0], order[p.value[order] != 0]
+        k = round(first * n)
+        return p.rows[np.sort(np.concatenate([one[:k], rest[: n - k]]))]
+
+    return draw
+
+
+def _where(chosen: Callable[[Place], NDArray[np.bool_]], n: int = 200) -> Callable[..., Tensor]:
+    def draw(p: Place, rng: np.random.Generator) -> Tensor:
+        rows = np.flatnonzero(chosen(p))
+        return p.rows[rng.permutation(rows)[:n]]
+
+    return draw
+
+
+def _moved(p: Place, rng: np.random.Generator) -> Tensor:
+    """All images, each moved by one and the same vector, as long as an image is far from the mean of all."""
+    rows = p.rows
+    move = normalize(torch.from_numpy(rng.normal(size=rows.shape[1])), dim=0)
+    return normalize(rows + move * (rows - rows.mean(0)).norm(dim=1).mean(), dim=1)
+
+
+def _rotated(p: Place, rng: np.random.Generator) -> Tensor:
+    """The images of a model whose space is another, of the same width."""
+    q, _ = torch.linalg.qr(torch.from_numpy(rng.normal(size=(p.rows.shape[1],) * 2)))
+    return p.rows @ q
+
+
+def _blurred(p: Place, rng: np.random.Generator) -> Tensor:
+    """Around the mean image, as far from it as images are, in no direction that means anything."""
+    spread = (p.rows - p.rows.mean(0)).square().sum(1).mean().sqrt()
+    noise = torch.from_numpy(rng.normal(size=(300, p.rows.shape[1]))) / p.rows.shape[1] ** 0.5
+    return normalize(p.rows.mean(0) + spread * noise, dim=1)
+
+
+REFERENCES: dict[str, Callable[[Place, np.random.Generator], Tensor]] = {
+    "20 images": _some(20),
+    "100 images": _some(100),
+    "all images": lambda p, rng: p.rows,
+    "one value alone": _shares(1.0),
+    "95 of 100 of one value": _shares(0.95),
+    "another attribute goes along": _where(lambda p: p.other == p.value),
+    "one kind of images alone": _where(lambda p: p.other == 0),
+    "images that are all moved": _moved,
+    "noise": lambda p, rng: normalize(torch.from_numpy(rng.normal(size=(300, p.rows.shape[1]))), dim=1),
+    "noise around the mean image": _blurred,
+    "another model": _rotated,
+    "one image many times": lambda p, rng: p.rows[:1].repeat(100, 1),
+}
+GENUINE = ("20 images", "100 images", "all images")
+
+
+# ---- worlds ----------------------------------------------------------------------------------------------------------
+
+
+def searched(
+    name: str,
+    texts: Texts,
+    prompts: PromptSet,
+    neutral: tuple[str, ...],
+    queries: tuple[str, ...],
+    seen: tuple[Tensor, Codes, Codes],
+    gallery: tuple[Tensor, Codes],
+    k: int,
+) -> Place:
+    """A world that is searched: the skew of the first k."""
+    asked, (rows, value) = texts.embed(queries), gallery
+    uniform = np.full(value.max() + 1, 1 / (value.max() + 1))
+    truth = PredictedGap.of(rows, torch.from_numpy(value), resamples=0)
+
+    def projected(edit: Edit | None) -> Tensor:
+        return asked if edit is None else normalize(edit(asked), dim=1)
+
+    def units(edit: Edit | None) -> Floats:
+        ranked = rankings((projected(edit) @ rows.T).numpy())
+        return log_ratios(value[ranked], k, uniform).max(axis=1)
+
+    return Place(name, texts, prompts, neutral, *seen, units, lambda e: float(truth.of_texts(projected(e))[0].mean()))
+
+
+def classified(
+    name: str,
+    texts: Texts,
+    prompts: PromptSet,
+    seen: tuple[Tensor, Codes, Codes],
+    rows: Tensor,
+    label: Codes,
+    value: Codes,
+) -> Place:
+    """A world that is classified: the accuracy of the worst of classes by values."""
+    classes = texts.embed(prompts.classes)
+    truth = PredictedGap.of(rows, torch.from_numpy(value), torch.from_numpy(label), resamples=0)
+
+    def projected(edit: Edit | None) -> Tensor:
+        return classes if edit is None else normalize(edit(classes), dim=1)
+
+    def units(edit: Edit | None) -> Floats:
+        return ((rows @ projected(edit).T).argmax(1).numpy() == label).astype(np.float64)
+
+    def gap(edit: Edit | None) -> float:
+        return float(truth.of_texts(projected(edit))[0].mean())
+
+    groups = label * (int(value.max()) + 1) + value
+    return Place(name, texts, prompts, prompts.classes, *seen, units, gap, groups)
+
+
+def real(path: Path, halves: int = HALVES) -> Iterator[Place]:
+    """Gender and age among photographs."""
+    data = celeba(path)
+    with np.load(path, allow_pickle=False) as arrays:
+        smiling = (arrays["attr"][:, list(arrays["attr_names"]).index("Smiling")] > 0).astype(np.int64)
+        about = tuple(map(str, arrays["prompts64"]))
+    age = data.images.column("age")
+    pairs = tuple((p, p.replace("an old", "a young")) for p in about if " old " in p)
+    ages = replace(
+        data.prompts,
+        name="old-young",
+        attributes={"old": ("old",), "young": ("young",)},
+        groups=tuple(pair for pair in pairs if pair[1] in about),
+        spurious=(),
+    )
+    old = np.where(np.array(age.names)[age.codes] == "old", 0, 1)
+    for seed in range(halves):
+        order = np.random.default_rng(seed).permutation(len(data.images))
+        seen, rest = order[:500], order[500:]
+        for name, prompts, codes, other in (
+            ("gender", data.prompts, data.gender, smiling),
+            ("age", ages, old, data.gender),
+        ):
+            size = min(np.bincount(codes[rest]))
+            pool = np.concatenate([rest[codes[rest] == c][:size] for c in np.unique(codes)])
+            yield searched(
+                f"photographs, {name}, half {seed}",
+                data.texts,
+                prompts,
+                data.queries[::2],
+                data.queries[1::2],
+                (data.rows[seen], codes[seen], other[seen]),
+                (data.rows[pool], codes[pool]),
+                50 if name == "gender" else 25,
+            )
+
+
+def rendered(found: Mapping[str, World]) -> Iterator[Place]:
+    """Portraits to search and to classify, birds to classify; two disjoint parts of what may be seen."""
+    for part in range(PARTS):
+        world = found["portraits"]
+        fitted = world.fitted[np.arange(part, len(world.fitted), 2)]
+        rows = fitted.normalised().double()
+        columns = {name: fitted.column(name).codes for name in ("gender", "tone", "age")}
+        for column, prompts, asked, other in (
+            ("gender", "professions-gender", "professions-gender", "age"),
+            ("gender", "fairface-gender", "professions-gender", "age"),
+            ("age", "fairface-age", "professions-gender", "gender"),
+            ("tone", "skin-tone", "skin-tone", "gender"),
+        ):
+            own, queries = load_prompts(prompts), load_prompts(asked)
+            yield searched(
+                f"portraits, {column} by {prompts}, part {part}",
+                world.texts,
+                own,
+                own.classes,
+                queries.held_out_classes,
+                (rows, columns[column], columns[other]),
+                (world.rows, world.measured.column(column).codes),
+                100,
+            )
+        hair = load_prompts("celeba")
+        known = world.measured.column("label").known
+        yield classified(
+            f"hair, part {part}",
+            world.texts,
+            hair,
+            (rows, columns["gender"], columns["age"]),
+            world.rows[torch.from_numpy(known)],
+            _codes(world.measured.column("label"), hair)[known],
+            world.measured.column("gender").codes[known],
+        )
+        birds = found["birds"]
+        seen, place = birds.fitted[np.arange(part, len(birds.fitted), 2)], load_prompts("waterbirds")
+        yield classified(
+            f"birds, part {part}",
+            birds.texts,
+            place,
+            (seen.normalised().double(), seen.column("place").codes, seen.column("label").codes),
+            birds.rows,
+            _codes(birds.measured.column("label"), place),
+            birds.measured.column("place").codes,
+        )
+
+
+def _codes(labels: Any, prompts: PromptSet) -> Codes:
+    from vldebias.evaluation.groups import class_of
+
+    return np.array(class_of(labels.names, prompts))[labels.codes]
+
+
+DIM, CONCEPTS = 64, 24
+LEVELS = (  # how far texts lean along what texts differ in, and along what images alone differ in
+    (0.0, 0.0),
+    (0.1, 0.0),
+    (0.3, 0.0),
+    (0.0, 0.1),
+    (0.0, 0.3),
+    (0.1, 0.1),
+    (0.3, 0.3),
+    (0.2, -0.2),
+)
+
+
+def made(biased: float, lean: float, seed: int) -> Place:
+    """Vectors: neutral texts lean by `biased` along what prompts of a pair differ in, and by `lean` along what images
+    of the two values differ in and prompts do not; images also have a trait of their own, the other attribute."""
+    draw = torch.Generator().manual_seed(1000 + seed)
+    person, gender, hidden, trait = torch.eye(DIM, dtype=torch.float64)[:4]
+    concepts = torch.eye(DIM, dtype=torch.float64)[6 : 6 + CONCEPTS]
+    names = [f"job{i}" for i in range(CONCEPTS)]
+    prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, names)
+    rows: dict[str, Tensor] = {}
+    for name, concept in zip(names, concepts, strict=True):
+        swing = 1 + 0.5 * torch.randn(2, generator=draw, dtype=torch.float64)  # concepts lean more or less
+        about = person + 0.4 * concept
+        rows[f"A photo of a {name}."] = about + biased * swing[0] * gender + lean * swing[1] * hidden
+        own = 0.05 * torch.randn(DIM, generator=draw, dtype=torch.float64)
+        for value, sign in (("male", 1), ("female", -1)):
+            rows[f"A photo of a {value} {name}."] = about + sign * (0.3 * gender + own)
+    for value, sign in (("male", 1), ("female", -1)):
+        rows[f"A photo of a {value}."] = person + 0.3 * sign * gender
+    texts = Texts(TextTable(rows, "vectors"))
+
+    def images(n: int) -> tuple[Tensor, Codes, Codes]:
+        value, other, job = (torch.randint(k, (n,), generator=draw) for k in (2, 2, CONCEPTS))
+        noise = torch.randn(n, DIM, generator=draw, dtype=torch.float64)
+        depth = 1 + 0.4 * torch.rand(n, 1, generator=draw, dtype=torch.float64)
+        sign, kind = (1.0 - 2 * value)[:, None], (1.0 - 2 * other)[:, None]
+        shown = depth * (person + 0.3 * concepts[job]) + sign * (0.15 * gender + 0.15 * hidden) + 0.15 * kind * trait
+        return normalize(shown + 0.08 * noise + 2 * torch.eye(DIM)[5], dim=1), value.numpy(), other.numpy()
+
+    seen, (rows_, value, _) = images(600), images(2000)
+    queries = tuple(prompts.classes)
+    name = f"vectors, leaning {biased:g} along texts and {lean:g} along images alone"
+    return searched(name, texts, prompts, queries[::2], queries[1::2], seen, (rows_, value), 100)
+
+
+def places() -> Iterator[Place]:
+    """All worlds."""
+    for seed, (biased, lean) in enumerate(LEVELS):
+        yield made(biased, lean, seed)
+    if file().is_file():
+        yield from real(file())
+    else:
+        skip(file())
+    yield from rendered(worlds())
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(place: Place) -> Iterator[dict[str, Any]]:
+    """One row without a reference, and one for each."""
+    shared = () if place.groups is None else (place.groups,)
+    base = place.units(None)
+    none, true_gap = place.cost(base, *shared), place.gap(None)
+    texts: dict[str, Edit] = {}
+    alone = none
+    for number, (kind, draw) in enumerate({"none": None, **REFERENCES}.items()):
+        reference = None if draw is None else draw(place, np.random.default_rng(number))
+        row: dict[str, Any] = {"world": place.name, "reference": kind, "none": none}
+        began = time.perf_counter()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", VldebiasWarning)
+            try:
+                edit = place.fit("auto", reference)
+            except VldebiasError as error:
+                yield row | {"error": f"{type(error).__name__}: {error}"}
+                continue
+        row["seconds"] = round(time.perf_counter() - began, 2)
+        row["warned"] = sorted(
+            {str(w.message).partition(": measure")[0] for w in told if w.category is ReferenceWarning}
+        )
+        after = place.units(edit)
+        auto = place.cost(after, *shared)
+        alone = auto if draw is None else alone
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)
+            edits = {_key(one): one for one in _candidates(place, reference, texts)}
+        costs = {name: place.cost(place.units(one), *shared) for name, one in edits.items()}
+        best = min(costs, key=lambda name: costs[name])
+        choice = edit.provenance.choice
+        assert choice is not None
+        judged = [
+            {
+                "method": (name := _named(c.method, c.lam)),
+                "gaps": c.gaps,
+                "change": c.change,
+                "true": place.gap(edits[name]) / true_gap,
+                "cost": costs[name],
+            }
+            for c in choice.candidates
+        ]
+        yield row | {
+            "alone": alone,
+            "auto": auto,
+            "chosen": _key(edit),
+            "change": place.change(base, after),
+            "best": costs[best],
+            "best_method": best,
+            "best_change": place.change(base, place.units(edits[best])),
+            "evidence": list(choice.evidence),
+            "judged": judged,
+        }
+
+
+def _key(edit: Edit) -> str:
+    return _named(edit.method, edit.provenance.lam)
+
+
+def _named(method: str, lam: Any) -> str:
+    return f"{method} {(lam[0] if isinstance(lam, tuple) else lam):.5g}"
+
+
+def _candidates(place: Place, reference: Tensor | None, texts: dict[str, Edit]) -> Iterator[Edit]:
+    """Every candidate of auto at every lam, within the bound; `texts` keeps those that a reference does not change."""
+    for name in CANDIDATES:
+        if "orth" in name and not place.prompts.spurious:
+            continue
+        for lam in LAMS if METHODS[name].has_lam else LAMS[:1]:
+            if not METHODS[name].uses_images:
+                if f"{name} {lam}" not in texts:
+                    texts[f"{name} {lam}"] = place.fit(name, None, lam)
+                yield texts[f"{name} {lam}"]
+            elif reference is not None:
+                try:
+                    yield place.fit(name, reference, lam)
+                except UnusableReferenceError:
+                    return
+
+
+# ---- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """By reference, and over all of them."""
+    kinds = list(dict.fromkeys(row["reference"] for row in rows))
+    parts = {kind: [row for row in rows if row["reference"] == kind] for kind in kinds}
+    parts |= {"genuine": [r for r in rows if r["reference"] in GENUINE], "all": rows}
+    return {kind: _summed(own) for kind, own in parts.items()}
+
+
+def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    there = [row for row in rows if "error" not in row]
+    gaining = [row for row in there if row["best_change"][2] < 0]
+    most = sum(row["none"] - row["best"] for row in gaining)
+
+    def told(cost: Callable[[Mapping[str, Any]], float]) -> dict[str, Any]:
+        behind = [cost(row) - row["alone"] for row in there]
+        return {
+            "behind": {"largest": max(behind), "above 0.02": sum(one > 0.02 for one in behind)},
+            "missed": 1 - sum(row["none"] - cost(row) for row in gaining) / most if most else None,
+        }
+
+    return {
+        **told(lambda row: float(row["auto"])),
+        "unguarded": told(_unguarded),
+        "settings": len(rows),
+        "errors": len(rows) - len(there),
+        "worse": sum(row["change"][1] > 0 for row in there),
+        "gaining": len(gaining),
+        "told": sum(bool(row["warned"]) for row in there),
+        "left_out": sum(any("left out" in one for one in row["warned"]) for row in there),
+    }
+
+
+def _unguarded(row: Mapping[str, Any]) -> float:
+    """Cost of the smallest predicted gap of those beyond their interval, whatever texts alone choose."""
+    eligible = [one for one in row["judged"] if one["change"][2] < 0]
+    cost: float = min(eligible, key=lambda one: one["change"][0])["cost"] if eligible else row["none"]
+    return cost
+
+
+def errors(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Kind of evidence -> world -> root mean square error of the predicted gaps; images: genuine and all of them."""
+    found: dict[str, dict[str, list[float]]] = {"texts": {}, "images": {}}
+    for row in rows:
+        if row["reference"] not in ("none", "all images"):
+            continue
+        kind = "texts" if row["reference"] == "none" else "images"
+        for one in row.get("judged", ()):
+            if "equalise" not in one["method"] and kind in one["gaps"]:
+                found[kind].setdefault(row["world"].split(",")[0], []).append(one["gaps"][kind] - one["true"])
+    by_world = {k: {w: float(np.sqrt(np.mean(np.square(v)))) for w, v in of.items()} for k, of in found.items()}
+    seen = {kind: [v for world, v in of.items() if world != "vectors"] for kind, of in by_world.items()}
+    return {kind: of | {"median": float(np.median(seen[kind]))} for kind, of in by_world.items()}
+
+
+COVERED = ((20, 0.8), (100, 0.8), (400, 0.8), (100, 0.3), (400, 0.3))  # images, mean lean of the texts
+
+
+def coverage(sets: int = 200, texts: int = 24, dim: int = 16) -> list[dict[str, Any]]:
+    """How often centred and percentile intervals of a change hold the truth, and how often they lie below 0.
+
+    Images of two values differ by 1 along an axis, in units of their deviation along each; texts lean along it, some
+    more than others. The edit takes a part of that away. Texts and images are drawn anew each time.
+    """
+    axes = torch.eye(dim, dtype=torch.float64)
+    removed = 0.6 * axes[0] + 0.8 * axes[1]
+
+    def edited(rows: Tensor) -> Tensor:
+        return rows - rows @ removed[:, None] * removed
+
+    def drawn(n: int, m: int, lean: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        draw = torch.Generator().manual_seed(seed)
+        value = torch.randint(2, (n,), generator=draw)
+        images = torch.randn(n, dim, generator=draw, dtype=torch.float64) + (0.5 - 1.0 * value[:, None]) * axes[0]
+        leaning = lean * (0.5 + torch.rand(m, 1, generator=draw, dtype=torch.float64))
+        return images, value, axes[2] + leaning * axes[0] + 0.05 * torch.randn(m, dim, generator=draw)
+
+    found = []
+    for n, lean in COVERED:
+        images, value, about = drawn(20_000, 500, lean, seed=1)
+        whole = PredictedGap.of(images, value, resamples=0)
+        truth = float(whole.of_texts(edited(about)).mean() / whole.of_texts(about).mean()) - 1
+        shares = {"centred": np.zeros(2), "percentile": np.zeros(2)}
+        for seed in range(sets):
+            images, value, about = drawn(n, texts, lean, seed + 10)
+            gap, weights = PredictedGap.of(images, value, resamples=300, seed=seed), draws(texts, 300, seed=0)
+            before, after = ((gap.of_texts(t) * weights).sum(1) / weights.sum(1) for t in (about, edited(about)))
+            change = ((after - before) / before[0]).numpy()
+            ends = (recentred_interval(change[0], change[1:]), percentile_interval(change[1:]))
+            for counted, (low, high) in zip(shares.values(), ends, strict=True):
+                counted += np.array([low <= truth <= high, high < 0]) / sets
+        told = {name: {"holds": float(held), "below 0": float(below)} for name, (held, below) in shares.items()}
+        found.append({"images": n, "lean": lean, "truth": truth, **told})
+    return found
+
+
+def draw(told: Mapping[str, Any], path: Path) -> Path:
+    """A line per reference: auto with it against auto without, one dot a world; and the share of the gain missed."""
+    from vldebias.pictures import INK, save_png, subplots
+
+    kinds = list(dict.fromkeys(row["reference"] for row in told["rows"]))
+    plot, (left, right) = subplots(1, 2, (9.5, 0.34 * len(kinds) + 1.2))
+    for y, kind in enumerate(kinds):
+        own = [row for row in told["rows"] if row["reference"] == kind and "error" not in row]
+        worse = [row["change"][1] > 0 for row in own]
+        colors = ["#c0392b" if bad else "#2a78b5" for bad in worse]
+        left.scatter([row["auto"] - row["alone"] for row in own], [y] * len(own), s=16, c=colors, alpha=0.6)
+        missed = told["summary"][kind]["missed"]
+        right.barh(y, missed or 0.0, color="#bab0ac")
+    left.axvline(0.02, color=INK, linewidth=0.8, linestyle=":")
+    right.axvline(0.25, color=INK, linewidth=0.8, linestyle=":")
+    left.set_xlabel("cost with the reference minus cost without one", fontsize=8, color=INK)
+    right.set_xlabel("share of the best candidate's gain that is missed", fontsize=8, color=INK)
+    for axis, named in ((left, kinds), (right, [""] * len(kinds))):
+        axis.set_yticks(range(len(kinds)), named, fontsize=8)
+        axis.set_ylim(len(kinds) - 0.4, -0.6)
+        axis.tick_params(labelsize=8, colors=INK)
+        axis.spines[["top", "right"]].set_visible(False)
+    plot.tight_layout()
+    return save_png(plot, path, {"result": "auto", "commit": told["commit"], "versions": told["versions"]})
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--plot", type=Path, help="write the picture here, as PNG")
+    options.add_argument("--work", type=Path, help="lines of the worlds that are done")
+    options.add_argument("--only", default="", help="worlds whose names begin so")
+    given = options.parse_args()
+    work: Path = given.work or given.json.with_suffix(".lines")
+    every = list(places())
+    for place in every:
+        if place.name.startswith(given.only) and place.name not in _done(work):
+            line = json.dumps({"world": place.name, "rows": list(rows_of(place))})
+            with work.open("a", encoding="utf-8") as file_:
+                file_.write(line + "\n")
+            print(place.name, file=sys.stderr, flush=True)
+    done = _done(work)
+    if any(place.name not in done for place in every):
+        return 0
+    rows = [row for place in every for row in done[place.name]]
+    told = {
+        "summary": summary(rows),
+        "errors": errors(rows),
+        "coverage": coverage(),
+        "rows": rows,
+        "versions": versions(),
+        "commit": commit(),
+    }
+    print(json.dumps({name: told[name] for name in ("summary", "errors", "coverage")}, indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(_rounded(told), indent=None) + "\n", encoding="utf-8")
+    if given.plot:
+        draw(told, given.plot)
+    return 0
+
+
+def _done(work: Path) -> dict[str, list[dict[str, Any]]]:
+    lines = work.read_text(encoding="utf-8").splitlines() if work.is_file() else []
+    return {told["world"]: told["rows"] for told in map(json.loads, lines)}
+
+
+def _rounded(told: Any) -> Any:
+    if isinstance(told, float):
+        return round(told, 5)
+    if isinstance(told, dict):
+        return {name: _rounded(one) for name, one in told.items()}
+    return [_rounded(one) for one in told] if isinstance(told, (list, tuple)) else told
+
+
+if __name__ == "__main__":
+    sys.exit(main())

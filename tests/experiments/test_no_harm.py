@@ -1,0 +1,103 @@
+"""The experiments on choosing and on offsets: their parts against what they say, and what the results hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.experiments import auto, offsets
+
+RESULTS = Path(__file__).parents[2] / "eval" / "results"
+
+
+@pytest.fixture(scope="module")
+def place() -> auto.Place:
+    return auto.made(0.3, 0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / "auto.json").read_text(encoding="utf-8"))
+    return content
+
+
+class TestReferences:
+    def rows_of(self, place: auto.Place, kind: str) -> list[int]:
+        """Which of the images that may be seen it holds, by place."""
+        drawn = auto.REFERENCES[kind](place, np.random.default_rng(0))
+        return [int((place.rows - row).abs().sum(1).argmin()) for row in drawn]
+
+    @pytest.mark.parametrize(("kind", "first"), [("one value alone", 100), ("95 of 100 of one value", 95)])
+    def test_shares_are_as_named(self, place: auto.Place, kind: str, first: int) -> None:
+        rows = self.rows_of(place, kind)
+        assert len(set(rows)) == len(rows) == 100
+        assert int((place.value[rows] == 0).sum()) == first
+
+    def test_another_attribute_goes_along_and_one_kind_is_alone(self, place: auto.Place) -> None:
+        along = self.rows_of(place, "another attribute goes along")
+        assert (place.value[along] == place.other[along]).all()
+        assert len(set(place.value[along])) == 2
+        assert not place.other[self.rows_of(place, "one kind of images alone")].any()
+
+    def test_all_are_unit_rows_of_the_width(self, place: auto.Place) -> None:
+        for kind, draw in auto.REFERENCES.items():
+            drawn = draw(place, np.random.default_rng(1))
+            assert drawn.shape[1] == place.rows.shape[1], kind
+            assert np.allclose(drawn.norm(dim=1), 1), kind
+
+
+def test_the_summary_counts_what_the_rows_say(told: dict[str, Any]) -> None:
+    rows, whole = told["rows"], told["summary"]["all"]
+    assert whole["settings"] == len(rows) >= 200
+    assert whole["worse"] == sum(row["change"][1] > 0 for row in rows if "error" not in row)
+    assert whole["behind"]["largest"] == pytest.approx(max(row["auto"] - row["alone"] for row in rows), abs=1e-4)
+    assert {row["reference"] for row in rows} == {"none", *auto.REFERENCES}
+
+
+def test_auto_does_no_harm(told: dict[str, Any]) -> None:
+    """As docs/explanation/which-method.md claims: hardly ever worse, never silently, and most of the gain is had."""
+    rows, whole = told["rows"], told["summary"]["all"]
+    assert whole["errors"] == 0
+    harmed = [row for row in rows if row["change"][1] > 0]
+    assert len(harmed) <= len(rows) // 100
+    assert all(row["warned"] for row in harmed)
+    assert whole["behind"]["above 0.02"] <= len(rows) // 100
+    assert told["summary"]["all images"]["missed"] <= 0.25
+    assert told["summary"]["genuine"]["missed"] <= 0.33
+
+
+def test_images_of_another_space_are_told_apart(told: dict[str, Any]) -> None:
+    for kind in ("noise", "noise around the mean image", "another model"):
+        row = told["summary"][kind]
+        assert row["left_out"] >= 0.9 * row["settings"], kind
+    assert told["summary"]["all images"]["left_out"] == told["summary"]["100 images"]["left_out"] == 0
+
+
+def test_centred_intervals_cover_where_the_gap_is_clear(told: dict[str, Any]) -> None:
+    """Where the gap is near the noise of the images its absolute value is not, and neither interval covers."""
+    for row in told["coverage"]:
+        if row["lean"] > 0.5:
+            assert row["centred"]["holds"] > 0.9, row
+        assert row["centred"]["below 0"] >= row["percentile"]["below 0"] - 0.02, row
+
+
+@given(seed=st.integers(0, 1000), shift=st.floats(-3, 3))
+def test_an_offset_follows_a_shift_of_all_margins(seed: int, shift: float) -> None:
+    """What moves the boundary as a whole is put back by each of them."""
+    rng = np.random.default_rng(seed)
+    before, after, value = rng.normal(size=40), rng.normal(size=40), rng.integers(0, 2, 40)
+    before[:2] = -1, 1
+    for name, of in offsets.OFFSETS.items():
+        moved = of(offsets.Seen(before, after + shift, value))
+        assert moved == pytest.approx(of(offsets.Seen(before, after, value)) + shift, abs=1e-9), name
+
+
+def test_two_means_lie_between_two_clusters_of_any_size() -> None:
+    rng = np.random.default_rng(0)
+    margins = np.concatenate([rng.normal(-2, 0.1, 300), rng.normal(1, 0.1, 20)])
+    assert offsets.two_means(margins) == pytest.approx(-0.5, abs=0.1)
+    assert np.median(margins) < -1.5  # which the sizes pull away

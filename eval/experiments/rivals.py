@@ -39,7 +39,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import FILE, Gallery, Rows, celeba, file
 from eval.experiments.image_side import rank_kept
-from eval.experiments.run import parser, run
+from eval.experiments.run import parser, run, show
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -291,31 +291,31 @@ def miniature(
 WORLDS: dict[str, Callable[[Sequence[Method]], Iterable[TaskResult]]] = {"real": real, "miniature": miniature}
 
 
-def replaced(old: Result, new: Sequence[TaskResult]) -> list[TaskResult]:
-    """The tasks of a result with the rows of some methods measured again; "none" has to come out as it did.
+def replaced(old: Result, new: Sequence[TaskResult]) -> Result:
+    """A result with the rows of some methods measured again; all else stays, its commit too, and which were is told.
 
     Raises:
-        SystemExit: it does not, so the worlds are not those that the other rows were measured on.
+        SystemExit: "none" does not come out as it did, so the worlds are not those of the other rows.
     """
-    done = []
+    rows = {(row.task, row.metric, row.method, row.subset): row for row in old.rows}
+    provenance = []
     for part, told in zip(new, old.provenance, strict=True):
-        kept = {(row.metric, row.method, row.subset): row for row in old.rows if row.task == told.task}
         for row in part.rows:
-            key = row.metric, row.method, row.subset
-            if row.method == "none" and not np.isclose(row.value, kept[key].value, atol=1e-6):
-                raise SystemExit(
-                    f"{told.task}: none has {row.metric} {row.value}, and had {kept[key].value}: measure all"
-                )
+            key = row.task, row.metric, row.method, row.subset
             if row.method != "none":
-                kept[key] = row
-        methods = told.methods | part.provenance.methods
+                rows[key] = row
+            elif not np.isclose(row.value, rows[key].value, atol=1e-6):
+                raise SystemExit(
+                    f"{row.task}: none has {row.metric} {row.value}, and had {rows[key].value}: measure all"
+                )
         again = {name: commit() for name in part.provenance.methods if name != "none"}
-        settings = told.settings | {
-            "measured again, at commit": told.settings.get("measured again, at commit", {}) | again
+        before = told.settings.get("measured again, at commit", {})
+        changed = {
+            "methods": told.methods | part.provenance.methods,
+            "settings": told.settings | {"measured again, at commit": before | again},
         }
-        about = told.model_copy(update={"methods": methods, "settings": settings})
-        done.append(TaskResult(about, list(kept.values())))
-    return done
+        provenance.append(told.model_copy(update=changed))
+    return old.model_copy(update={"rows": list(rows.values()), "provenance": provenance})
 
 
 def main() -> int:
@@ -329,11 +329,12 @@ def main() -> int:
         print(f"{FILE}: not found; set VLDEBIAS_REAL to its folder", file=sys.stderr)
         return 2
 
-    def measure() -> Iterable[TaskResult]:
-        parts = WORLDS[given.on](compared(given.again))
-        return replaced(Result.read(given.json), list(parts)) if given.again else parts
-
-    run(f"rivals_{given.on}", measure, given.json)
+    if given.again:
+        result = replaced(Result.read(given.json), list(WORLDS[given.on](compared(given.again))))
+        show(result)
+        result.write(given.json, compact=True)
+    else:
+        run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared()), given.json)
     return 0
 
 

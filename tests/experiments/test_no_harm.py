@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.experiments import auto, offsets
+from eval.experiments import auto_worlds, offsets
 
 RESULTS = Path(__file__).parents[2] / "eval" / "results"
 
 
 @pytest.fixture(scope="module")
-def place() -> auto.Place:
-    return auto.made(0.3, 0.0, 0)
+def place() -> auto_worlds.Place:
+    return auto_worlds.made(0.3, 0.0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -26,25 +26,25 @@ def told() -> dict[str, Any]:
 
 
 class TestReferences:
-    def rows_of(self, place: auto.Place, kind: str) -> list[int]:
+    def rows_of(self, place: auto_worlds.Place, kind: str) -> list[int]:
         """Which of the images that may be seen it holds, by place."""
-        drawn = auto.REFERENCES[kind](place, np.random.default_rng(0))
+        drawn = auto_worlds.REFERENCES[kind](place, np.random.default_rng(0))
         return [int((place.rows - row).abs().sum(1).argmin()) for row in drawn]
 
     @pytest.mark.parametrize(("kind", "first"), [("one value alone", 100), ("95 of 100 of one value", 95)])
-    def test_shares_are_as_named(self, place: auto.Place, kind: str, first: int) -> None:
+    def test_shares_are_as_named(self, place: auto_worlds.Place, kind: str, first: int) -> None:
         rows = self.rows_of(place, kind)
         assert len(set(rows)) == len(rows) == 100
         assert int((place.value[rows] == 0).sum()) == first
 
-    def test_another_attribute_goes_along_and_one_kind_is_alone(self, place: auto.Place) -> None:
+    def test_another_attribute_goes_along_and_one_kind_is_alone(self, place: auto_worlds.Place) -> None:
         along = self.rows_of(place, "another attribute goes along")
         assert (place.value[along] == place.other[along]).all()
         assert len(set(place.value[along])) == 2
         assert not place.other[self.rows_of(place, "one kind of images alone")].any()
 
-    def test_all_are_unit_rows_of_the_width(self, place: auto.Place) -> None:
-        for kind, draw in auto.REFERENCES.items():
+    def test_all_are_unit_rows_of_the_width(self, place: auto_worlds.Place) -> None:
+        for kind, draw in auto_worlds.REFERENCES.items():
             drawn = draw(place, np.random.default_rng(1))
             assert drawn.shape[1] == place.rows.shape[1], kind
             assert np.allclose(drawn.norm(dim=1), 1), kind
@@ -55,7 +55,7 @@ def test_the_summary_counts_what_the_rows_say(told: dict[str, Any]) -> None:
     assert whole["settings"] == len(rows) >= 200
     assert whole["worse"] == sum(row["change"][1] > 0 for row in rows if "error" not in row)
     assert whole["behind"]["largest"] == pytest.approx(max(row["auto"] - row["alone"] for row in rows), abs=1e-4)
-    assert {row["reference"] for row in rows} == {"none", *auto.REFERENCES}
+    assert {row["reference"] for row in rows} == {"none", *auto_worlds.REFERENCES}
 
 
 def test_auto_does_no_harm(told: dict[str, Any]) -> None:

@@ -64,26 +64,7 @@ def custom(
     >>> host = custom(clip, "encode_text", embed=lambda prompts: clip.encode_text(tokenize(prompts)))  # doctest: +SKIP
     >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
     """
-    owner, called = _place(model, method)
-    given = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
-    modules = (given,) if isinstance(given, nn.Module) else tuple(given)
-    if owner is not model and called == "forward" and embed is None:
-        raise InvalidInputError(
-            f"custom: {method!r} is a module inside; pass embed=, which gives a row for each prompt"
-        )
-    outputs = dict(output) if isinstance(output, Mapping) else {"sequence" if generative else "joint": output}
-    return CustomHost(
-        model,
-        method,
-        (owner, called),
-        _by_role("embed", embed, outputs),
-        texts,
-        outputs,
-        modules,
-        _by_role("head", head, outputs),
-        generative,
-        name or type(model).__name__,
-    )
+    return CustomHost(model, method, embed, texts, output, weights, head, generative, name)
 
 
 def _place(model: Any, method: str) -> tuple[Any, str]:
@@ -123,22 +104,29 @@ class CustomHost(Host):
         self,
         model: Any,
         method: str,
-        place: tuple[Any, str],
-        embeds: dict[str, Callable[[list[str]], Any] | None],
-        texts: Callable[..., Sequence[str]] | None,
-        outputs: dict[str, Any],
-        weights: tuple[nn.Module, ...],
-        heads: dict[str, nn.Linear | None],
+        embed: Any,
+        texts: Any,
+        output: Any,
+        weights: Any,
+        head: Any,
         generative: bool,
-        name: str,
+        name: str | None,
     ) -> None:
-        self.model, self.method, self.weights = model, method, weights
-        self.name, self.generative = name, generative
-        self.roles = tuple(outputs)
-        self.owner, self.called = place
-        self.owned = tuple({id(one): one for one in (model, self.owner, *heads.values()) if one is not None}.values())
+        self.model, self.method, self.generative = model, method, generative
+        self.owner, self.called = _place(model, method)
+        if self.owner is not model and self.called == "forward" and embed is None:
+            raise InvalidInputError(
+                f"custom: {method!r} is a module inside; pass embed= that gives a row for each prompt"
+            )
+        given = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
+        self.weights: tuple[nn.Module, ...] = (given,) if isinstance(given, nn.Module) else tuple(given)
+        self._outputs = dict(output) if isinstance(output, Mapping) else {"sequence" if generative else "joint": output}
+        self._embeds = _by_role("embed", embed, self._outputs)
+        self._heads = _by_role("head", head, self._outputs)
+        self._texts, self.roles = texts, tuple(self._outputs)
+        self.name = name or type(model).__name__
         self.model_id = getattr(model, "name_or_path", None) or None
-        self._embeds, self._texts, self._outputs, self._heads = embeds, texts, outputs, heads
+        self.owned = tuple({id(o): o for o in (model, self.owner, *self._heads.values()) if o is not None}.values())
         self._checked: set[str] = set()  # roles whose rows were looked for in what the method gives
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

@@ -58,16 +58,9 @@ IMAGE_FAMILIES: tuple[Family, ...] = (
         "StableDiffusion3 StableDiffusion3Img2Img StableDiffusion3Inpaint StableDiffusion3ControlNet "
         "StableDiffusion3ControlNetInpainting StableDiffusion3PAG StableDiffusion3PAGImg2Img",
         # The CLIP tokens, padded with zeros to the width of T5, stand before the T5 tokens.
-        Part(
-            role="sequence.clip",
-            negative=1,
-            encoders=_CLIPS["encoders"],
-            stop="tokenizer_max_length",
-            layered=True,
-            unmerged=_TWO,
-        ),
+        Part(role="sequence.clip", negative=1, **_CLIPS, stop="tokenizer_max_length", layered=True, unmerged=_TWO),
         Part(role="sequence.t5", negative=1, **_THIRD, start="tokenizer_max_length", optional=True, unmerged=_TWO),
-        Part(role="pooled", index=2, negative=3, encoders=_CLIPS["encoders"], read_by=_POOLED_TEXT),
+        Part(role="pooled", index=2, negative=3, **_CLIPS, read_by=_POOLED_TEXT),
         texts=("prompt", "prompt_2", "prompt_3"),
     ),
     Family.of(
@@ -138,7 +131,7 @@ IMAGE_FAMILIES: tuple[Family, ...] = (
             given="prompt_embeds_llama3",
             unmerged=LAYERS,
         ),
-        Part(role="pooled", index=4, negative=5, encoders=_CLIPS["encoders"], **_HIDREAM),
+        Part(role="pooled", index=4, negative=5, **_CLIPS, **_HIDREAM),
         texts=("prompt", "prompt_2", "prompt_3", "prompt_4"),
     ),
     Family.of("Bria", "Bria", Part(negative=1, read_by="context_embedder")),

@@ -59,7 +59,10 @@ def _adapters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
 
 def _values(parameter: Tensor) -> Tensor:
     """At most 65536 values of a tensor, evenly spread, as float64 on the CPU."""
-    flat = parameter.detach().flatten()
+    whole = parameter.detach()
+    if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
+        whole = whole.dequantize()
+    flat = whole.flatten()
     return flat[:: max(1, flat.numel() // _VALUES)][:_VALUES].to("cpu", torch.float64)
 
 

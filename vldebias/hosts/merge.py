@@ -54,13 +54,18 @@ def foldable(name: str, tower: str, head: object) -> Axes:
             "into. Keep the attachment, or save its projection and attach that after loading"
         )
     for weight, _ in axes:
-        if not isinstance(weight, nn.Parameter) or weight.is_meta or not weight.is_floating_point():
+        if not isinstance(weight, nn.Parameter) or weight.is_meta or not _is_plain(weight):
             raise UnsupportedHostError(
-                f"{name}: the head of the {tower} tower has weights of type {type(weight).__name__}, {weight.dtype} on "
-                f"{weight.device}; expected plain floating-point parameters in memory. Load the model unquantized and "
-                "not offloaded"
+                f"{name}: the head of the {tower} tower has weights of type {type(weight).__name__}, "
+                f"{weight.dtype} on {weight.device}; expected plain floating-point parameters in memory. Load the "
+                "model unquantized and not offloaded"
             )
     return axes
+
+
+def _is_plain(weight: Tensor) -> bool:
+    """Numbers that can be rewritten; torchao holds int8 in a tensor of its own that says it is of floats."""
+    return weight.is_floating_point() and type(weight.data) is Tensor
 
 
 def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
@@ -167,7 +172,7 @@ def _check(name: str, where: str, layer: Any, projection: CalibratedProjection, 
     remedy = None
     if hasattr(layer, "base_layer"):
         remedy = "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
-    elif not isinstance(layer, nn.Linear) or not layer.weight.is_floating_point():
+    elif not isinstance(layer, nn.Linear) or not _is_plain(layer.weight):
         remedy = f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
     elif layer.weight.is_meta:
         remedy = "is offloaded; merge before enabling CPU offload"

@@ -35,6 +35,13 @@ def test_a_bound_is_the_version_that_is_tried(requirement: str) -> None:
     assert release(locked("lowest.txt")[plain(name)]) == release(bound)
 
 
+def test_the_documentation_names_the_versions_that_are_tried() -> None:
+    asked = (one.partition(">=") for one in [*PROJECT["dependencies"], *EXTRAS["demo"], *EXTRAS["lora"]])
+    rows = [f"| {name} | {bound} | {locked('constraints.txt')[plain(name)]} |" for name, _, bound in asked]
+    page = (ROOT / "docs" / "explanation" / "evidence.md").read_text(encoding="utf-8")
+    assert "\n".join(["| package | lowest | with all tests |", "| --- | --- | --- |", *rows]) in page
+
+
 def test_what_is_optional_has_one_bound() -> None:
     """The extras of users and of development name the same lowest version of a package."""
     bounds: dict[str, set[str]] = {}

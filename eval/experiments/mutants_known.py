@@ -130,4 +130,7 @@ EQUIVALENT: dict[str, str] = {
     "vldebias/metrics/groups.py: average_accuracy: or -> and": "both are None or neither, as was checked before",
     "vldebias/metrics/agreement.py: agreement: 1 -> 2 (5)": "a second row of ones, whose value nobody reads",
     "vldebias/hosts/images.py: _bytes: .detach() -> ": "a view as bytes carries no gradient, so numpy takes it",
+    "vldebias/losses/debiased.py: hard_negative_contrastive: > -> >= (2)": (
+        "a tie of two floats; where data make one, with all similarities the least there is, both branches are equal"
+    ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,38 @@ def test_a_temperature_comes_back_from_its_minimum() -> None:
 def test_a_fixed_temperature_is_no_parameter() -> None:
     assert list(losses.InfoNCELoss(temperature=0.1).parameters()) == []
     assert losses.Temperature(0.1)() == 0.1
+
+
+def test_the_defaults_are_those_of_the_papers() -> None:
+    """Thesis section 5.3.3 for rince; SigLIP learns its temperature and its bias."""
+    torch.testing.assert_close(
+        losses.rince(X, Y, temperature=0.2), losses.rince(X, Y, temperature=0.2, q=0.5, lam=0.01)
+    )
+    learned = {name: float(value.exp() if "log" in name else value) for name, value in named(losses.SigmoidLoss())}
+    assert learned == pytest.approx({"bias": -10.0, "temperature.log_temperature": 0.1})
+
+
+def named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, value.detach()) for name, value in module.named_parameters()]
+
+
+def test_a_bias_that_is_not_learned_is_state_all_the_same() -> None:
+    loss = losses.SigmoidLoss(learnable_bias=False, learnable_temperature=False, temperature=0.2, bias=-4.0)
+    assert named(loss) == []
+    assert float(loss.state_dict()["bias"]) == -4.0
+    assert torch.equal(loss(X, Y), losses.sigmoid(X, Y, temperature=0.2, bias=-4.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"reduction": "sum"}, "reduction: expected one of 'mean', 'none', got 'sum'"),
+        ({"chunk_size": 0}, "chunk_size: expected a positive number of rows or None, got 0"),
+    ],
+)
+def test_a_module_refuses_an_option_when_it_is_made(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        losses.InfoNCELoss(**settings)
 
 
 def test_temperatures_that_make_no_sense() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,26 @@ def test_without_gathering_the_processes_would_differ_from_the_joint_batch() -> 
     """The law above has something to hold against."""
     joint, half = _outcome("info_nce", slice(None), gather=False), _outcome("info_nce", slice(0, 3), gather=False)
     assert half["values"] != pytest.approx(joint["values"], rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"chunk_size": 2}, {"within_view": True}], ids=["plain", "blocks", "within"])
+@pytest.mark.parametrize("kind", [losses.InfoNCELoss, losses.SpreadLoss])
+def test_each_half_of_a_joint_batch_has_the_samples_of_the_whole(
+    kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The law above in one process: what the other one would send is handed in."""
+    joint = [unit_rows(N, D, seed=1), unit_rows(N, D, seed=2), *([LABELS] if kind is losses.SpreadLoss else [])]
+    whole = kind(reduction="none", temperature=0.3, **settings)(*joint)
+    for own in (slice(0, N // 2), slice(N // 2, N)):
+
+        def gathered(rows: Tensor, own: slice = own) -> Tensor:
+            return next(every for every in joint if torch.equal(every[own], rows))
+
+        for name in ("contrast", "spread"):  # `vldebias.losses.spread` is the function
+            monkeypatch.setattr(sys.modules[f"vldebias.losses.{name}"], "gather_rows", gathered)
+        monkeypatch.setattr("vldebias.losses.contrast.own_rows", lambda n, joint, own=own: own)
+        half = kind(reduction="none", temperature=0.3, gather=True, **settings)(*(rows[own] for rows in joint))
+        torch.testing.assert_close(half, whole[own])
 
 
 def test_gathered_rows_without_a_process_group_are_the_rows() -> None:

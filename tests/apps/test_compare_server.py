@@ -32,15 +32,17 @@ def page() -> Any:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server writes for whoever runs it."""
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="module")
+def address(log: Path) -> Iterator[str]:
     command = [sys.executable, str(Path(__file__).with_name("compare_server.py"))]
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-        "text": True,
-    }
-    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with log.open("w") as written, subprocess.Popen(command, env=environment, stderr=written, **pipes) as process:
         yield process.stdout.readline().strip()
         process.kill()
 
@@ -114,6 +116,29 @@ def test_the_upload_field_takes_uploads_alone(page: Any, address: str, path: str
     answer = join(address, asked)
     assert answer["success"] is False
     assert "root:" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize("sent", [[], ["a photo of a doctor"]], ids=["none", "one"])
+@pytest.mark.parametrize("way", ["run", "queue"])
+def test_too_few_values_are_said_and_no_fault_of_the_server(
+    page: Any, address: str, log: Path, way: str, sent: list[str]
+) -> None:
+    """A program that sends them by hand: a client of Gradio fills in what is left out."""
+    place, wanted = next((i, len(fn.inputs)) for i, fn in page.fns.items() if fn.api_name == "retrieve")
+    before = log.read_text()
+    if way == "queue":
+        answer = join(address, {"data": sent, "fn_index": place, "session_hash": "visitor"})["output"]
+    else:
+        body = json.dumps({"data": sent}).encode()
+        request = urllib.request.Request(
+            f"{address}gradio_api/run/retrieve", body, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(request, timeout=30)
+        with told.value:
+            answer = json.load(told.value)
+    assert answer["error"] == f"expected {wanted} values, got {len(sent)}"
+    assert "Traceback" not in log.read_text().removeprefix(before)
 
 
 def join(address: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, tmp_path: Path) -> None:
     """With a stream open, and for the demo in the middle of a drawing; what was answered is in the file."""
     from gradio_client import Client
+    from gradio_client.utils import Status
 
     arguments = ["demo"]
     if command == "label":
@@ -129,8 +130,11 @@ def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, 
         assert status_of(address, Origin="http://evil.example") == 403
         client = Client(address, verbose=False)
         if command == "demo":
-            client.submit("A photo of a doctor.", number=16, steps=100, api_name="/generate")
-            time.sleep(8)  # the models load, and the first picture is being drawn
+            drawing = client.submit("A photo of a doctor.", number=16, steps=100, api_name="/generate")
+            while drawing.status().code is not Status.PROCESSING:
+                time.sleep(0.1)
+            time.sleep(6)  # the models load, and the first picture is being drawn
+            assert not drawing.done()
         else:
             client.predict("Ada", 0, "male", api_name="/answer")
         began = time.monotonic()

@@ -44,6 +44,7 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
         ("auto", "regret"),
         ("auto", "worse_than_none"),
     ],
+    "pareto": [("auto", "missed"), ("auto", "worse_than_none")],
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }
 RIVALS = ("rivals_real", "rivals_miniature")

@@ -39,6 +39,7 @@ TITLES = {
     "no_majority": "without a majority",
     "cosine_spread": "spread of cosines over the attribute",
     "regret": "share of the best gain missed",
+    "missed": "share of the best gain in hindsight that is missed",
     "worse_than_none": "settings worse than none beyond the interval",
     "label_error": "wrong zero-shot labels",
     "signal_kept": "class signal kept",

@@ -74,7 +74,7 @@ def summed_up(
 
     against: columns and values of the arm that others are compared with: `change` is the mean difference to the cell
     of the same seed in which these columns have these values, with its interval; pairing takes out what the seeds'
-    data, noise and first weights have in common.
+    data, noise and first weights have in common. A metric that the other arm lacks has none.
     """
     by_key: dict[tuple[Any, ...], dict[int, Mapping[str, float]]] = {}
     for cell in cells:
@@ -86,7 +86,7 @@ def summed_up(
         for metric in next(iter(seeds.values())):
             values = {seed: figures[metric] for seed, figures in seeds.items()}
             row = {**place, "metric": metric, **interval(list(values.values())), "seeds": sorted(values)}
-            if base is not None and base is not seeds:
+            if base is not None and base is not seeds and metric in next(iter(base.values())):
                 row["change"] = interval([value - base[seed][metric] for seed, value in values.items()])
             rows.append(row)
     return rows

@@ -5,8 +5,8 @@
 
 The k-th species has a share of the training images proportional to 1/k (in an order that the seed draws), so an image
 of the commonest meets its own caption among the negatives in more than a fifth of the rows, one of the rarest hardly
-ever. Held-out images are of all species alike. NUCLR's step size of the popularity is the one that did best on a seed
-that is not reported.
+ever. Held-out images are of all species alike. NUCLR's step size of the popularity is the one whose popularity follows
+the shares most closely on a seed that is not reported: with a step that does not move it, NUCLR is SogCLR.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from vldebias.miniature.birds import SPECIES
 from vldebias.training.sampling import numpy_generator
 
 LOSSES = ("info_nce", "sogclr", "nuclr")
-STEP_SIZES = (0.01, 0.1, 1.0, 10.0)
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3)
 TUNING_SEED = 100
 SHARES = 1 / np.arange(1, len(SPECIES) + 1)
 SHARES /= SHARES.sum()
 MOST_RENDERS = 14 * IMAGES  # the commonest needs some 43,000, of which it is 1 in 48
 METRIC = "zero_shot_accuracy"
+FOLLOWS = "popularity to share, correlation"
 
 
 @lru_cache(maxsize=1)
@@ -68,9 +69,9 @@ def work(cell: Cell) -> dict[str, float]:
     loss: dict[str, Any] = {"loss": cell["loss"], "temperature": T}
     if cell["popularity_lr"] is not None:
         loss["popularity_lr"] = cell["popularity_lr"]
-    towers = train(loss, images, texts, cell["seed"], cell["steps"]).towers
+    trainee = train(loss, images, texts, cell["seed"], cell["steps"])
     monitor = held_out()
-    correct = monitor.rows(towers)[METRIC].numpy()
+    correct = monitor.rows(trainee.towers)[METRIC].numpy()
     labels = monitor.labels
     assert labels is not None
     common = np.isin(labels.numpy(), order[: len(order) // 2])
@@ -79,7 +80,16 @@ def work(cell: Cell) -> dict[str, float]:
         "accuracy on common species": float(correct[common].mean()),
         "accuracy on rare species": float(correct[~common].mean()),
         "share of the commonest": texts.count(TEXTS[int(order[0])]) / len(texts),
+        **(moved(trainee.objective.loss.log_popularity[0], texts) if cell["loss"] == "nuclr" else {}),
     }
+
+
+def moved(log_popularity: Tensor, texts: Sequence[str]) -> dict[str, float]:
+    """How far the popularity (n,) of the captions went, and whether to the captions that are common."""
+    counts = {text: texts.count(text) for text in set(texts)}
+    shares = torch.tensor([counts[text] for text in texts]).log()
+    follows = torch.corrcoef(torch.stack([log_popularity, shares]))[0, 1] if log_popularity.std() > 1e-6 else 0.0
+    return {FOLLOWS: float(follows), "popularity, log, deviation": float(log_popularity.std())}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -90,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     tuning = [cell("nuclr", TUNING_SEED, size) for size in STEP_SIZES]
     tried = run_cells(work, tuning, args.work, processes=args.processes, title="step sizes")
-    best = max(tried, key=lambda done: done["figures"][METRIC])["popularity_lr"]
+    best = max(tried, key=lambda done: done["figures"][FOLLOWS])["popularity_lr"]
     seeds = range(args.seeds)
     cells = [cell(loss, seed, best if loss == "nuclr" else None) for seed in seeds for loss in LOSSES]
     done = run_cells(work, cells, args.work, processes=args.processes, title="skewed captions")
@@ -98,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         **description(args.steps),
         "images": f"{IMAGES} renders per seed, species k of the seed's order with a share proportional to 1/k",
         "temperature": T,
-        "popularity_lr": {"chosen": best, "tried": STEP_SIZES, "seed": TUNING_SEED},
+        "popularity_lr": {"chosen": best, "by": FOLLOWS, "tried": STEP_SIZES, "seed": TUNING_SEED},
         "change": "to info_nce on the same seed",
         "seeds": list(seeds),
     }

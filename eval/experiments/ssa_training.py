@@ -17,21 +17,25 @@ from vldebias.miniature.birds import Birds, sample
 from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import Entry, fit
 from vldebias.training.objective import Trainee, build_objective
-from vldebias.training.settings import LoopSettings, LossSettings
+from vldebias.training.settings import LoopSettings, LossSettings, Partner
 from vldebias.training.tuning import tune
 
-__all__ = ["ARMS", "MORE_ARMS", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
+__all__ = ["ARMS", "MORE_ARMS", "OTHER_IMAGE", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
 
 WORLD = 52_000  # seeds of the renders: two for each seed of a run
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What one arm adds to contrastive learning: sharpness-aware steps of radius rho, mixing of amplitudes by alpha."""
+    """What one arm adds to contrastive learning: sharpness-aware steps of radius rho, mixing of amplitudes by alpha.
+
+    partner: of the mixing; "other" leaves out the other view of the same image.
+    """
 
     sharpness: Literal["none", "sam", "asam"] = "none"
     rho: float | None = None
     fourier: float = 0.0
+    partner: Partner = "any"
 
 
 ARMS = {
@@ -49,6 +53,12 @@ MORE_ARMS = {
     "ssa-clr 1": Arm("asam", 2.0, 1.0),
 }
 """A smaller radius, and the other alphas of Table 3; with fewer seeds."""
+OTHER_IMAGE = {
+    "none": ARMS["none"],
+    "fft 0.2": ARMS["fft 0.2"],
+    "fft 0.2, other image": Arm(fourier=0.2, partner="other"),
+}
+"""Mixing with the most similar view, and with that of another image; with fewer seeds and more steps."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,8 @@ def train(arm: Arm, seed: int, recipe: Recipe, images: Tensor) -> tuple[Towers, 
     )
     augment = Views(recipe.smallest_crop, recipe.brightness)
     batches = TensorBatches(images, batch_size=recipe.batch_size, augment=augment, two_views=True, seed=seed)
-    return read, fit(Trainee(read, objective, fourier=arm.fourier), batches, settings)
+    trainee = Trainee(read, objective, fourier=arm.fourier, partner=arm.partner)
+    return read, fit(trainee, batches, settings)
 
 
 def fresh_towers(seed: int) -> Towers:

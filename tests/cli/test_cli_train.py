@@ -50,6 +50,22 @@ def test_flags_and_a_file_mean_the_same(tmp_path: Path) -> None:
     assert load_settings(path).flip is False
 
 
+def test_objects_are_flags_too(tmp_path: Path) -> None:
+    flags = ["--queue", "{rows: 64, momentum: 0.9}", "--optimizer", "SGD", "--layers", "{image: 2}", "--steps", "3"]
+    shown = run("train", *flags, "--schedule", "{name: polynomial, power: 2}", "--show")
+    path = tmp_path / "run.yaml"
+    path.write_text(shown)
+    settings = load_settings(path)
+    assert settings.queue is not None
+    assert (settings.queue.rows, settings.queue.momentum, settings.optimizer.name) == (64, 0.9, "SGD")
+    assert settings.schedule.options == {"power": 2}
+    assert run("train", "--config", str(path), "--show") == shown
+    broken = CliRunner().invoke(app, ["train", "--queue", "{rows: ", "--show"])
+    assert broken.exit_code == 2
+    with pytest.raises(InvalidInputError, match=r"queue: .*dictionary.*got '4096'|queue: .*got 4096"):
+        CliRunner().invoke(app, ["train", "--queue", "4096", "--show"], catch_exceptions=False)
+
+
 def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None:
     told = json.loads(run("train", *FAST, "--caption-noise", "0.5", "--out", str(tmp_path), "--json"))
     assert told["after"].keys() == told["before"].keys()

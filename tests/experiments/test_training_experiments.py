@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -221,10 +222,20 @@ class TestEachOnNextToNothing:
     def test_skewed_captions(self, small: None) -> None:
         found = skewed_captions.work({"loss": "nuclr", "seed": 1, "steps": 2, "popularity_lr": 1.0})
         names = ["zero_shot_accuracy", "accuracy on common species", "accuracy on rare species"]
-        assert found.keys() == {*names, "share of the commonest"}
+        moved = {skewed_captions.FOLLOWS, "popularity, log, deviation"}
+        assert found.keys() == {*names, "share of the commonest"} | moved
+        assert found["popularity, log, deviation"] > 0
         assert shares(found, names)
         low, high = sorted(found[name] for name in names[1:])
         assert low <= found["zero_shot_accuracy"] <= high
+
+    def test_how_far_the_popularity_went(self) -> None:
+        texts = ["a", "a", "a", "a", "b", "b", "c"]
+        shares = torch.tensor([4.0, 4, 4, 4, 2, 2, 1]).log()
+        assert skewed_captions.moved(2 * shares - 3, texts)[skewed_captions.FOLLOWS] == pytest.approx(1, abs=1e-5)
+        assert skewed_captions.moved(-shares, texts)[skewed_captions.FOLLOWS] == pytest.approx(-1, abs=1e-5)
+        still = skewed_captions.moved(torch.full((7,), -0.1), texts)
+        assert still[skewed_captions.FOLLOWS] == 0
 
     def test_skewed_captions_have_the_shares_that_they_say(self, small: None) -> None:
         _, texts, order = skewed_captions.skewed(1)
@@ -357,8 +368,9 @@ class TestCommitted:
             for size in skewed_captions.STEP_SIZES
         ]
         assert places(cells) == places(plan + tuning)
-        tried = {c["popularity_lr"]: c["figures"]["zero_shot_accuracy"] for c in cells if c["seed"] == tuning_seed}
-        assert tried[best] == max(tried.values())
+        follows = skewed_captions.FOLLOWS
+        tried = {c["popularity_lr"]: c["figures"][follows] for c in cells if c["seed"] == tuning_seed}
+        assert tried[best] == max(tried.values()) > 0.5, "a step that moves it"
         done = [one for one in cells if one["seed"] != tuning_seed]
         same_rows(found["rows"], summed_up(done, ("loss",), against={"loss": "info_nce"}))
         share = 1 / (1 / np.arange(1, 49)).sum()  # of the commonest of 48 species, by Zipf's law

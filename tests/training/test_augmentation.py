@@ -275,3 +275,20 @@ def test_similarity_does_not_see_lengths() -> None:
 def test_one_row_has_no_partner() -> None:
     with pytest.raises(InvalidInputError, match=r"features: expected \(b, d\) with b >= 2, got \(1, 4\)"):
         most_similar(torch.ones(1, 4))
+
+
+@COMMON
+@given(st.integers(2, 6), st.integers(2, 4), st.integers(0, 1000))
+def test_another_image_is_the_most_similar_row_of_those_that_show_another(images: int, views: int, seed: int) -> None:
+    features = torch.randn(images * views, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    source = torch.arange(images).repeat(views)
+    found = most_similar(features, source)
+    assert bool((source[found] != source).all())
+    cosines = torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=2)
+    for k, partner in enumerate(found.tolist()):
+        assert float(cosines[k, partner]) == pytest.approx(float(cosines[k][source != source[k]].max()), abs=1e-12)
+
+
+def test_rows_of_one_image_have_no_other() -> None:
+    with pytest.raises(InvalidInputError, match="source: expected rows of two images or more, got 4 of one"):
+        most_similar(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))

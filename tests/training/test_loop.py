@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import os
 import signal
 import threading
@@ -33,6 +35,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "together": {"accumulation": 2, "negatives": "step"},
     "linear": {"schedule": "linear"},
     "fp16": {"precision": "fp16", "lr": 0.01},
+    "queue": {"loss": {"queue": {"rows": 8, "momentum": 0.5}}, "accumulation": 2},
+    "momentum": {"optimizer": {"name": "SGD", "momentum": 0.9}, "schedule": "OneCycleLR", "lr": 0.01},
     "everything": {"ema": 0.9, "sharpness": "asam", "accumulation": 2, "precision": "bf16", "clip_norm": None},
 }
 
@@ -45,9 +49,9 @@ def settings(**given: Any) -> LoopSettings:
     return LoopSettings(**{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **given})
 
 
-def trainee(loss: str = "nuclr", fourier: float = 0.0) -> Trainee:
-    objective = build_objective(LossSettings(loss=loss), temperature=0.3, items=N)
-    return Trainee(tiny_towers(), objective, fourier=fourier)
+def trainee(loss: str = "nuclr", fourier: float = 0.0, **more: Any) -> Trainee:
+    chosen = LossSettings(loss=loss, **more)  # type: ignore[arg-type]
+    return Trainee(tiny_towers(), build_objective(chosen, temperature=0.3, items=N, dim=6), fourier=fourier)
 
 
 def weights(made: Trainee) -> dict[str, Tensor]:
@@ -86,8 +90,10 @@ def test_it_does_what_a_plain_loop_does() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [1, 4])
 def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, stop: int, tmp_path: Path) -> None:
-    chosen = settings(**KINDS[kind])
-    whole = trainee(fourier=0.4)
+    own = dict(KINDS[kind])
+    given: dict[str, Any] = {"fourier": 0.4, **({"loss": "rince", **own.pop("loss")} if "loss" in own else {})}
+    chosen = settings(**own)
+    whole = trainee(**given)
     expected = fit(whole, batches(), chosen)
 
     def interrupt(entry: Entry, steps: int) -> None:
@@ -95,16 +101,110 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, stop
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(trainee(fourier=0.4), batches(), chosen, folder=tmp_path, on_step=interrupt)
+        fit(trainee(**given), batches(), chosen, folder=tmp_path, on_step=interrupt)
     seen: list[float] = []
-    resumed = trainee(fourier=0.4)
+    resumed = trainee(**given)
     history = fit(resumed, batches(), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
     assert seen == list(range(stop, STEPS))
     assert same(weights(resumed), weights(whole))
     assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
-    finished = trainee(fourier=0.4)
+    finished = trainee(**given)
     fit(finished, batches(), chosen, folder=tmp_path)
     assert same(weights(finished), weights(whole)), "a run that is done changes nothing"
+
+
+def still(**given: Any) -> Any:
+    """Settings under which nothing moves, so that features are what they were."""
+    return settings(steps=2, lr=1e-30, weight_decay=0.0, warmup=0.0, **given)
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "rince", "debiased", "hard_negative"])
+@pytest.mark.parametrize("together", [False, True])
+def test_momentum_0_and_a_queue_of_the_last_step_is_the_loss_over_both(loss: str, together: bool) -> None:
+    chosen = still(**({"accumulation": 2, "negatives": "step"} if together else {}))
+    rows = B * chosen.accumulation
+    queued, plain = trainee(loss, queue={"rows": rows, "momentum": 0.0}), trainee(loss)
+    for made in (queued, plain):
+        made.model.drop.p = 0.0
+    history = fit(queued, batches(), chosen)
+    source = batches()
+    found = [plain(source.batch(number), features=True) for number in range(2 * chosen.accumulation)]
+    newer = [torch.cat([f[name] for f in found[chosen.accumulation :]]) for name in ("first", "second")]
+    older = [torch.cat([f[name] for f in found[: chosen.accumulation]]) for name in ("first", "second")]
+    plain.objective.loss.reduction = "none"
+    joint = [torch.cat(both) for both in zip(newer, older, strict=True)]
+    assert history[1]["loss"] == pytest.approx(float(plain.objective.loss(*joint)[:rows].mean().detach()), rel=1e-5)
+    first = plain.objective.loss(*older).mean()
+    assert history[0]["loss"] == pytest.approx(float(first.detach()), rel=1e-5), "empty at first"
+    assert queued.objective.queue is not None
+    torch.testing.assert_close(queued.objective.queue.negatives()[0].sort(0).values, newer[0].sort(0).values)
+
+
+def test_the_queue_is_filled_by_the_slow_copy() -> None:
+    made = trainee("rince", queue={"rows": 12, "momentum": 0.9})
+    made.model.drop.p = 0.0
+    expected, slow = [], copy.deepcopy(made.model.state_dict())
+    source, live = batches(), trainee("rince")
+    live.model.drop.p = 0.0
+
+    def step(entry: Entry, steps: int) -> None:
+        """Before the next step the copy moves towards what the model is now."""
+        after.append(copy.deepcopy(made.model.state_dict()))
+
+    after = [copy.deepcopy(slow)]
+    fit(made, batches(), settings(steps=3), on_step=step)
+    for number in range(3):
+        weight = 1 - min(0.9, (number + 1) / (number + 10))
+        slow = {name: torch.lerp(slow[name], after[number][name], weight) for name in slow}
+        live.model.load_state_dict(slow)
+        expected.append(live(source.batch(number), features=True)["first"].detach())
+    assert made.objective.queue is not None
+    torch.testing.assert_close(made.objective.queue.images, torch.cat([expected[2], expected[1]]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_queue_needs_to_know_how_long_and_how_wide_it_may_be() -> None:
+    chosen = LossSettings(loss="rince", queue={"rows": N})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="queue: 24 rows of 24 pairs: each would meet itself"):
+        build_objective(chosen, temperature=0.3, items=N, dim=6)
+    with pytest.raises(InvalidInputError, match="queue: expected dim"):
+        build_objective(chosen, temperature=0.3, items=None)
+    with pytest.raises(InvalidInputError, match="spread does not read queue"):
+        build_objective(LossSettings(loss="spread", queue={"rows": 2}), temperature=0.3, items=N, dim=6)  # type: ignore[arg-type]
+
+
+def test_rates_of_parameters_scale_their_steps() -> None:
+    """Of plain descent, whose steps are in proportion to the rate."""
+    chosen = settings(steps=1, optimizer="SGD", weight_decay=0.0, clip_norm=None)
+    moved = []
+    for rates in (None, 0.25):
+        made = trainee("info_nce")
+        made.rates = {} if rates is None else {made.model.image.weight: rates}
+        before = weights(made)
+        fit(made, batches(), chosen)
+        moved.append({name: tensor - before[name] for name, tensor in weights(made).items()})
+    whole, scaled = moved
+    for name in whole:
+        share = 0.25 if name == "model.image.weight" else 1.0
+        torch.testing.assert_close(scaled[name], share * whole[name], atol=1e-6, rtol=1e-3)
+
+
+def test_distillation_keeps_the_model_near_what_it_was() -> None:
+    def distance(weight: float) -> float:
+        made = trainee("info_nce", distill=weight)
+        made.frozen = tiny_towers() if weight else None
+        made.model.drop.p = 0.0
+        if made.frozen is not None:
+            made.frozen.model.eval()
+        history = fit(made, batches(), settings(lr=0.01))
+        batch = batches().batch(0)
+        plain = trainee("info_nce")
+        plain.model.drop.p = 0.0
+        features = [one(batch, features=True) for one in (made, plain)]
+        old, new = (found["first"] @ found["second"].T for found in features)
+        assert math.isfinite(history[-1]["loss"])
+        return float((old - new).norm().detach())
+
+    assert distance(50.0) < 0.5 * distance(0.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

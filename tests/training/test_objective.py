@@ -239,6 +239,18 @@ def test_mixing_finds_partners_among_both_views_and_leaves_running_statistics() 
     assert not torch.allclose(seen[0][ROWS:], seen[1][ROWS:]), "second views are mixed too"
 
 
+def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
+    """Views that are all the same: the own other view is the most similar, and mixing with it changes nothing."""
+    batch, seen = Batch(images=IMAGES, views=IMAGES.clone()), {}
+    for partner in ("any", "other"):
+        made = trainee(two_views=True, fourier=1.0)
+        made.eval()
+        made.partner = partner  # type: ignore[assignment]
+        seen[partner] = made._mixed(torch.cat([batch.images, IMAGES]), views=2)
+    torch.testing.assert_close(seen["any"], IMAGES.repeat(2, 1, 1, 1), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(seen["other"], IMAGES.repeat(2, 1, 1, 1), atol=1e-2)
+
+
 def test_the_look_for_partners_moves_no_running_statistics() -> None:
     """Batch normalisation would see every batch twice."""
     plain, mixed = trainee(), trainee(fourier=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,16 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
-from vldebias.training.optim import Average, Sharpness, cosine_rate, frozen_statistics
+from vldebias.training.optim import (
+    Average,
+    Sharpness,
+    build_optimizer,
+    cosine_rate,
+    frozen_statistics,
+    parameter_groups,
+    rates_of,
+)
+from vldebias.training.settings import Named
 from vldebias.training.sharded import total_norm
 
 METHODS = ["sam", "asam"]
@@ -526,3 +536,57 @@ def test_half_way_down_it_is_the_mean_of_peak_and_end() -> None:
 def test_steps_outside_are_refused(step: int) -> None:
     with pytest.raises(InvalidInputError, match=r"step: expected 0 \.\. 9"):
         cosine_rate(step, 10, peak=1.0)
+
+
+class TestByName:
+    def test_an_optimizer_of_torch_with_its_options(self) -> None:
+        groups = parameter_groups(torch.nn.Linear(2, 2), 0.1)
+        made = build_optimizer(Named(name="SGD", momentum=0.7), groups, lr=0.1, betas=(0.9, 0.98))
+        assert isinstance(made, torch.optim.SGD)
+        assert [(group["momentum"], group["weight_decay"]) for group in made.param_groups] == [(0.7, 0.1), (0.7, 0.0)]
+        adam = build_optimizer(Named(name="NAdam"), groups, lr=0.1, betas=(0.8, 0.98))
+        assert adam.param_groups[0]["betas"] == (0.8, 0.98)
+
+    @pytest.mark.parametrize(
+        ("chosen", "said"),
+        [
+            ({"name": "Adamw"}, r"expected one of torch.optim .*, got 'Adamw'; did you mean 'AdamW'"),
+            ({"name": "LBFGS"}, "expected one of torch.optim"),
+            ({"name": "SGD", "momentun": 0.9}, "optimizer: SGD: .*momentun"),
+            ({"name": "SGD", "momentum": -1}, "optimizer: SGD: Invalid momentum value: -1"),
+        ],
+    )
+    def test_what_is_refused(self, chosen: dict[str, Any], said: str) -> None:
+        with pytest.raises(InvalidInputError, match=said):
+            build_optimizer(Named(**chosen), parameter_groups(torch.nn.Linear(2, 2), 0.1), lr=0.1)
+
+    def test_own_schedules_are_the_cosine_s(self) -> None:
+        for name in ("cosine", "linear", "constant"):
+            rate = rates_of(Named(name=name), 9, peak=2.0, warmup=0.3, end=0.1)
+            expected = [cosine_rate(k, 9, peak=2.0, warmup=0.3, end=0.1, schedule=name) for k in range(9)]
+            assert [rate(k) for k in range(9)] == expected
+
+    def test_a_schedule_of_torch_follows_the_rise(self) -> None:
+        rate = rates_of(Named(name="ExponentialLR", gamma=0.5), 6, peak=1.0, warmup=1 / 3, end=0.0)
+        assert [rate(k) for k in range(6)] == pytest.approx([0.5, 1, 1, 0.5, 0.25, 0.125])
+        cosine = rates_of(Named(name="CosineAnnealingLR"), 8, peak=1.0, warmup=0.0, end=0.0)
+        assert [cosine(k) for k in range(8)] == pytest.approx([cosine_rate(k, 8, peak=1.0) for k in range(8)])
+
+    def test_a_schedule_of_transformers_is_its_own(self) -> None:
+        rate = rates_of(Named(name="polynomial", power=2.0), 10, peak=1.0, warmup=0.2, end=0.0)
+        assert [rate(0), rate(1), rate(2)] == pytest.approx([0.0, 0.5, 1.0])
+        assert rate(6) == pytest.approx(0.25, abs=1e-5)
+
+    @pytest.mark.parametrize(
+        ("chosen", "end", "said"),
+        [
+            ({"name": "cosin"}, 0.0, "schedule: cosin: "),
+            ({"name": "ReduceLROnPlateau"}, 0.0, "waits for scores"),
+            ({"name": "ExponentialLR"}, 0.0, "schedule: ExponentialLR: .*gamma"),
+            ({"name": "OneCycleLR"}, 0.1, "does not read lr_end"),
+            ({"name": "linear", "power": 2}, 0.0, "schedule: linear: .*power"),
+        ],
+    )
+    def test_schedules_that_are_refused(self, chosen: dict[str, Any], end: float, said: str) -> None:
+        with pytest.raises(InvalidInputError, match=said):
+            rates_of(Named(**chosen), 5, peak=1.0, warmup=0.0, end=end)

@@ -19,6 +19,11 @@ from vldebias.training.settings import LoopSettings, LossSettings
 N, B, MICRO = 24, 4, 3
 IMAGES = torch.rand(N, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(N) % 3
+MORE: dict[str, dict[str, Any]] = {
+    "positives": {"positives": 3},
+    "queue": {"queue": {"rows": 7}},
+    "distill": {"distill": 0.7},
+}
 LOSSES: dict[str, dict[str, Any]] = {
     "info_nce": {"learn_temperature": True, "chunk_size": 5},
     "rince": {"q": 0.5},
@@ -31,14 +36,14 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def made(loss: str, **given: Any) -> Trainee:
-    chosen = LossSettings(loss=loss, **LOSSES[loss])  # type: ignore[arg-type]
-    trainee = Trainee(tiny_towers(), build_objective(chosen, temperature=0.3, items=N), **given).double()
+def made(loss: str, more: dict[str, Any] | None = None, **given: Any) -> Trainee:
+    chosen = LossSettings(loss=loss, **LOSSES[loss], **more or {})  # type: ignore[arg-type]
+    trainee = Trainee(tiny_towers(), build_objective(chosen, temperature=0.3, items=N, dim=6), **given).double()
     trainee.objective.at(1, 2)
     return trainee
 
 
-def micro(size: int = B, two_views: bool = False) -> list[Batch]:
+def micro(size: int = B, two_views: bool = False, further: int = 0) -> list[Batch]:
     def brighter(images: Tensor, generator: torch.Generator) -> Tensor:
         return images + torch.rand(len(images), 3, 1, 1, generator=generator)
 
@@ -48,8 +53,9 @@ def micro(size: int = B, two_views: bool = False) -> list[Batch]:
         None if two_views else captions,
         tokenize=None if two_views else tokenize,
         labels=LABELS,
-        augment=brighter if two_views else None,
+        augment=brighter if two_views or further else None,
         two_views=two_views,
+        further=further,
         batch_size=size,
         seed=3,
     )
@@ -83,6 +89,49 @@ def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str) -> 
         torch.testing.assert_close(here[name], gradient, rtol=1e-9, atol=1e-12)
     for name, buffer in whole.objective.named_buffers():
         torch.testing.assert_close(dict(cached.objective.named_buffers())[name], buffer)
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_so_it_is_with_further_positives_a_queue_and_a_frozen_model(more: str) -> None:
+    """Of micro-batches that are the parts of the one: augmentations are drawn by the batch."""
+    whole, cached = (made("hard_negative", MORE[more]).eval() for _ in range(2))
+    parts = micro(further=3 if more == "positives" else 0)
+    joint = Batch(
+        torch.cat([part.images for part in parts]),
+        texts={name: torch.cat([part.texts[name] for part in parts]) for name in parts[0].texts},
+        further=None if more != "positives" else torch.cat([p.further for p in parts if p.further is not None]),
+    )
+    for trainee in (whole, cached):
+        if trainee.objective.queue is not None:
+            rows = torch.nn.functional.normalize(torch.arange(30.0).reshape(5, 6).sin().double(), dim=1)
+            trainee.objective.queue.push(rows, -rows)
+        if more == "distill":
+            trainee.frozen = tiny_towers(1)
+            trainee.frozen.model.double().eval()
+    expected = whole(joint)
+    expected.backward()
+    plain = made("hard_negative").eval()
+    assert abs(float(expected) - float(plain(joint))) > 1e-4, "it does something"
+    assert float(passes(cached, negatives="step")(0, parts)) == pytest.approx(float(expected.detach()))
+    here = gradients(cached)
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(here[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_further_positives_are_those_of_the_loss() -> None:
+    trainee = made("debiased", {"positives": 3}).eval()
+    (batch,) = micro(B * MICRO, further=3)
+    assert batch.further is not None
+    assert batch.further.shape == (B * MICRO, 3, 3, SIZE, SIZE)
+    features = trainee(batch, features=True)
+    assert features["positives"].shape == (B * MICRO, 3, 6)
+    for m in range(3):
+        of_view = torch.nn.functional.normalize(trainee.towers.image(batch.further[:, m]), dim=1)
+        torch.testing.assert_close(features["positives"][:, m], of_view)
+    loss = trainee.objective.loss
+    by_hand = loss(features["first"], features["second"], features["positives"])
+    torch.testing.assert_close(trainee(batch), by_hand)
+    assert not torch.allclose(by_hand, loss(features["first"], features["second"]))
 
 
 def test_a_step_of_apart_negatives_is_another_one() -> None:

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import shutil
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 from tiny_towers import tiny_towers
-from torch import Tensor
+from torch import Tensor, nn
 from training_parts import Stream, image_data
 
 from vldebias.api import fit_projections
@@ -477,3 +478,76 @@ def test_a_slip_of_the_pen_is_guessed(tmp_path: Path) -> None:
     path.write_text("q: 0.2\ndata: [birds\n")
     with pytest.raises(InvalidInputError, match=r"run.yaml: file: .*line 2"):
         load_settings(path)
+
+
+def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> None:
+    """A run with all of them: what is locked stays, what learns moves, and the queue is part of the checkpoint."""
+    chosen = small(
+        loss="hard_negative",
+        positives=2,
+        queue={"rows": 12, "momentum": 0.9},
+        distill=0.5,
+        layers={"image": 1, "text": 0, "decay": 0.5},
+        optimizer={"name": "SGD", "momentum": 0.9},
+        schedule="OneCycleLR",
+        steps=2,
+        lr=0.05,
+        warmup=0.0,
+    )
+    train_model(chosen, tmp_path, cpu=True)
+    start, after = load_clip()[0].state_dict(), load_file(tmp_path / "model" / "clip.safetensors")
+    moved = {name for name, tensor in after.items() if not torch.equal(tensor, start[name])}
+    assert {"visual.proj", "text_projection", "logit_scale"} <= moved | {"logit_scale"}
+    locked = ("visual.conv1", "visual.transformer.resblocks.0", "transformer.resblocks", "token_embedding")
+    assert not {name for name in moved if name.startswith(locked)}
+    assert any(name.startswith("visual.transformer.resblocks.1") for name in moved)
+    held = load_file(tmp_path / "state.safetensors")
+    assert int(held["buffers/objective.queue.pushed"]) == 16
+    assert held["buffers/objective.queue.images"].norm(dim=1).min() > 0.99, "it is full"
+    assert any(name.startswith("momentum/model.visual") for name in held)
+    assert not any("frozen" in name for name in held)
+
+
+def test_a_run_in_parts_goes_on_in_one_file(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_model(small(steps=2), whole, cpu=True)
+    train_model(small(steps=2, checkpoint="sharded"), parts, cpu=True)
+    assert (parts / "state" / "about.json").is_file()
+    assert steps_done(parts) == (2, 2)
+    again = train_model(small(steps=2), parts, cpu=True)
+    assert again is not None
+    one, other = (load_file(folder / "model" / "clip.safetensors") for folder in (whole, parts))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> tuple[list[nn.Module], list[Any]]:
+    """Modules that were compiled, and the weights of a run without and with."""
+    seen: list[nn.Module] = []
+    compile_module = nn.Module.compile
+
+    def noting(self: nn.Module, *arguments: Any, **more: Any) -> None:
+        seen.append(self)
+        compile_module(self, *arguments, **{**more, **options})
+
+    monkeypatch.setattr(nn.Module, "compile", noting)
+    found = []
+    for chosen in (False, True):
+        train_model(small(steps=2, compile=chosen), tmp_path / str(chosen), cpu=True)
+        found.append(load_file(tmp_path / str(chosen) / "model" / "clip.safetensors"))
+    return seen, found
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_towers_learn_the_same(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both towers are compiled; "eager" captures the graphs and runs them as they are, "inductor" is the default."""
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler, which torch.compile needs on a CPU")
+    seen, (plain, other) = compiled(monkeypatch, tmp_path, backend=backend)
+    towers = {type(module).__name__ for module in seen}
+    assert "VisionTransformer" in towers
+    assert len(seen) >= 2
+    assert plain.keys() == other.keys(), "its names do not show in what is saved"
+    start = load_clip()[0].state_dict()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(other[name], tensor, atol=2e-5, rtol=1e-3)
+    assert any(not torch.equal(tensor, start[name]) for name, tensor in plain.items())

@@ -220,10 +220,10 @@ def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path)
     folder = tmp_path / "model"
     (tmp_path / "model.before").mkdir()
     (tmp_path / "model.before" / "weights").write_text("the only ones")
-    with pytest.raises(FileNotFoundError), saving._replacing(folder) as beside:
+    with pytest.raises(FileNotFoundError), saving.replacing(folder) as beside:
         (beside / "no folder" / "weights").write_text("half")
     assert (folder / "weights").read_text() == "the only ones"
-    with saving._replacing(folder) as beside:
+    with saving.replacing(folder) as beside:
         (beside / "weights").write_text("new")
     assert (folder / "weights").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -110,8 +110,40 @@ def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> Non
         {"ema": 0.9},
         {"sharpness": "sam"},
         {"fourier": 0.1},
+        {"optimizer": "SGD"},
+        {"schedule": {"name": "polynomial", "power": 2}},
+        {"layers": {"image": 1}},
+        {"queue": {"rows": 8}},
+        {"positives": 2, "loss": "debiased"},
+        {"distill": 0.5},
     ],
     ids=str,
 )
 def test_identity_keeps_what_changes_a_weight(given: dict[str, Any]) -> None:
     assert load_settings(steps=3, **given).identity() != load_settings(steps=3).identity()
+
+
+def test_objects_are_read_and_written_as_they_are_given(tmp_path: Path) -> None:
+    given = {"queue": {"rows": 64, "momentum": 0.9}, "optimizer": {"name": "SGD", "momentum": 0.9}, "steps": 2}
+    chosen = load_settings(**given, schedule="OneCycleLR", layers={"image": 2, "decay": 0.8})
+    (tmp_path / "run.yaml").write_text(chosen.as_yaml())
+    assert load_settings(tmp_path / "run.yaml") == chosen
+    assert chosen.model_dump()["schedule"] == "OneCycleLR"
+    assert chosen.optimizer.options == {"momentum": 0.9}
+    assert chosen.layers is not None
+    assert (chosen.layers.image, chosen.layers.text, chosen.layers.decay) == (2, None, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"queue": {"row": 5}}, r"queue.rows: Field required.*queue.row: unknown setting"),
+        ({"queue": {"rows": 5, "momentum": 1.0}}, r"queue.momentum: Input should be less than 1"),
+        ({"optimizer": {"momentum": 0.9}}, "optimizer.name: Field required"),
+        ({"layers": {"image": 1}, "tune": "lora"}, "layers .* goes with tune: all, image or text"),
+        ({"partner": "other"}, "partner 'other' goes with fourier and views: two"),
+    ],
+)
+def test_objects_that_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        load_settings(steps=1, **given)

@@ -41,7 +41,9 @@ class Trainee(nn.Module):
 
 
 class Run:
-    """Everything that a run is made of, fresh."""
+    """Everything that a run is made of, fresh. sharded: it saves in parts."""
+
+    sharded = False
 
     def __init__(self, dim: int = 4, ema: bool = True) -> None:
         self.module = Trainee(dim)
@@ -71,10 +73,15 @@ class Run:
         return self
 
     def save(self, path: Path, **metadata: Any) -> None:
-        save_state(path, self.module, self.optimizer, metadata=metadata, average=self.average)
+        how: Any = {"averages": self.averages, "sharded": self.sharded}
+        save_state(path, self.module, self.optimizer, metadata=metadata, **how)
 
     def load(self, path: Path) -> dict[str, Any]:
-        return load_state(path, self.module, self.optimizer, average=self.average)
+        return load_state(path, self.module, self.optimizer, averages=self.averages)
+
+    @property
+    def averages(self) -> dict[str, Average]:
+        return {} if self.average is None else {"average": self.average}
 
     def everything(self) -> dict[str, Tensor]:
         tensors = dict(self.module.state_dict())
@@ -93,13 +100,50 @@ def assert_same(one: Run, other: Run) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("ema", [True, False])
-def test_going_on_is_as_never_having_stopped(ema: bool, tmp_path: Path) -> None:
-    whole = Run(ema=ema).steps(0, 7)
-    Run(ema=ema).steps(0, 4).save(tmp_path / "state")
-    resumed = Run(ema=ema)
-    resumed.load(tmp_path / "state")
+def test_going_on_is_as_never_having_stopped(ema: bool, sharded: bool, tmp_path: Path) -> None:
+    whole, first, resumed = Run(ema=ema).steps(0, 7), Run(ema=ema).steps(0, 4), Run(ema=ema)
+    first.sharded = sharded
+    first.save(tmp_path / "state.safetensors", step=4)
+    assert (tmp_path / "state").is_dir() == sharded
+    assert read_metadata(tmp_path / "state.safetensors") == {"step": 4}
+    assert resumed.load(tmp_path / "state.safetensors") == {"step": 4}
     assert_same(resumed.steps(4, 7), whole)
+
+
+def test_a_state_in_parts_and_one_in_a_file_take_each_other_s_place(tmp_path: Path) -> None:
+    path, run = tmp_path / "state.safetensors", Run()
+    for step, sharded in enumerate((False, True, False)):
+        run.sharded = sharded
+        run.save(path, step=step)
+        assert read_metadata(path) == {"step": step}
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["state" if sharded else path.name]
+
+
+def test_a_state_in_parts_that_is_damaged_or_another_s_is_refused(tmp_path: Path) -> None:
+    path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
+    run.sharded = True
+    run.save(path, step=2)
+    _refused(path, Run(ema=False), r"10 unexpected: average/image.0.bias, .*, \.\.\.")
+    (shard,) = (tmp_path / "state").glob("shard-00001-*")
+    for file in (shard, tmp_path / "state" / "about.json"):
+        whole = file.read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 4
+        file.write_bytes(damaged)
+        _refused(path, Run(), "this state is damaged, its checksum does not fit; delete it to begin anew")
+        file.write_bytes(whole)
+    assert Run().load(path) == {"step": 2}
+
+
+def test_a_kill_between_the_two_moves_leaves_a_state(tmp_path: Path) -> None:
+    path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
+    run.sharded = True
+    run.save(path, step=2)
+    (tmp_path / "state").rename(tmp_path / "state.before")
+    assert read_metadata(path) == {"step": 2}
+    assert Run().load(path) == {"step": 2}
 
 
 def test_without_the_state_it_would_be_another_run() -> None:
@@ -132,7 +176,8 @@ def test_accelerates_optimizer_is_seen_through(tmp_path: Path) -> None:
             self.optimizer, self.state, self.param_groups = optimizer, optimizer.state, optimizer.param_groups
 
     run, plain = Run().steps(0, 3), Run()
-    save_state(tmp_path / "state", run.module, Accelerated(run.optimizer), metadata={}, average=run.average)  # type: ignore[arg-type]
+    wrapped: Any = Accelerated(run.optimizer)
+    save_state(tmp_path / "state", run.module, wrapped, metadata={}, averages=run.averages)
     plain.load(tmp_path / "state")
     assert_same(plain, run)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,34 @@ def _outcome(wrapping: str, method: str, own: slice, folder: Path) -> dict[str, 
     """Stopped in the middle, saved, loaded into fresh objects and gone on."""
     path = folder / f"{wrapping} {method}.safetensors"
     first = Run(wrapping, method, own).steps(0, STOP)
-    save_state(path, first.module, first.optimizer, metadata={"step": STOP}, average=first.average)
+    save_state(path, first.module, first.optimizer, metadata={"step": STOP}, averages={"average": first.average})
     fresh = Run(wrapping, method, own)
-    assert load_state(path, fresh.module, fresh.optimizer, average=fresh.average) == {"step": STOP}
+    assert load_state(path, fresh.module, fresh.optimizer, averages={"average": fresh.average}) == {"step": STOP}
     fresh.seen = first.seen
     resumed = fresh.steps(STOP, STEPS).everything()
     through = Run(wrapping, method, own).steps(0, STEPS).everything()
     assert resumed.keys() == through.keys()
     same = torch.tensor([torch.equal(resumed[name], through[name]) for name in through])
+    if wrapping == "fsdp":
+        same = torch.cat([same, _by_parts(first, method, own, folder, through)])
     return {**through, "resumed as never stopped": same}
+
+
+def _by_parts(first: Run, method: str, own: slice, folder: Path, through: dict[str, Tensor]) -> Tensor:
+    """The same by parts: what both processes wrote is read by both, and what one wrote alone before."""
+    parts = folder / f"parts {method}.safetensors"
+    own_averages = {"average": first.average}
+    save_state(parts, first.module, first.optimizer, metadata={"step": STOP}, averages=own_averages, sharded=True)
+    found = []
+    for path, exact in ((parts, True), (folder / f"alone {method}.safetensors", False)):
+        fresh = Run("fsdp", method, own)
+        told = load_state(path, fresh.module, fresh.optimizer, averages={"average": fresh.average})
+        assert told == read_metadata(path) == {"step": STOP}
+        fresh.seen = first.seen[: 2 * STOP]
+        resumed = fresh.steps(STOP, STEPS).everything()
+        near = torch.equal if exact else partial(torch.allclose, rtol=1e-8, atol=1e-10)
+        found += [near(resumed[name], through[name]) for name in through]
+    return torch.tensor(found)
 
 
 def _norms() -> dict[str, Tensor]:
@@ -182,6 +202,10 @@ def enumerate_text(texts: list[str]) -> list[tuple[str, str]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the two processes left what they found."""
     path = tmp_path_factory.mktemp("step_processes")
+    for method in ("sam", "asam"):
+        alone = Run("one", method, slice(None)).steps(0, STOP)
+        given: dict[str, Any] = {"metadata": {"step": STOP}, "averages": {"average": alone.average}}
+        save_state(path / f"alone {method}.safetensors", alone.module, alone.optimizer, **given, sharded=True)
     multiprocessing.spawn(_work, args=(str(path),), nprocs=WORLD)
     return path
 
@@ -222,12 +246,28 @@ def test_a_resumed_run_is_one_that_never_stopped(wrapping: str, method: str, fol
 def test_a_state_may_be_read_by_one_process(wrapping: str, method: str, folder: Path) -> None:
     path = folder / f"{wrapping} {method}.safetensors"
     run = Run("one", method, slice(None))
-    assert read_metadata(path) == load_state(path, run.module, run.optimizer, average=run.average) == {"step": STOP}
+    assert (
+        read_metadata(path)
+        == load_state(path, run.module, run.optimizer, averages={"average": run.average})
+        == {"step": STOP}
+    )
     run.seen = [torch.zeros(())]
     joint = Run("one", method, slice(None)).steps(0, STOP).everything()
     for name, tensor in run.everything().items():
         if name != "seen":
             torch.testing.assert_close(tensor, joint[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sam", "asam"])
+def test_what_two_processes_wrote_in_parts_is_read_by_one(method: str, folder: Path) -> None:
+    path = folder / f"parts {method}.safetensors"
+    assert len(list(path.with_suffix("").glob("shard-*"))) == WORLD, "each wrote its own"
+    run, joint = Run("one", method, slice(None)), Run("one", method, slice(None)).steps(0, STOP)
+    assert load_state(path, run.module, run.optimizer, averages={"average": run.average}) == {"step": STOP}
+    run.seen = joint.seen
+    for name, tensor in joint.everything().items():
+        torch.testing.assert_close(run.everything()[name], tensor, rtol=1e-8, atol=1e-10, msg=name)
 
 
 @pytest.mark.slow

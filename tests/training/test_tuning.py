@@ -21,6 +21,8 @@ from vldebias.training.optim import keep_frozen_still, parameter_groups
 from vldebias.training.sharded import scalars_held
 from vldebias.training.tuning import (
     SCOPES,
+    depths,
+    layer_rates,
     merged,
     save_adapter,
     tune,
@@ -283,6 +285,67 @@ def test_dropout_of_a_frozen_tower_rests_and_that_of_a_learning_one_works() -> N
     assert modes("a") == {"a": True, "b": False, "whole": True}
     assert modes("a", "b") == {"a": True, "b": True, "whole": True}
     assert modes() == {"a": False, "b": False, "whole": False}
+
+
+# ---- blocks
+
+
+@pytest.mark.parametrize("name", ["clip", "custom", "siglip", "twin"])
+def test_depths_go_from_what_reads_to_what_ends(name: str) -> None:
+    found = make(name)
+    names = {parameter: name for name, parameter in found.model.named_parameters()}
+    for side in ("image", "text"):
+        depth, levels = depths(found, side)
+        blocks = {p: names[p] for p, level in depth.items() if 0 < level < levels}
+        assert all("resblocks." in text or "layers." in text for text in blocks.values())
+        first, last = ({names[p] for p, level in depth.items() if level == want} for want in (0, levels))
+        assert any("emb" in text or "conv1" in text for text in first)
+        assert not any("emb" in text or "conv1" in text for text in last)
+        assert any("ln_" in text or "norm" in text for text in last)
+        numbers = {
+            level: {
+                text.split("resblocks.")[-1].split("layers.")[-1].split(".")[0]
+                for p, text in blocks.items()
+                if depth[p] == level
+            }
+            for level in range(1, levels)
+        }
+        assert numbers == {level: {str(level - 1)} for level in range(1, levels)}
+
+
+def test_only_the_last_blocks_learn() -> None:
+    found = make("twin")
+    _, levels = depths(found, "image")
+    everything = set(tune(found, "all"))
+    some = set(tune(found, "all", last={"image": 1, "text": None}))
+    depth, _ = depths(found, "image")
+    names = {parameter: name for name, parameter in found.model.named_parameters()}
+    locked = {names[p] for p, level in depth.items() if level < levels - 1}
+    assert everything - some == locked & everything
+    assert {name for name in some if "vision" in name} == {names[p] for p, k in depth.items() if k >= levels - 1} & some
+    heads = set(tune(found, "image", last={"image": 0}))
+    assert heads == {names[p] for p, k in depth.items() if k == levels} & everything
+    with pytest.raises(InvalidInputError, match=f"layers: the image tower has {levels - 1} blocks, got {levels}"):
+        tune(found, "all", last={"image": levels})
+
+
+def test_rates_fall_by_a_factor_from_block_to_block() -> None:
+    found = make("twin")
+    rates = layer_rates(found, 0.5)
+    for side in ("image", "text"):
+        depth, levels = depths(found, side)
+        for parameter, level in depth.items():
+            assert rates[parameter] == 0.5 ** (levels - level)
+    groups = parameter_groups(found.model, 0.1, rates)
+    assert all(len({rates.get(p, 1.0) for p in group["params"]} | {group["rate"]}) == 1 for group in groups)
+    assert len(groups) > 4
+
+
+def test_a_tower_without_blocks_says_so() -> None:
+    found = make("clip")
+    found.image_parts = (found.model.visual.conv1,)
+    with pytest.raises(UnsupportedHostError, match="CLIP: the image tower has no run of blocks to count"):
+        depths(found, "image")
 
 
 # ---- groups, scalars

@@ -8,9 +8,11 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+import yaml
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.table import Table
 
@@ -114,8 +116,19 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     # Brackets in it are no markup.
     option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
     kind: Any = field.annotation
+    if any(isinstance(one, type) and issubclass(one, BaseModel) for one in (kind, *get_args(kind))):
+        option.parser, kind = _object, dict
+        option.metavar = "TEXT"
     annotation: Any = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _object(text: str) -> Any:
+    """An object or a name, as the file has it: {rows: 4096, momentum: 0.99}."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise typer.BadParameter(f"expected a name, or an object such as {{rows: 4096}}; {error}") from None
 
 
 train = _with_settings(_train)

@@ -9,6 +9,7 @@ from vldebias.losses.debiased import (
     debiased_contrastive,
     hard_negative_contrastive,
 )
+from vldebias.losses.distillation import distillation
 from vldebias.losses.global_contrastive import (
     GlobalContrastiveLoss,
     Popularity,
@@ -17,6 +18,7 @@ from vldebias.losses.global_contrastive import (
 )
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
+from vldebias.losses.queue import NegativeQueue
 from vldebias.losses.rince import RINCELoss, q_warmup, rince
 from vldebias.losses.sigmoid import SigmoidLoss, sigmoid
 from vldebias.losses.spread import SpreadLoss, spread
@@ -27,6 +29,7 @@ __all__ = [
     "GlobalContrastiveLoss",
     "HardNegativeContrastiveLoss",
     "InfoNCELoss",
+    "NegativeQueue",
     "Popularity",
     "RINCELoss",
     "SigmoidLoss",
@@ -34,6 +37,7 @@ __all__ = [
     "Temperature",
     "beta_annealing",
     "debiased_contrastive",
+    "distillation",
     "estimate_popularity",
     "gather_rows",
     "hard_negative_contrastive",

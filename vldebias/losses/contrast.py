@@ -7,10 +7,11 @@ and written once here: both directions, the negatives within a view, the gatheri
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ class Options(Flow):
     """What every loss takes; `vldebias.losses.info_nce` says what each option means."""
 
     temperature: Required[float | Tensor]
+    queue: NotRequired[tuple[Tensor, Tensor] | None]
 
 
 FLOW: Flow = {"reduction": "mean", "chunk_size": None, "gather": False, "within_view": False}
@@ -67,6 +69,7 @@ class Contrast:
         anchors: the images and the texts of this process, (n, d) each, divided by the temperature.
         joint: the images and the texts of all processes, (N, d) each.
         rows: which of them are those of this process.
+        queue: images and texts that are negatives and no more, (Q, d) each; Q may be 0.
         positive: (n,) s+, the scaled similarity of each pair.
         count: K, how many negatives an anchor has.
     """
@@ -78,6 +81,7 @@ class Contrast:
         *,
         temperature: float | Tensor,
         bias: float | Tensor | None = None,
+        queue: tuple[Tensor, Tensor] | None = None,
         **flow: Unpack[Flow],
     ) -> None:
         check_temperature(temperature)
@@ -88,11 +92,13 @@ class Contrast:
         self._device = image.device.type
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
+            self.queue = [_further(rows, image) for rows in queue or (image[:0], text[:0])]
             self.anchors = [image / temperature, text / temperature]
             if bias is not None:  # as one more dimension, so that it is part of every similarity and gets its gradient
                 own = torch.as_tensor(bias, dtype=image.dtype, device=image.device).expand(len(image))
                 self.anchors = [_beside(rows, own) for rows in self.anchors]
                 self.joint = [_beside(rows, 1.0) for rows in self.joint]
+                self.queue = [_beside(rows, 1.0) for rows in self.queue]
             joint = len(self.joint[0])
             if joint < 2:
                 raise InvalidInputError(
@@ -100,7 +106,7 @@ class Contrast:
                 )
             self.rows = own_rows(len(image), joint)
             self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
-        self.count = (joint - 1) * (2 if self.within_view else 1)
+        self.count = (joint - 1 + len(self.queue[0])) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
         """Autocast off: it would round the similarities to half precision, which the division by t makes large."""
@@ -117,10 +123,24 @@ class Contrast:
                 sums = torch.stack([self._of_rows(terms, k, 1 - k, margin) for k in (0, 1)], dim=1)
             else:
                 sums = self._of_both(terms, margin)
-            if not self.within_view:
-                return list(sums)
-            own = torch.stack([self._of_rows(terms, k, k, margin) for k in (0, 1)], dim=1)
-            return [term.merged(*both) for term, *both in zip(terms, sums, own, strict=True)]
+            parts = [sums]
+            if self.within_view:
+                parts.append(torch.stack([self._of_rows(terms, k, k, margin) for k in (0, 1)], dim=1))
+            if len(self.queue[0]):
+                parts += [self._of_queue(terms, across) for across in (True, False)[: 1 + self.within_view]]
+            return [functools.reduce(term.merged, each) for term, *each in zip(terms, *parts, strict=True)]
+
+    def _of_queue(self, terms: tuple[Term, ...], across: bool) -> Tensor:
+        """(T, 2, n) of the anchors over the queue of the other view, or of their own."""
+        views = self.queue[::-1] if across else self.queue
+        none = len(views[0])  # no column of it is the pair of a row
+        return torch.stack(
+            [
+                matrix_sums(terms, anchors, rows, pair=none, chunk_size=self.chunk_size, both=False)[0]
+                for anchors, rows in zip(self.anchors, views, strict=True)
+            ],
+            dim=1,
+        )
 
     def _of_both(self, terms: tuple[Term, ...], margin: Tensor | None) -> Tensor:
         """(T, 2, n) of images over texts and of texts over images, from one matrix."""
@@ -142,7 +162,12 @@ class Contrast:
 
         The columns are the rows of the other view and, with `within_view`, those of the own view behind them; -inf
         where they are no negatives. The slice says which anchors of this process they are.
+
+        Raises:
+            InvalidInputError: a queue, of whose rows such a loss knows nothing.
         """
+        if len(self.queue[0]):
+            raise InvalidInputError("queue: this loss asks for the labels of its rows, and those of a queue have none")
         with self.precise():
             n, whole = len(self.positive), self.chunk_size is None and len(self.positive) == len(self.joint[0])
             shared = scores(self.anchors[0], self.joint[1], 0) if whole else None
@@ -171,6 +196,13 @@ class Contrast:
         if self.reduction == "none":
             return pairs
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
+
+
+def _further(rows: Tensor, like: Tensor) -> Tensor:
+    """Rows (Q, d) of a queue as the features are that they are compared with."""
+    if rows.ndim != 2 or rows.shape[1] != like.shape[1]:
+        raise InvalidInputError(f"queue: expected images and texts (Q, {like.shape[1]}), got {tuple(rows.shape)}")
+    return rows.detach().to(like)
 
 
 def _beside(rows: Tensor, *columns: float | Tensor) -> Tensor:

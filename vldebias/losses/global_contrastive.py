@@ -50,7 +50,8 @@ class GlobalContrastiveLoss(nn.Module):
         popularity_lr: step size of zeta in units of the temperature, >= 0: a visit of item j changes zeta_j/tau by
             popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}, and by
             1 / (1 - popularity_momentum) times that in the long run. It is eq. 14 with the step n tau popularity_lr,
-            so the same values, about .01 to .05, serve every n. May be set anew every step.
+            so the same values, .01 to .1, serve every n; a run of some 15 epochs wants .1 (skewed_captions in eval/).
+            May be set anew every step.
         popularity_momentum: momentum of the steps of zeta, in [0, 1).
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.

@@ -32,6 +32,8 @@ def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Op
             of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the
             rows of this process. Without a process group it changes nothing.
         within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in SimCLR.
+        queue: images and texts, (Q, d) each of norm 1, which are further negatives of every anchor, and constants
+            (`vldebias.losses.NegativeQueue`); not for `spread` and `GlobalContrastiveLoss`.
 
     Returns:
         () or (n,), in the dtype of the features; half precision is promoted to float32 first and autocast is off

@@ -136,17 +136,24 @@ def _chance(probability: float, generator: torch.Generator) -> bool:
 
 
 @torch.no_grad()
-def most_similar(features: Tensor) -> Tensor:
+def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """(b,) index of the row of largest cosine with each row of `features` (b, d), other than itself.
 
+    source: (b,) integers, which image each row shows; rows of one image are then no partners either.
+
     Raises:
-        InvalidInputError: fewer than 2 rows.
+        InvalidInputError: fewer than 2 rows, or rows of one image alone.
     """
     if features.ndim != 2 or len(features) < 2:
         raise InvalidInputError(f"features: expected (b, d) with b >= 2, got {tuple(features.shape)}")
+    if source is not None and bool((source == source[0]).all()):
+        raise InvalidInputError(f"source: expected rows of two images or more, got {len(source)} of one")
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
-        return (rows @ rows.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+        cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
+        if source is not None:
+            cosines[source[:, None] == source] = -torch.inf
+        return cosines.argmax(dim=1)
 
 
 @torch.no_grad()

@@ -45,6 +45,7 @@ class Batch:
     index: (b,) integers, the position of each pair in its data set.
     labels: (b,) integers, the class of each pair, where a loss reads it.
     views: (b, 3, h, w), a second augmentation of each image; the texts are then not read.
+    further: (b, M, 3, h, w), M more augmentations of each image, as further samples of what it shows.
     """
 
     images: Tensor
@@ -52,6 +53,7 @@ class Batch:
     index: Tensor | None = None
     labels: Tensor | None = None
     views: Tensor | None = None
+    further: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -168,6 +170,7 @@ class MapBatches(Dataset[dict[str, Any]]):
         augment: image -> tensor; see `vldebias.training.augmentation`.
         tokenize: of the towers; not needed for two views.
         two_views: contrast two augmentations of each image; captions are then not read.
+        further: more augmentations of each image, for losses that take further positives.
         on_error: in place of an image that cannot be read another row is taken ("skip"), so that one file does not end
             a run of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and
             `unreadable` holds them all. Or training stops there ("raise").
@@ -188,6 +191,7 @@ class MapBatches(Dataset[dict[str, Any]]):
         batch_size: int,
         tokenize: Tokenize | None = None,
         two_views: bool = False,
+        further: int = 0,
         on_error: OnError = "skip",
         seed: int = 0,
         rank: int | None = None,
@@ -200,6 +204,7 @@ class MapBatches(Dataset[dict[str, Any]]):
             raise InvalidInputError(f"workers: this system cannot fork processes; expected 0, got {workers}")
         self.unreadable = Unreadable(pairs.name, on_error)
         self.pairs, self.augment, self.two_views, self.workers = pairs, augment, two_views, workers
+        self.looks = 1 + two_views + further
         self.sampler = Sampler(pairs.items, batch_size, seed, rank, world)
         self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
         self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
@@ -254,19 +259,18 @@ class MapBatches(Dataset[dict[str, Any]]):
                     row, self.pairs.read, spares=spares, ids=self.pairs.ids.__getitem__
                 )
                 where = (self.sampler.seed, self.sampler.epoch(number), taken)
-                generators = (torch_generator("augmentation", *where, view) for view in range(1 + self.two_views))
+                generators = (torch_generator("augmentation", *where, view) for view in range(self.looks))
                 rows.append(taken)
                 views.append(torch.stack([self.augment(image, generator) for generator in generators]))
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}
-        index, images = torch.tensor(rows), torch.stack(views, dim=1)
+        index = torch.tensor(rows)
         return {
-            "images": images[0],
+            **looks_of(torch.stack(views), self.two_views),
             "texts": self._tokens(index),
             "index": index,
             "labels": None if self.labels is None else self.labels[index],
-            "views": images[1] if self.two_views else None,
             "unreadable": failed,
         }
 
@@ -284,6 +288,7 @@ class TensorBatches:
         labels: (n,) integers, the class of each pair.
         augment: applied to every batch, such as `vldebias.training.augmentation.CropNoise`.
         two_views: contrast two augmentations of each image; captions are then not read.
+        further: more augmentations of each image, for losses that take further positives.
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
 
     Raises:
@@ -301,6 +306,7 @@ class TensorBatches:
         labels: Tensor | None = None,
         augment: BatchAugment | None = None,
         two_views: bool = False,
+        further: int = 0,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -309,7 +315,10 @@ class TensorBatches:
             raise InvalidInputError(f"images: expected (n, 3, h, w), got {tuple(images.shape)}")
         if two_views and augment is None:
             raise InvalidInputError("two_views needs augment: without it both views are the same image")
+        if further and augment is None:
+            raise InvalidInputError("further needs augment: without it they are the same image")
         self.images, self.labels, self.augment, self.two_views = images, labels, augment, two_views
+        self.looks = 1 + two_views + further
         self.sampler = Sampler(len(images), batch_size, seed, rank, world)
         self.items, self.per_epoch = len(images), self.sampler.per_epoch
         lengths = {"labels": labels, "captions": captions}
@@ -331,7 +340,7 @@ class TensorBatches:
         sampler = self.sampler
         rows = torch.from_numpy(sampler.rows(number))
         views = []
-        for view in range(1 + self.two_views):
+        for view in range(self.looks):
             read = rows if self.augment is None else torch.from_numpy(sampler.joint(number))
             images = self.images.index_select(0, read.to(self.images.device))
             if self.augment is not None:
@@ -340,12 +349,18 @@ class TensorBatches:
                 ]
             views.append(images)
         return Batch(
-            images=views[0],
+            **looks_of(torch.stack(views, dim=1), self.two_views),
             texts=self._tokens(rows),
             index=rows,
             labels=None if self.labels is None else self.labels.index_select(0, rows),
-            views=views[1] if self.two_views else None,
         )
+
+
+def looks_of(images: Tensor, two_views: bool) -> dict[str, Tensor]:
+    """Augmentations (b, looks, 3, h, w) of each image as the columns of a batch that they are."""
+    columns = {"images": images[:, 0]} | ({"views": images[:, 1]} if two_views else {})
+    further = images[:, 1 + two_views :]
+    return columns | ({"further": further} if further.shape[1] else {})
 
 
 def _tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:

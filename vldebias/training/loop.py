@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError, warn
 from vldebias.files import sync, write_atomically
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
-from vldebias.training.optim import Average, Sharpness, cosine_rate, keep_frozen_still, parameter_groups
+from vldebias.training.optim import Average, Sharpness, build_optimizer, keep_frozen_still, parameter_groups, rates_of
 from vldebias.training.passes import Passes, Precision
 from vldebias.training.settings import LoopSettings
 from vldebias.training.sharded import gathered, scalars_held, whole
@@ -135,7 +135,7 @@ def fit(
                 entry: Entry = {
                     "step": step,
                     "loss": loss,
-                    "lr": float(run.optimizer.param_groups[0]["lr"]),
+                    "lr": run.rate(step),
                     "temperature": trainee.objective.temperature,
                     "seconds": time.monotonic() - begun,
                 }
@@ -200,8 +200,10 @@ class _Run:
                 f"FSDP cannot hold {', '.join(scalars)}; fix the temperature (learn_temperature=False, and another "
                 "loss than sigmoid), or launch without FSDP"
             )
-        groups = parameter_groups(trainee, settings.weight_decay)
-        optimizer: Any = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2))
+        groups = parameter_groups(trainee, settings.weight_decay, trainee.rates)
+        betas = (settings.beta1, settings.beta2)
+        optimizer: Any = build_optimizer(settings.optimizer, groups, lr=settings.lr, betas=betas)
+        self.rate = rates_of(settings.schedule, steps, peak=settings.lr, warmup=settings.warmup, end=settings.lr_end)
         self.module, self.optimizer = accelerator.prepare(trainee, optimizer)
         self.trainee, self.settings, self.steps, self.accelerator = trainee, settings, steps, accelerator
         self.folder, self.identity = folder, {**identity, "steps": steps}  # what epochs came to
@@ -209,7 +211,11 @@ class _Run:
         self.precision = Precision(settings.mixed_precision, accelerator.device, sharded=sharded)
         self.passes = Passes(accelerator, self.module, trainee, settings, self.precision)
         self.average = Average(self.module, settings.ema) if settings.ema is not None else None
+        queue = trainee.objective.queue
+        self.momentum = None if queue is None else Average(self.module, trainee.objective.momentum)
         self.sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
+        averages = {"average": self.average, "momentum": self.momentum}
+        self.averages = {name: average for name, average in averages.items() if average is not None}
         self.parameters: list[nn.Parameter] = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.history: list[Entry] = []
         self.places: list[Sequence[int]] | None = None  # of every process in its stream, where the checkpoint says
@@ -221,14 +227,8 @@ class _Run:
         keep_frozen_still(self.trainee)
         self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = cosine_rate(
-                step,
-                self.steps,
-                peak=settings.lr,
-                warmup=settings.warmup,
-                end=settings.lr_end,
-                schedule=settings.schedule,
-            )
+            group["lr"] = self.rate(step) * group["rate"]
+        pushed = self.pushed(step, micro)
         if self.sharpness is None:
             loss = self.passes(step, micro)
         else:
@@ -248,7 +248,18 @@ class _Run:
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(step)
+        if pushed is not None and self.trainee.objective.queue is not None:
+            self.trainee.objective.queue.push(*pushed)
         return value
+
+    def pushed(self, step: int, micro: Sequence[Batch]) -> tuple[Tensor, Tensor] | None:
+        """What the queue will hold of this step: features by the copy of the model that moves slowly."""
+        if self.momentum is None:
+            return None
+        self.momentum.update(step)
+        with self.momentum.applied():
+            features = self.passes.features(step, micro)
+        return features["first"], features["second"]
 
     def scores(self, monitor: Monitor) -> dict[str, float]:
         """What the monitor says of the model, or of its average."""
@@ -293,7 +304,8 @@ class _Run:
             "identity": self.identity,
             "scale": self.precision.scaler.state_dict(),
         }
-        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, average=self.average)
+        how: dict[str, Any] = {"averages": self.averages, "sharded": self.settings.checkpoint == "sharded"}
+        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, **how)
 
     def resume(self) -> int:
         """The first step to do."""
@@ -309,7 +321,7 @@ class _Run:
                     f"{self.folder}: holds a run with other settings: {differ}. Choose another folder, or delete it "
                     "to begin anew"
                 )
-            load_state(self.folder / STATE, self.module, self.optimizer, average=self.average)
+            load_state(self.folder / STATE, self.module, self.optimizer, averages=self.averages)
             step = int(stored["step"])
             self.places = stored.get("places")
             if stored.get("scale"):

@@ -16,21 +16,23 @@ from vldebias.losses import (
     GlobalContrastiveLoss,
     HardNegativeContrastiveLoss,
     InfoNCELoss,
+    NegativeQueue,
     RINCELoss,
     SigmoidLoss,
     SpreadLoss,
     beta_annealing,
+    distillation,
     q_warmup,
 )
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import frozen_statistics
-from vldebias.training.settings import LossSettings
+from vldebias.training.settings import LossSettings, Partner
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["Objective", "Trainee", "build_objective"]
+__all__ = ["FROZEN", "Objective", "Trainee", "build_objective"]
 
 
 MILD = 0.1  # temperature of rince where nobody says one
@@ -48,41 +50,70 @@ class _Kind:
     settings: dict[str, str]
     columns: tuple[str, ...] = ()
     scheduled: tuple[str, ...] = ()
+    queued: bool = False
 
 
 _HARD = {"tau_plus": "tau_plus", "beta": "beta", "form": "form"}
 _POPULARITY = ("popularity_lr", "popularity_start")
 _KINDS: dict[str, _Kind] = {
-    "info_nce": _Kind(InfoNCELoss, {}),
-    "rince": _Kind(RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",)),
-    "debiased": _Kind(DebiasedContrastiveLoss, {"tau_plus": "tau_plus"}),
-    "hard_negative": _Kind(HardNegativeContrastiveLoss, _HARD, scheduled=("beta_changes",)),
+    "info_nce": _Kind(InfoNCELoss, {}, queued=True),
+    "rince": _Kind(RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",), queued=True),
+    "debiased": _Kind(DebiasedContrastiveLoss, {"tau_plus": "tau_plus"}, scheduled=("positives",), queued=True),
+    "hard_negative": _Kind(HardNegativeContrastiveLoss, _HARD, scheduled=("beta_changes", "positives"), queued=True),
     "sogclr": _Kind(GlobalContrastiveLoss, {"gamma": "gamma"}, ("index",)),
     "nuclr": _Kind(GlobalContrastiveLoss, {"gamma": "gamma", "zeta_init": "zeta_init"}, ("index",), _POPULARITY),
     "sigmoid": _Kind(SigmoidLoss, {}),
     "spread": _Kind(SpreadLoss, {"spread_alpha": "alpha"}, ("labels",)),
 }
-_SHARED = ("loss", "temperature", "learn_temperature", "chunk_size")
+_SHARED = ("loss", "temperature", "learn_temperature", "chunk_size", "distill")
+
+FROZEN = ("frozen_first", "frozen_second")
+"""Features by a frozen model, which get no gradient."""
 
 
 class Objective(nn.Module):
     """A loss with its schedule. Build it with `build_objective`."""
 
-    def __init__(self, loss: nn.Module, settings: LossSettings) -> None:
+    def __init__(
+        self, loss: nn.Module, settings: LossSettings, queue: NegativeQueue | None = None, frozen_at: float = 1.0
+    ) -> None:
         super().__init__()
         self.loss: Any = loss
         self.settings = settings
+        self.queue, self.frozen_at = queue, frozen_at
 
-    def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
-        """Loss of features (b, d) of norm 1; the columns that the loss reads are taken from the batch."""
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor,
+        batch: Batch,
+        positives: Tensor | None = None,
+        frozen_first: Tensor | None = None,
+        frozen_second: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of features (b, d) of norm 1; the columns that the loss reads are taken from the batch.
+
+        positives: (b, M, d), further samples of each pair's class.
+        frozen_first, frozen_second: (b, d') by the model as it was loaded, to be stayed near to.
+        """
         columns = {name: getattr(batch, name) for name in _KINDS[self.settings.loss].columns}
         for name, column in columns.items():
             if column is None:
                 raise InvalidInputError(
                     f"{self.settings.loss}: reads the {name} of every pair, and these data have none"
                 )
-        loss: Tensor = self.loss(first, second, *columns.values())
-        return loss
+        more = {} if positives is None else {"positives": positives}
+        queue = {} if self.queue is None else {"queue": self.queue.negatives()}
+        loss: Tensor = self.loss(first, second, *columns.values(), **more, **queue)
+        if frozen_first is None or frozen_second is None:
+            return loss
+        how = {"temperature": self.frozen_at, "gather": self.loss.gather}
+        return loss + self.settings.distill * distillation(first, second, frozen_first, frozen_second, **how)
+
+    @property
+    def momentum(self) -> float:
+        """Memory of the model that fills the queue."""
+        return 0.0 if self.settings.queue is None else self.settings.queue.momentum
 
     def at(self, step: int, steps: int) -> None:
         """Moves q, beta or the popularity's step size to where they are at a step.
@@ -120,6 +151,7 @@ def build_objective(
     bias: float | None = None,
     two_views: bool = False,
     gather: bool = False,
+    dim: int | None = None,
 ) -> Objective:
     """The loss that the settings name.
 
@@ -130,12 +162,14 @@ def build_objective(
         bias: the model's own, where sigmoid starts from; None is that loss's default.
         two_views: the pairs are two views of an image, so that the other rows of the own view are negatives too.
         gather: negatives from all processes.
+        dim: of the features, for a queue of them.
 
     Raises:
-        InvalidInputError: a setting that this loss does not read, or a loss with a state per item over a stream.
+        InvalidInputError: a setting that this loss does not read, a loss with a state per item over a stream, a queue
+            without dim or longer than the data set.
     """
     kind = _KINDS[settings.loss]
-    read = {*kind.settings, *kind.scheduled, *_SHARED}
+    read = {*kind.settings, *kind.scheduled, *_SHARED, *(("queue",) if kind.queued else ())}
     unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
     if unread:  # it would be taken for a setting that does something
         raise InvalidInputError(
@@ -158,7 +192,17 @@ def build_objective(
         options["dataset_size"] = items
     else:
         options["learnable_temperature"] = settings.learn_temperature
-    return Objective(kind.build(**options), settings)
+    queue = None
+    if settings.queue is not None:
+        if dim is None:
+            raise InvalidInputError("queue: expected dim, the dimension of the features that it holds")
+        if items is not None and settings.queue.rows >= items:
+            raise InvalidInputError(
+                f"queue: {settings.queue.rows} rows of {items} pairs: each would meet itself as a negative; expected "
+                "fewer rows than pairs"
+            )
+        queue = NegativeQueue(settings.queue.rows, dim)
+    return Objective(kind.build(**options), settings, queue, frozen_at=temperature)
 
 
 class Trainee(nn.Module):
@@ -168,31 +212,53 @@ class Trainee(nn.Module):
         towers: the model, seen as functions.
         objective: the loss; its parameters (a learned temperature) train with the model's.
         fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table 3); 0 is none.
+        rates: of some parameters, times the learning rate of the others.
+        frozen: the model as it was loaded, where the settings of the objective ask to stay near it.
+        partner: with whom: "any" is the most similar row of the batch as in the paper, which with two views is mostly
+            the other view of the image itself; "other" is the most similar view of another image.
     """
 
-    def __init__(self, towers: Towers, objective: Objective, *, fourier: float = 0.0) -> None:
+    def __init__(
+        self,
+        towers: Towers,
+        objective: Objective,
+        *,
+        fourier: float = 0.0,
+        partner: Partner = "any",
+        rates: Mapping[nn.Parameter, float] | None = None,
+        frozen: Towers | None = None,
+    ) -> None:
         super().__init__()
         self.model = towers.model
         self.objective = objective
         self.towers = towers
-        self.fourier = fourier
+        self.fourier, self.partner, self.rates = fourier, partner, rates or {}
+        self.frozen = frozen  # no module of this one: it is neither trained nor saved nor split
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
-        """The loss () of a batch: of images and captions, or of two views; or their features (b, d) of norm 1 each.
+        """The loss () of a batch: of images and captions, or of two views; or what it reads beside the batch's columns.
 
+        That are features of norm 1 by the names that `Objective` has for them: first and second (b, d), and others.
         One method for both, since what wraps this module for several processes follows calls of `forward` alone.
         """
-        first, second = self._features(batch)
-        return (first, second) if features else self.objective(first, second, batch)
+        found = self._features(batch)
+        return found if features else self.objective(**found, batch=batch)
 
-    def _features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if batch.views is None:
-            images = self._mixed(batch.images)
-            first, second = self.towers.image(images), self.text_features(batch.texts)
-        else:
-            views = self._mixed(torch.cat([batch.images, batch.views]))
-            first, second = self.towers.image(views).chunk(2)
-        return unit(first), unit(second)
+    def _features(self, batch: Batch) -> dict[str, Tensor]:
+        shown = [batch.images, *(() if batch.views is None else (batch.views,))]
+        images = self._mixed(torch.cat(shown), views=len(shown))
+        further = batch.images[:0] if batch.further is None else batch.further.flatten(0, 1)
+        seen = self.towers.image(torch.cat([images, further])) if len(further) else self.towers.image(images)
+        first, *others = unit(seen[: len(images)]).chunk(len(shown))
+        found = {"first": first, "second": others[0] if others else unit(self.text_features(batch.texts))}
+        if len(further):
+            found["positives"] = unit(seen[len(images) :]).unflatten(0, (len(batch), -1))
+        if self.frozen is not None:
+            with torch.no_grad():
+                before = unit(self.frozen.image(images)).chunk(len(shown))
+                texts = before[1] if others else unit(self.frozen.text(batch.texts))
+                found |= dict(zip(FROZEN, (before[0], texts), strict=True))
+        return found
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Features (b, d) of captions; those that say the same go through the tower once."""
@@ -204,8 +270,10 @@ class Trainee(nn.Module):
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
-    def _mixed(self, images: Tensor) -> Tensor:
+    def _mixed(self, images: Tensor, views: int = 1) -> Tensor:
         """Images whose amplitudes lean towards those of the most similar image, by up to `fourier`.
+
+        views: how often each image is among them.
 
         Mixed are pixels in [0, 1]: of pixels with their mean taken off the brightness has a sign, which is a phase,
         and a darker partner would brighten an image.
@@ -216,7 +284,9 @@ class Trainee(nn.Module):
         with torch.no_grad(), frozen_statistics(self.model):
             features = unit(self.towers.image(images))
             weight = self.fourier * torch.rand(len(images)).to(images.device)
-            return (mix_amplitudes(images * std + mean, most_similar(features), weight) - mean) / std
+            source = None if self.partner == "any" else torch.arange(len(images) // views).repeat(views)
+            partner = most_similar(features, None if source is None else source.to(images.device))
+            return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -11,12 +12,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses import GlobalContrastiveLoss
 from vldebias.losses.checks import check_choice, check_interval
+from vldebias.training.settings import Named
 from vldebias.training.sharded import parameters_of, refuse_flat, reshard, total_norm
 
-__all__ = ["Average", "Sharpness", "cosine_rate", "frozen_statistics", "keep_frozen_still", "parameter_groups"]
+__all__ = [
+    "Average",
+    "Sharpness",
+    "build_optimizer",
+    "cosine_rate",
+    "frozen_statistics",
+    "keep_frozen_still",
+    "parameter_groups",
+    "rates_of",
+]
+
+_OWN_SCHEDULES = ("cosine", "linear", "constant")
 
 
 def cosine_rate(
@@ -56,18 +69,86 @@ def keep_frozen_still(module: nn.Module) -> None:
             part.eval()
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    module: nn.Module, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
+) -> list[dict[str, Any]]:
     """Groups for an optimizer: the parameters that learn, and of these the vectors and scalars without decay.
 
     Vectors are biases, gains of norms, class embeddings, popularities; scalars are temperatures: pulling them to 0 is
     no regularisation. Call it before FSDP flattens parameters.
+
+    rates: of some parameters, times that of the others; each group says its own as "rate".
     """
-    learning = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.ndim < 2, (rates or {}).get(parameter, 1.0)), []).append(parameter)
+    return [
+        {"params": own, "weight_decay": 0.0 if vectors else weight_decay, "rate": rate}
+        for (vectors, rate), own in sorted(groups.items(), key=lambda item: (item[0][0], -item[0][1]))
     ]
-    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(chosen: Named, groups: list[dict[str, Any]], **usual: Any) -> torch.optim.Optimizer:
+    """The optimizer of torch.optim that is named, with its options, and of `usual` ones those that it has.
+
+    Raises:
+        InvalidInputError: no such optimizer, one that calls the loss itself (LBFGS), options that it refuses.
+    """
+    kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    kind: Any = kinds.get(chosen.name)
+    if kind is None or chosen.name in ("Optimizer", "LBFGS"):
+        names = sorted(set(kinds) - {"Optimizer", "LBFGS"})
+        raise InvalidInputError(
+            f"optimizer: expected one of torch.optim ({', '.join(names)}), got {chosen.name!r}; "
+            f"{did_you_mean(chosen.name, names)}"
+        )
+    has = inspect.signature(kind).parameters
+    try:
+        made: torch.optim.Optimizer = kind(groups, **{n: v for n, v in usual.items() if n in has} | chosen.options)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"optimizer: {chosen.name}: {error}") from None
+    return made
+
+
+def rates_of(schedule: Named, steps: int, *, peak: float, warmup: float, end: float) -> Callable[[int], float]:
+    """Step -> learning rate, by the name of a schedule: of `cosine_rate`, torch.optim.lr_scheduler or transformers.
+
+    torch's follow the linear rise over the share `warmup`, and are told how long they are and how high (total_steps,
+    total_iters, T_max, max_lr) where their options do not say. transformers' rise themselves. Neither reads `end`.
+
+    Raises:
+        InvalidInputError: no such schedule, one that waits for scores, options that it refuses, or an `end`.
+    """
+    if schedule.name in _OWN_SCHEDULES and not schedule.options:
+        return lambda step: cosine_rate(step, steps, peak=peak, warmup=warmup, end=end, schedule=schedule.name)
+    rising = round(warmup * steps)
+    left = steps - rising
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=peak)
+    kind: Any = getattr(torch.optim.lr_scheduler, schedule.name, None)
+    try:
+        if end:
+            raise ValueError("does not read lr_end; give its own option, or use cosine or linear")
+        if isinstance(kind, type):
+            lengths = dict.fromkeys(("total_steps", "total_iters", "T_max"), left)
+            has = inspect.signature(kind).parameters
+            known = {name: value for name, value in {**lengths, "max_lr": peak}.items() if name in has}
+            scheduler, first = kind(optimizer, **known | schedule.options), rising
+        else:
+            from transformers import get_scheduler
+
+            options: Any = schedule.options
+            scheduler, first = get_scheduler(schedule.name, optimizer, rising, steps, options), 0
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError("waits for scores, and a step here is a function of its number alone")
+        rates = [peak * (step + 1) / rising for step in range(first)]
+        for _ in range(steps - first):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidInputError(f"schedule: {schedule.name}: {error}") from None
+    return rates.__getitem__
 
 
 class Average:

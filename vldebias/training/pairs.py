@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -107,6 +107,18 @@ class PairSource:
         """Number of pairs."""
         return len(self.ids)
 
+    def taken(self, rows: NDArray[np.int64]) -> Self:
+        """Some of the pairs, by their numbers (m,)."""
+        read, path, each = self.read, self.path, rows.tolist()
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in each),
+            captions=tuple(self.captions[row] for row in each) if self.captions else (),
+            read=lambda index: read(each[index]),
+            labels=None if self.labels is None else self.labels[rows],
+            path=None if path is None else lambda index: path(each[index]),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Pairs(PairSource):
@@ -119,6 +131,10 @@ class Pairs(PairSource):
 
     wrong: NDArray[np.bool_] = field(kw_only=True)
     own: PairSource = field(kw_only=True)
+
+    def taken(self, rows: NDArray[np.int64]) -> Self:
+        """Some of the pairs, by their numbers (m,), with what is known of them."""
+        return replace(super().taken(rows), wrong=self.wrong[rows], own=self.own.taken(rows))
 
     @classmethod
     def clean(cls, source: PairSource) -> Pairs:

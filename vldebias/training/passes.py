@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.training.batches import Batch
-from vldebias.training.objective import Trainee
+from vldebias.training.objective import FROZEN, Trainee
 from vldebias.training.optim import frozen_statistics
 from vldebias.training.settings import LoopSettings
 
@@ -98,30 +98,37 @@ class Passes:
             total += loss.detach()
         return total
 
-    def _together(self, step: int, micro: Sequence[Batch]) -> Tensor:
+    @torch.no_grad()
+    def features(self, step: int, micro: Sequence[Batch]) -> dict[str, Tensor]:
+        """What the loss of all micro-batches together reads, without a graph."""
         parts = []
-        with torch.no_grad(), frozen_statistics(self.module):
+        with frozen_statistics(self.module):
             for number, batch in enumerate(micro):
                 self._seed(step, number)
                 with self.precision.autocast():
                     parts.append(self.module(self._there(batch), features=True))
-        first, second = (torch.cat(sides).requires_grad_() for sides in zip(*parts, strict=True))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _together(self, step: int, micro: Sequence[Batch]) -> Tensor:
+        every = self.features(step, micro)
+        learning = {name: part.requires_grad_() for name, part in every.items() if name not in FROZEN}
         objective = self.trainee.objective
         own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self.precision.autocast():
-            loss = objective(first, second, self._there(Batch.joined(micro)))
-        slopes = torch.autograd.grad(loss, [first, second, *own])
+            loss = objective(**every, batch=self._there(Batch.joined(micro)))
+        slopes = torch.autograd.grad(loss, [*learning.values(), *own])
         sizes = [len(batch) for batch in micro]
-        wanted = zip(slopes[0].split(sizes), slopes[1].split(sizes), strict=True)
-        for number, (batch, (of_first, of_second)) in enumerate(zip(micro, wanted, strict=True)):
+        wanted = zip(*(slope.split(sizes) for slope, _ in zip(slopes, learning, strict=False)), strict=True)
+        for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):
             self._seed(step, number)
             last = number == len(micro) - 1
             with self._exchanging(last):
                 with self.precision.autocast():
-                    one, other = self.module(self._there(batch), features=True)
-                    pulled = (one * of_first).sum() + (other * of_second).sum()
+                    parts = self.module(self._there(batch), features=True)
+                    pulled = sum((parts[name] * pull).sum() for name, pull in zip(learning, pulls, strict=True))
                     if last:  # the loss's own parameters too go the way that processes exchange
-                        pulled = pulled + sum((p * slope).sum() for p, slope in zip(own, slopes[2:], strict=True))
+                        rest = slopes[len(learning) :]
+                        pulled = pulled + sum((p * slope).sum() for p, slope in zip(own, rest, strict=True))
                 self.accelerator.backward(self.precision.scaler.scale(pulled))
         return loss.detach()
 

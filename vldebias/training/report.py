@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["contact_sheet", "draw_curves", "score_histogram", "score_pairs", "suspects_page"]
+__all__ = ["contact_sheet", "draw_curves", "report_scores", "score_histogram", "score_pairs", "suspects_page"]
 
 GREY, LINE = "#6b7785", "#d5dae0"
 RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
@@ -63,7 +63,7 @@ def score_pairs(
     workers: int = 4,
     progress: Progress | None = None,
 ) -> ScoredPairs:
-    """Scores every pair and writes pairs.csv (the most suspicious first), pairs.html, pairs.png and scores.png.
+    """Scores every pair and writes the files of `report_scores`.
 
     The scores are kept in `folder`/scores, so that a run that is stopped goes on.
 
@@ -77,7 +77,18 @@ def score_pairs(
         InvalidInputError: pairs without captions, no image that can be read.
     """
     kept: dict[str, Any] = {"cache_dir": folder / "scores", "shard_size": 1024}
-    ranked = rank_pairs(pairs, positive_scores(towers, pairs, by=by, workers=workers, progress=progress, **kept), wrong)
+    scores = positive_scores(towers, pairs, by=by, workers=workers, progress=progress, **kept)
+    return report_scores(pairs, scores, folder, wrong=wrong)
+
+
+def report_scores(
+    pairs: PairSource, scores: NDArray[np.float32], folder: Path, *, wrong: NDArray[np.bool_] | None = None
+) -> ScoredPairs:
+    """Writes pairs.csv (the most suspicious first), pairs.html, pairs.png and scores.png into `folder`.
+
+    scores: (n,), NaN where an image could not be read.
+    """
+    ranked = rank_pairs(pairs, scores, wrong)
     files = {
         "pairs, most suspicious first": write_table(folder / "pairs.csv", ranked).name,
         "page of the most suspicious": suspects_page(ranked, folder / "pairs.html").name,

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from vldebias.api import fit_projections
@@ -27,18 +28,19 @@ from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, make_pairs, open_images
 from vldebias.training.report import draw_curves, score_pairs
+from vldebias.training.sampling import folds_of
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
 from vldebias.training.stream import StreamBatches
-from vldebias.training.tuning import tune
+from vldebias.training.tuning import feature_size, layer_rates, tune
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["make_batches", "make_monitor", "make_towers", "steps_done", "train_model"]
+__all__ = ["Job", "make_batches", "make_monitor", "make_towers", "steps_done", "train_model"]
 
 SETTINGS, CURVES, FEATURES, OUTCOME, MODEL = "settings.yaml", "curves.png", "features.png", "run.json", "model"
 PROJECTION, KEPT = "projection", "models"
@@ -76,7 +78,7 @@ def train_model(
     if settings.track is not None and (tracker is None or tracker.origin is None):  # without: any folder of its name
         raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    job = _Job(settings, accelerator, folder, progress if accelerator.is_main_process else SILENT)
+    job = Job(settings, accelerator, folder, progress if accelerator.is_main_process else SILENT)
     done, steps = steps_done(folder)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)  # or it cannot be had
@@ -151,13 +153,21 @@ def make_towers(settings: TrainSettings) -> Towers:
     made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     if settings.checkpointing:
         checkpointing(made)
+    layers = settings.layers
+    tune(
+        made,
+        settings.tune,
+        lora_rank=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        seed=settings.seed,
+        last=None if layers is None else {"image": layers.image, "text": layers.text},
+    )
+    for part in made.text_parts if settings.views == "two" else ():
+        part.requires_grad_(False)
     if settings.compile:
         for part in (*made.image_parts, *made.text_parts):
             if isinstance(part, nn.Module):
                 part.compile()
-    tune(made, settings.tune, lora_rank=settings.lora_rank, lora_alpha=settings.lora_alpha, seed=settings.seed)
-    for part in made.text_parts if settings.views == "two" else ():
-        part.requires_grad_(False)
     return made
 
 
@@ -182,6 +192,7 @@ def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Tow
         "batch_size": settings.batch_size,
         "tokenize": towers.tokenize,
         "two_views": settings.views == "two",
+        "further": settings.positives if settings.positives > 1 else 0,
         "on_error": settings.on_error,
         "seed": settings.seed,
         "workers": settings.workers,
@@ -231,19 +242,30 @@ def warn_of_steepness(settings: TrainSettings, temperature: float) -> None:
         )
 
 
-class _Job:
+class Job:
     """What a run trains, on what, and what it is scored on: opened and checked before the first step.
 
+    fold: (k, K): it learns all pairs but those of fold k, which is not scored on held-out data meanwhile.
     identity: what a checkpoint must agree with, of settings, data and processes.
     """
 
-    def __init__(self, settings: TrainSettings, accelerator: Accelerator, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        accelerator: Accelerator,
+        folder: Path,
+        progress: Progress,
+        *,
+        fold: tuple[int, int] | None = None,
+    ) -> None:
         self.settings, self.accelerator, self.folder, self.progress = settings, accelerator, folder, progress
         self.towers = make_towers(settings)
         check_savable(self.towers, name=settings.model)
         refuse_foreign(folder / MODEL)
         data = open_images(settings)
         source = make_pairs(data, settings) if isinstance(data, ImageData) else data
+        if fold is not None and isinstance(source, Pairs):
+            source = source.taken(np.flatnonzero(folds_of(source.items, fold[1], settings.seed) != fold[0]))
         self.pairs = source if isinstance(source, Pairs) else None
         self.batches = make_batches(source, settings, self.towers)
         objective = build_objective(
@@ -253,18 +275,38 @@ class _Job:
             items=self.batches.items,
             two_views=settings.views == "two",
             gather=accelerator.num_processes > 1,
+            dim=feature_size(self.towers),
         )
         warn_of_steepness(settings, objective.temperature)
-        self.monitor = make_monitor(settings)
+        self.monitor = make_monitor(settings) if fold is None else None
         if settings.feature_map is not None and self.monitor is not None:
             check_map(settings.feature_map, len(self.monitor.data))
         self.towers.model.to(accelerator.device)
-        self.trainee = Trainee(self.towers, objective, fourier=settings.fourier)
+        decay = settings.layers.decay if settings.layers is not None else 1.0
+        self.trainee = Trainee(
+            self.towers,
+            objective,
+            fourier=settings.fourier,
+            partner=settings.partner,
+            rates=layer_rates(self.towers, decay) if decay < 1 else None,
+            frozen=self.frozen() if settings.distill else None,
+        )
         self.identity = {**settings.identity(), "rows": self.batches.items, "content": data.fingerprint}
+        if fold is not None:
+            self.identity["fold"] = list(fold)
         if self.batches.items is None:  # whose batches are those of its processes
             self.identity["processes"] = accelerator.num_processes
         else:  # so more processes with smaller batches go on with the same
             self.identity["batch_size"] *= accelerator.num_processes
+
+    def frozen(self) -> Towers:
+        """The model as it is loaded, beside the one that learns."""
+        from vldebias.hosts.towers import towers
+
+        loaded = load_host(self.settings.model, self.settings.pretrained)
+        made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+        made.model.eval().requires_grad_(False).to(self.accelerator.device)
+        return made
 
     def announce(self, done: int, steps: int) -> None:
         """What is going to happen."""

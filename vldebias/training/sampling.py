@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 
-__all__ = ["Sampler", "epoch_order", "numpy_generator", "torch_generator"]
+__all__ = ["Sampler", "epoch_order", "folds_of", "numpy_generator", "torch_generator"]
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
@@ -105,3 +105,14 @@ class Sampler:
         order = epoch_order(self.items, self.seed, self.epoch(number))
         others = np.delete(order, np.s_[first : first + self.joint_size])
         yield from others[self.rank :: self.world].tolist()
+
+
+def folds_of(n: int, folds: int, seed: int) -> NDArray[np.int64]:
+    """(n,) fold of every row, drawn at random; the sizes of the folds differ by 1 at most.
+
+    Raises:
+        InvalidInputError: folds outside 2 .. n.
+    """
+    if not 2 <= folds <= n:
+        raise InvalidInputError(f"folds: expected 2 .. {n}, the number of pairs, got {folds}")
+    return np.asarray(numpy_generator("folds", seed).permutation(n) % folds, dtype=np.int64)

@@ -20,7 +20,16 @@ from vldebias.training.tuning import has_adapters, merged, save_adapter
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["ADAPTER", "MANIFEST", "check_savable", "refuse_foreign", "save_model", "whole_weights"]
+__all__ = [
+    "ADAPTER",
+    "MANIFEST",
+    "check_savable",
+    "put_back",
+    "refuse_foreign",
+    "replacing",
+    "save_model",
+    "whole_weights",
+]
 
 MANIFEST, ADAPTER = "vldebias.json", "adapter"
 
@@ -59,7 +68,7 @@ def save_model(
     refuse_foreign(folder)
     held = whole_weights(towers.model) if weights is None else weights
     plain = merged(towers.model, held) if has_adapters(towers.model) else dict(held)
-    with _replacing(folder) as beside:
+    with replacing(folder) as beside:
         if _is_miniature(towers):
             family = "miniature"
             kept = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in plain.items()}
@@ -110,12 +119,11 @@ def refuse_foreign(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
+def replacing(folder: Path) -> Iterator[Path]:
     """A folder beside `folder` that takes its name when all is written; a kill leaves the old one, or it beside."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    put_back(folder)
     beside, before = (folder.with_name(folder.name + end) for end in (".part", ".before"))
-    if before.is_dir() and not folder.exists():  # killed between the two moves: it is the only whole one
-        os.replace(before, folder)
     for leftover in (beside, before):
         shutil.rmtree(leftover, ignore_errors=True)
     beside.mkdir()
@@ -127,3 +135,10 @@ def _replacing(folder: Path) -> Iterator[Path]:
     finally:
         for leftover in (beside, before):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def put_back(folder: Path) -> None:
+    """After a kill between the two moves of `replacing` the only whole folder is the one that was moved aside."""
+    before = folder.with_name(folder.name + ".before")
+    if before.is_dir() and not folder.exists():
+        os.replace(before, folder)

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import read_yaml
@@ -16,14 +24,18 @@ __all__ = [
     "GROUPS",
     "WORLDS",
     "DataSettings",
+    "LayerSettings",
     "LoopSettings",
     "LossSettings",
     "ModelSettings",
+    "Named",
+    "QueueSettings",
     "TrainSettings",
     "load_settings",
 ]
 
 Precision = Literal["no", "bf16", "fp16"]
+Partner = Literal["any", "other"]
 LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]
 
 
@@ -44,6 +56,7 @@ _BESIDE = (
     "allow_outside",
     "epochs",
     "compile",
+    "checkpoint",
     "keep_every",
     "keep_best",
     "group",
@@ -53,6 +66,43 @@ _BESIDE = (
 
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Named(_Settings):
+    """Something of a library by its name, with options of its own: SGD, or {name: SGD, momentum: 0.9}."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @model_serializer(mode="wrap")
+    def _as_a_name(self, whole: SerializerFunctionWrapHandler) -> Any:
+        return whole(self) if self.options else self.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given beside the name."""
+        return dict(self.model_extra or {})
+
+
+class LayerSettings(_Settings):
+    """Which of the blocks of each tower learn, and how much slower the deeper ones do."""
+
+    image: int | None = Field(None, ge=0, description="Blocks of the image tower that learn, the last ones.")
+    text: int | None = Field(None, ge=0, description="Blocks of the text tower that learn, the last ones.")
+    decay: float = Field(1.0, gt=0, le=1, description="Rate of a block, times that of the next one.")
+
+
+class QueueSettings(_Settings):
+    """Negatives of earlier batches, by a slowly moving copy of the model."""
+
+    rows: int = Field(ge=1, description="Pairs that the queue holds.")
+    momentum: float = Field(0.99, ge=0, lt=1, description="Memory of the copy; 0 is the model itself.")
 
 
 class ModelSettings(_Settings):
@@ -67,6 +117,11 @@ class ModelSettings(_Settings):
     )
     lora_rank: int = Field(8, ge=1, description="Rank of the LoRA adapters.")
     lora_alpha: float = Field(16.0, gt=0, description="Scale of the LoRA adapters; alpha / rank multiplies them.")
+    layers: LayerSettings | None = Field(
+        None,
+        description="tune all, image, text: {image: 2, text: 0, decay: 0.8}: only the last blocks of a tower (and what "
+        "follows them) learn, each block at decay times the rate of the next. Default: all, alike.",
+    )
     checkpointing: bool = Field(False, description="Compute activations twice to save memory.")
 
 
@@ -161,6 +216,17 @@ class LossSettings(_Settings):
         0.2, ge=0, lt=1, description="nuclr: share of the steps during which the popularity waits."
     )
     zeta_init: float = Field(0.0, description="nuclr: first value of zeta.")
+    positives: int = Field(
+        1, ge=1, description="debiased, hard_negative: samples M of each pair's own class; above 1 further views."
+    )
+    queue: QueueSettings | None = Field(
+        None,
+        description="info_nce, rince, debiased, hard_negative: {rows: 4096, momentum: 0.99}: further negatives, of "
+        "earlier batches, by a slowly moving copy of the model (MoCo). Default: none.",
+    )
+    distill: float = Field(
+        0.0, ge=0, description="Weight of the divergence from the similarities of the model as it was loaded."
+    )
     chunk_size: int | None = Field(None, ge=1, description="Rows of the similarity matrix held at once. Default: all.")
 
     @model_validator(mode="after")
@@ -184,13 +250,19 @@ class LoopSettings(_Settings):
     accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
     lr: float = Field(1e-5, gt=0, description="Peak learning rate.")
     lr_end: float = Field(0.0, ge=0, description="Learning rate at the end.")
-    schedule: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="How the learning rate goes from its peak to lr_end; constant stays."
+    schedule: Named = Field(
+        Named(name="cosine"),
+        description="How the learning rate goes from its peak to lr_end: cosine, linear, constant; or one of torch "
+        "or transformers, such as OneCycleLR or {name: polynomial, power: 2}. Default: cosine.",
+    )
+    optimizer: Named = Field(
+        Named(name="AdamW"),
+        description="One of torch.optim, such as SGD or {name: SGD, momentum: 0.9}. Default: AdamW.",
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps with rising learning rate.")
-    weight_decay: float = Field(0.1, ge=0, description="AdamW: decay of weight matrices.")
-    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: memory of the gradient.")
-    beta2: float = Field(0.98, ge=0, lt=1, description="AdamW: memory of its square.")
+    weight_decay: float = Field(0.1, ge=0, description="Decay of weight matrices.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam and its kin: memory of the gradient.")
+    beta2: float = Field(0.98, ge=0, lt=1, description="Adam and its kin: memory of its square.")
     clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; none in a file switches off.")
     negatives: Literal["micro", "step"] = Field(
         "micro",
@@ -207,8 +279,16 @@ class LoopSettings(_Settings):
     fourier: float = Field(
         0.0, ge=0, le=1, description="alpha: mix amplitudes with the most similar image by up to this weight."
     )
+    partner: Partner = Field(
+        "any", description="fourier: the most similar view, or that of another image (with two views mostly its own)."
+    )
     eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
+    checkpoint: Literal["whole", "sharded"] = Field(
+        "whole",
+        description="One file, gathered from all processes; or each process writes its part (for FSDP), read by any "
+        "number of them.",
+    )
     keep_every: int | None = Field(
         None,
         ge=1,
@@ -253,8 +333,10 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         unread = {
             "lora_rank": (self.tune != "lora", "tune: lora"),
             "lora_alpha": (self.tune != "lora", "tune: lora"),
+            "layers": (self.tune not in ("all", "image", "text"), "tune: all, image or text"),
             "rho": (self.sharpness == "none", "sharpness: sam or asam"),
             "project": (self.track is None, "track"),
+            "partner": (not self.fourier or self.views != "two", "fourier and views: two"),
             "pretrained": (self.model == "miniature", "an open_clip architecture as model"),
             "items": (not world, f"data: {' or '.join(WORLDS)}"),
             "image": (world, "data of your own"),

@@ -1,5 +1,7 @@
 """The state of a run in one safetensors file: weights, moments, averages and buffers, put in place in one move.
 
+Or, of a model that is split over many processes, in one file of each (`vldebias.training.shards`).
+
 accelerate's `save_state` writes pickles, which we neither write nor read, and keeps no checksum.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +25,21 @@ from vldebias.losses.processes import rank, world_size
 from vldebias.training.optim import Average
 from vldebias.training.sharded import inner_module, is_sharded, own_name, parameters_of, sharded_like, whole
 
-__all__ = ["load_state", "read_metadata", "save_state"]
+__all__ = [
+    "DAMAGED",
+    "check_names",
+    "load_state",
+    "named_parameters",
+    "put_moments",
+    "read_metadata",
+    "save_state",
+    "sha256_of",
+    "weights_of",
+]
 
 _ENTRY = "vldebias"  # of the header that safetensors keeps for its users
 _SHOWN = 3  # tensors named in an error
-_DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
+DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
 
 Optimizer = torch.optim.Optimizer
 
@@ -37,18 +50,19 @@ def save_state(
     optimizer: Optimizer,
     *,
     metadata: Mapping[str, Any],
-    average: Average | None = None,
+    averages: Mapping[str, Average] | None = None,
+    sharded: bool = False,
 ) -> None:
     """Writes all that a run needs to go on as if it had not stopped.
 
     These are the trainable parameters, all persistent buffers (running statistics, the u and zeta of a
-    `GlobalContrastiveLoss`), the optimizer's moments, and the average. The optimizer's settings are
+    `GlobalContrastiveLoss`), the optimizer's moments, and averages. The optimizer's settings are
     not: they are given anew. Frozen parameters are not: they
     come from where the model came from. Every process must call this; shards are gathered one tensor at a time,
     and the first process writes. The file that was there stays until the new one is complete and on the disk. A
     SHA-256 of all that it holds is in it.
 
-        parameters/<name>   buffers/<name>   optimizer/<name of the parameter>/<moment>   average/<name>
+        parameters/<name>   buffers/<name>   optimizer/<name of the parameter>/<moment>   <average>/<name>
 
     Args:
         path: of the file; its folder is made.
@@ -56,7 +70,9 @@ def save_state(
             module inside, so a state may be read under another wrapping.
         optimizer: of parameters of `module`, accelerate's wrapper included; what it keeps are tensors, as torch's do.
         metadata: anything that json takes. safetensors allows 100 MB of it in all.
-        average: of `module`.
+        averages: of `module`, by their names in the file.
+        sharded: each process writes its own part, into a folder of the name of `path` without its ending; see
+            `vldebias.training.shards`. What was there in the other way goes.
 
     Raises:
         InvalidInputError: a module of FSDP's first version, an optimizer of parameters that are not the module's,
@@ -64,14 +80,23 @@ def save_state(
     """
     from safetensors.torch import save_file
 
-    live = _weights(module, average)
-    for name, parameter in _named(module, optimizer).items():
-        live |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    live = weights_of(module, averages)
+    for name, parameter in named_parameters(module, optimizer).items():
+        moments = optimizer.state.get(parameter, {})
+        live |= {f"optimizer/{name}/{key}": value for key, value in moments.items() if value is not None}
     about: dict[str, Any] = {"metadata": dict(metadata)}
     try:
-        _sha256(about)
+        sha256_of(about)
     except TypeError as error:
         raise InvalidInputError(f"metadata: expected what json takes; {error}") from None
+    folder = path.with_suffix("")
+    if sharded:
+        from vldebias.training.shards import save_shards
+
+        save_shards(folder, live, about)
+        if rank() == 0:
+            path.unlink(missing_ok=True)
+        return
     tensors = {}
     for name, tensor in live.items():
         gathered = whole(tensor.detach())
@@ -79,31 +104,54 @@ def save_state(
             tensors[name] = gathered.to("cpu", copy=True).contiguous()  # safetensors refuses memory that is shared
     if rank() == 0:
         about["tensors"] = _digest(tensors)
-        header = {_ENTRY: json.dumps({"state": about, "sha256": _sha256(about)})}
+        header = {_ENTRY: json.dumps({"state": about, "sha256": sha256_of(about)})}
         for leftover in path.parent.glob(f".{path.name}.*.partial"):  # of a run that was killed, of any size
             leftover.unlink(missing_ok=True)
         write_atomically(path, lambda partial: save_file(tensors, partial, metadata=header))
+        shutil.rmtree(folder, ignore_errors=True)
     if world_size() > 1:
         dist.barrier()  # when this returns, the file is there for all
 
 
 def load_state(
-    path: Path, module: nn.Module, optimizer: Optimizer, *, average: Average | None = None
+    path: Path, module: nn.Module, optimizer: Optimizer, *, averages: Mapping[str, Average] | None = None
 ) -> dict[str, Any]:
     """Puts back what `save_state` wrote, and returns its metadata; every process reads the file.
 
     Nothing is changed unless all of it fits.
 
     Raises:
-        InvalidInputError: no readable state at `path`, a damaged one, or one of another model or average; the error
+        InvalidInputError: no readable state at `path`, a damaged one, or one of another model or averages; the error
             names the first tensors that are missing, unexpected or of another shape.
     """
-    with _opened(path) as (file, about):
+    named, weights = named_parameters(module, optimizer), weights_of(module, averages)
+    if path.with_suffix("").is_dir():
+        from vldebias.training.shards import load_shards
+
+        about, tensors = load_shards(path.with_suffix(""), weights, named)
+        put_moments(optimizer, named, tensors)
+        return about
+    with _opened(path) as (file, stored):
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    if about["tensors"] != _digest(tensors):
-        raise InvalidInputError(_DAMAGED.format(path))
-    named, weights = _named(module, optimizer), _weights(module, average)
-    theirs = {name: tuple(tensors[name].shape) for name in sorted(tensors) if not name.startswith("optimizer/")}
+    if stored["tensors"] != _digest(tensors):
+        raise InvalidInputError(DAMAGED.format(path))
+    check_names(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, weights)
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            tensor.copy_(sharded_like(tensors[name], tensor))
+    moments = {}
+    for name, moment in tensors.items():
+        if name.startswith("optimizer/"):
+            owner = named[name.removeprefix("optimizer/").rpartition("/")[0]]
+            split = is_sharded(owner) and moment.shape == owner.shape  # exp_avg, not the number of steps
+            moments[name] = sharded_like(moment, owner) if split else moment
+    put_moments(optimizer, named, moments)
+    return dict(stored["metadata"])
+
+
+def check_names(path: Path, stored: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
+    """Raises InvalidInputError where a state is not of these weights, with the first tensors that say so."""
+    theirs = {name: stored[name] for name in sorted(stored) if not name.startswith("optimizer/")}
     ours = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     problems = {
         "missing": [name for name in ours if name not in theirs],
@@ -121,20 +169,18 @@ def load_state(
     ]
     if listed:
         differ = "; ".join(listed)
-        raise InvalidInputError(f"{path}: this state is not of the model, loss and average at hand; {differ}")
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            tensor.copy_(sharded_like(tensors[name], tensor))
+        raise InvalidInputError(f"{path}: this state is not of the model, loss and averages at hand; {differ}")
+
+
+def put_moments(optimizer: Optimizer, named: Mapping[str, nn.Parameter], moments: Mapping[str, Tensor]) -> None:
+    """Gives the optimizer its state, from optimizer/<name of the parameter>/<moment>."""
     state: dict[str, dict[str, Any]] = {}
-    for name, moment in tensors.items():
-        if name.startswith("optimizer/"):
-            owner, _, key = name.removeprefix("optimizer/").rpartition("/")
-            split = is_sharded(named[owner]) and moment.shape == named[owner].shape  # exp_avg, not the number of steps
-            state.setdefault(owner, {})[key] = sharded_like(moment, named[owner]) if split else moment
+    for name, moment in moments.items():
+        owner, _, key = name.removeprefix("optimizer/").rpartition("/")
+        state.setdefault(owner, {})[key] = moment
     bare = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
     by_number = {number: state[name] for number, name in enumerate(named) if name in state}
     bare.load_state_dict({"state": by_number, "param_groups": bare.state_dict()["param_groups"]})
-    return dict(about["metadata"])
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
@@ -143,22 +189,31 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     Raises:
         InvalidInputError: the file is no state.
     """
+    from vldebias.training.saving import put_back
+
+    put_back(path.with_suffix(""))
+    if path.with_suffix("").is_dir():
+        from vldebias.training.shards import read_about
+
+        return dict(read_about(path.with_suffix(""))["metadata"])
     if not path.is_file():
         return None
     with _opened(path) as (_, about):
         return dict(about["metadata"])
 
 
-def _weights(module: nn.Module, average: Average | None) -> dict[str, Tensor]:
-    """The tensors of the module and of the average, the live ones, under their names in the file."""
+def weights_of(module: nn.Module, averages: Mapping[str, Average] | None) -> dict[str, Tensor]:
+    """The tensors of the module and of the averages, the live ones, under their names in the file."""
     tensors: dict[str, Tensor] = {f"parameters/{n}": p for n, p in parameters_of(module).items() if p.requires_grad}
     inner = inner_module(module)
     kept = inner.state_dict().keys()  # the persistent ones
     tensors |= {f"buffers/{own_name(name)}": buffer for name, buffer in inner.named_buffers() if name in kept}
-    return tensors | {f"average/{name}": mean for name, mean in (average.means if average else {}).items()}
+    for kind, average in (averages or {}).items():
+        tensors |= {f"{kind}/{name}": mean for name, mean in average.means.items()}
+    return tensors
 
 
-def _named(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+def named_parameters(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The optimizer's parameters by their names, in its order."""
     names = {id(parameter): name for name, parameter in parameters_of(module).items()}
     ours = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -179,7 +234,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return state.hexdigest()
 
 
-def _sha256(about: Mapping[str, Any]) -> str:
+def sha256_of(about: Mapping[str, Any]) -> str:
+    """Of what json takes, in hexadecimal; TypeError of anything else."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
@@ -195,8 +251,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             header = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
             if not isinstance(header, dict) or header.keys() != {"state", "sha256"}:
                 raise InvalidInputError(f"{path}: tensors, but not the state of a run of this version; delete it")
-            if _sha256(header["state"]) != header["sha256"]:
-                raise InvalidInputError(_DAMAGED.format(path))
+            if sha256_of(header["state"]) != header["sha256"]:
+                raise InvalidInputError(DAMAGED.format(path))
             yield file, header["state"]
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: no readable state ({error}); delete it to begin anew") from None

@@ -17,7 +17,7 @@ from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
-from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable
+from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable, looks_of
 from vldebias.training.pairs import caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator
 
@@ -78,6 +78,7 @@ class StreamBatches:
         label: column of classes, whose names the stream must know beforehand.
         caption_template: make the captions from the label instead, such as "a photo of a {}".
         two_views: contrast two augmentations of each image; captions are then not read.
+        further: more augmentations of each image, for losses that take further positives.
         noise: eta of the mixture noise.
         buffer: rows that are shuffled at a time, held undecoded.
         on_error: in place of an image that cannot be read another row of its batch is taken ("skip"), or training
@@ -103,6 +104,7 @@ class StreamBatches:
         label: str | None = None,
         caption_template: str | None = None,
         two_views: bool = False,
+        further: int = 0,
         noise: float = 0.0,
         buffer: int = 1000,
         on_error: OnError = "skip",
@@ -130,7 +132,7 @@ class StreamBatches:
         self.stream, self.augment, self.tokenize = stream, augment, tokenize
         self.label, self.template, self.two_views = label, caption_template, two_views
         self.noise, self.buffer, self.seed, self.workers = noise, buffer, seed, workers
-        self.batch_size = batch_size
+        self.batch_size, self.looks = batch_size, 1 + two_views + further
         self.unreadable = Unreadable(stream.name, on_error)
         shards = getattr(stream, "shards", 1)
         self.shards = np.arange(rank, shards, world) if shards >= world else np.arange(shards)
@@ -255,18 +257,17 @@ class StreamBatches:
         )
         row = rows[taken]
         where = (self.seed, epoch, row.index)
-        views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(1 + self.two_views)]
+        views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(self.looks)]
         return row, torch.stack(views), failed
 
     def _batch(self, read: Sequence[_Read]) -> Batch:
         rows = [row for row, _, _ in read]
-        images = torch.stack([views for _, views, _ in read], dim=1)
+        images = torch.stack([views for _, views, _ in read])
         self.unreadable.add({row: reason for _, _, failed in read for row, reason in failed.items()})
         texts = {} if self.two_views or self.tokenize is None else dict(self.tokenize([row.caption for row in rows]))
         return Batch(
-            images=images[0],
+            **looks_of(images, self.two_views),
             texts=texts,
             index=torch.tensor([row.index for row in rows]),
             labels=None if self.label is None else torch.tensor([row.label for row in rows]),
-            views=images[1] if self.two_views else None,
         )

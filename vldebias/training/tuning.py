@@ -16,7 +16,17 @@ from vldebias.hosts.seam import reading
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["SCOPES", "has_adapters", "merged", "reached", "save_adapter", "tune"]
+__all__ = [
+    "SCOPES",
+    "depths",
+    "feature_size",
+    "has_adapters",
+    "layer_rates",
+    "merged",
+    "reached",
+    "save_adapter",
+    "tune",
+]
 
 SCOPES = ("all", "text", "image", "heads", "lora")
 _NAME = "default"  # of the adapter in peft
@@ -32,6 +42,7 @@ def tune(
     lora_rank: int = 8,
     lora_alpha: float = 16.0,
     seed: int = 0,
+    last: Mapping[str, int | None] | None = None,
 ) -> list[str]:
     """Sets `requires_grad` of all parameters of the model; what does not learn is frozen.
 
@@ -50,6 +61,8 @@ def tune(
         scope: "all", "text", "image", "heads" or "lora".
         lora_rank, lora_alpha: size of the adapters, and what they are multiplied with, times `lora_rank`.
         seed: of the adapters' first weights.
+        last: {"image": 2, "text": 0}: of each tower only so many of its last blocks, and what follows them (a norm, a
+            projection), as open_clip's --lock-image-unlocked-groups. A tower without a number learns whole.
 
     Returns:
         The names of the parameters that learn, as in `model.named_parameters()`.
@@ -76,11 +89,65 @@ def tune(
                     f"joint space; use scope {side!r}, 'all' or 'lora'"
                 )
         chosen = {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
+        for side, blocks in (last or {}).items():
+            if blocks is not None:
+                depth, levels = depths(towers, side)
+                if blocks >= levels:
+                    raise InvalidInputError(f"layers: the {side} tower has {levels - 1} blocks, got {blocks}")
+                chosen = {k: p for k, p in chosen.items() if depth.get(p, levels) >= levels - blocks}
         learning = reached(towers, list(chosen.values()))
         model.requires_grad_(False)
         for parameter in learning:
             parameter.requires_grad_(True)
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
+    """How deep each parameter of the "image" or "text" tower lies, and the number of what follows the last block.
+
+    0 is what comes before the blocks (embeddings, the first convolution), then each of them, then what follows. The
+    blocks are the longest run of modules of one class, by their parameters; of a ResNet its largest stage, so all
+    stages before it are 0.
+
+    Raises:
+        UnsupportedHostError: a tower without such a run.
+    """
+    parts = towers.image_parts if side == "image" else towers.text_parts
+    runs = [
+        list(run)
+        for part in parts
+        if isinstance(part, nn.Module)
+        for run in part.modules()
+        if isinstance(run, (nn.ModuleList, nn.Sequential)) and len({type(block) for block in run}) == 1
+    ]
+    blocks: list[nn.Module] = max(runs, key=lambda run: sum(p.numel() for b in run for p in b.parameters()), default=[])
+    if not any(True for block in blocks for _ in block.parameters()):
+        raise UnsupportedHostError(f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count")
+    depth = dict.fromkeys(_parameters(parts).values(), 0)
+    asked = {parameter: parameter.requires_grad for parameter in depth}
+    hook = blocks[-1].register_forward_hook(lambda *call: _detached(call[-1]))
+    try:  # what still has a gradient comes after
+        depth |= dict.fromkeys(reached(towers, list(depth)), len(blocks) + 1)
+    finally:
+        hook.remove()
+        for parameter, before in asked.items():
+            parameter.requires_grad_(before)
+    for number, block in enumerate(blocks, start=1):
+        depth |= dict.fromkeys(block.parameters(), number)
+    return depth, len(blocks) + 1
+
+
+def layer_rates(towers: Towers, decay: float) -> dict[nn.Parameter, float]:
+    """Parameter -> decay^k, k levels below what follows the last block of its tower; see `depths`."""
+    rates: dict[nn.Parameter, float] = {}
+    for side in ("image", "text"):
+        depth, levels = depths(towers, side)
+        rates |= {parameter: decay ** (levels - level) for parameter, level in depth.items()}
+    return rates
+
+
+def _detached(out: Any) -> Any:
+    return out.detach() if isinstance(out, Tensor) else type(out)(_detached(part) for part in out)
 
 
 def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
@@ -210,6 +277,12 @@ def reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
         total = torch.stack([features.float().sum() for features in _one_pair(towers)]).sum()
         gradients = torch.autograd.grad(total, numbers, allow_unused=True)
     return [p for p, gradient in zip(numbers, gradients, strict=True) if gradient is not None]
+
+
+def feature_size(towers: Towers) -> int:
+    """d of the features."""
+    with reading(towers.model), torch.no_grad():
+        return int(_one_pair(towers)[0].shape[1])
 
 
 def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:

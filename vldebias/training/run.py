@@ -164,10 +164,6 @@ def make_towers(settings: TrainSettings) -> Towers:
     )
     for part in made.text_parts if settings.views == "two" else ():
         part.requires_grad_(False)
-    if settings.compile:
-        for part in (*made.image_parts, *made.text_parts):
-            if isinstance(part, nn.Module):
-                part.compile()
     return made
 
 
@@ -275,7 +271,7 @@ class Job:
             items=self.batches.items,
             two_views=settings.views == "two",
             gather=accelerator.num_processes > 1,
-            dim=feature_size(self.towers),
+            dim=feature_size(self.towers) if settings.queue is not None else None,
         )
         warn_of_steepness(settings, objective.temperature)
         self.monitor = make_monitor(settings) if fold is None else None
@@ -291,6 +287,10 @@ class Job:
             rates=layer_rates(self.towers, decay) if decay < 1 else None,
             frozen=self.frozen() if settings.distill else None,
         )
+        if settings.compile:  # after all that looked through the towers one pair at a time
+            for part in (*self.towers.image_parts, *self.towers.text_parts):
+                if isinstance(part, nn.Module):
+                    part.compile()
         self.identity = {**settings.identity(), "rows": self.batches.items, "content": data.fingerprint}
         if fold is not None:
             self.identity["fold"] = list(fold)

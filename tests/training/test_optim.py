@@ -550,7 +550,7 @@ class TestByName:
     @pytest.mark.parametrize(
         ("chosen", "said"),
         [
-            ({"name": "Adamw"}, r"expected one of torch.optim .*, got 'Adamw'; did you mean 'AdamW'"),
+            ({"name": "Adamv"}, r"expected one of torch.optim .*, got 'Adamv'; did you mean 'Adam'"),
             ({"name": "LBFGS"}, "expected one of torch.optim"),
             ({"name": "SGD", "momentun": 0.9}, "optimizer: SGD: .*momentun"),
             ({"name": "SGD", "momentum": -1}, "optimizer: SGD: Invalid momentum value: -1"),

@@ -116,7 +116,7 @@ class Passes:
         own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self.precision.autocast():
             loss = objective(**every, batch=self._there(Batch.joined(micro)))
-        slopes = torch.autograd.grad(loss, [*learning.values(), *own])
+        slopes = torch.autograd.grad(loss, [*learning.values(), *own], materialize_grads=True)
         sizes = [len(batch) for batch in micro]
         wanted = zip(*(slope.split(sizes) for slope, _ in zip(slopes, learning, strict=False)), strict=True)
         for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):

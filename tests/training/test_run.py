@@ -498,9 +498,13 @@ def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> 
     start, after = load_clip()[0].state_dict(), load_file(tmp_path / "model" / "clip.safetensors")
     moved = {name for name, tensor in after.items() if not torch.equal(tensor, start[name])}
     assert {"visual.proj", "text_projection", "logit_scale"} <= moved | {"logit_scale"}
-    locked = ("visual.conv1", "visual.transformer.resblocks.0", "transformer.resblocks", "token_embedding")
-    assert not {name for name in moved if name.startswith(locked)}
-    assert any(name.startswith("visual.transformer.resblocks.1") for name in moved)
+    assert not {name for name in moved if name.startswith(("visual.conv1", "transformer.resblocks", "token_embedding"))}
+    blocks = {
+        number: [name for name in after if f"visual.transformer.resblocks.{number}." in name] for number in range(9)
+    }
+    last = max(number for number, names in blocks.items() if names)
+    assert last > 0
+    assert {number for number, names in blocks.items() if moved & set(names)} == {last}
     held = load_file(tmp_path / "state.safetensors")
     assert int(held["buffers/objective.queue.pushed"]) == 16
     assert held["buffers/objective.queue.images"].norm(dim=1).min() > 0.99, "it is full"
@@ -537,7 +541,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) ->
     return seen, found
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of torch's own
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiled_towers_learn_the_same(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both towers are compiled; "eager" captures the graphs and runs them as they are, "inductor" is the default."""
     if backend == "inductor" and shutil.which("g++") is None:

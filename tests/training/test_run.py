@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import io
 import json
-import shutil
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -524,35 +523,25 @@ def test_a_run_in_parts_goes_on_in_one_file(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> tuple[list[nn.Module], list[Any]]:
-    """Modules that were compiled, and the weights of a run without and with."""
-    seen: list[nn.Module] = []
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of torch's own
+def test_compiled_towers_learn_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Graphs forward and backward are captured as by default, and run as they are: compiling C++ takes minutes."""
+    seen: list[str] = []
     compile_module = nn.Module.compile
 
-    def noting(self: nn.Module, *arguments: Any, **more: Any) -> None:
-        seen.append(self)
-        compile_module(self, *arguments, **{**more, **options})
+    def noting(self: nn.Module) -> None:
+        seen.append(type(self).__name__)
+        compile_module(self, backend="aot_eager")
 
     monkeypatch.setattr(nn.Module, "compile", noting)
     found = []
     for chosen in (False, True):
         train_model(small(steps=2, compile=chosen), tmp_path / str(chosen), cpu=True)
         found.append(load_file(tmp_path / str(chosen) / "model" / "clip.safetensors"))
-    return seen, found
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of torch's own
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_compiled_towers_learn_the_same(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Both towers are compiled; "eager" captures the graphs and runs them as they are, "inductor" is the default."""
-    if backend == "inductor" and shutil.which("g++") is None:
-        pytest.skip("no C++ compiler, which torch.compile needs on a CPU")
-    seen, (plain, other) = compiled(monkeypatch, tmp_path, backend=backend)
-    towers = {type(module).__name__ for module in seen}
-    assert "VisionTransformer" in towers
-    assert len(seen) >= 2
-    assert plain.keys() == other.keys(), "its names do not show in what is saved"
+    assert {"VisionTransformer", "Transformer"} <= set(seen), "both towers"
+    plain, other = found
+    assert plain.keys() == other.keys(), "it does not show in the names of what is saved"
     start = load_clip()[0].state_dict()
     for name, tensor in plain.items():
         torch.testing.assert_close(other[name], tensor, atol=2e-5, rtol=1e-3)

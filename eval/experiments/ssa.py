@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
 from eval.experiments.small_clip import ARCHITECTURE
 from eval.experiments.ssa_measures import MIXED, READINGS, C, measure
-from eval.experiments.ssa_training import ARMS, MORE_ARMS, OTHER_IMAGE, Arm, Recipe, train, world
+from eval.experiments.ssa_training import ARMS, LONGER_ARMS, MORE_ARMS, Arm, Recipe, train, world
 
 MORE_SEEDS, LONGER = 3, 2
 RECIPE = Recipe()
@@ -54,7 +54,7 @@ def plan(seeds: int, recipe: Recipe) -> list[dict[str, Any]]:
     """The paper's arms with every seed, then the others with fewer, then those of more steps."""
     long = replace(recipe, steps=LONGER * recipe.steps)
     few = min(seeds, MORE_SEEDS)
-    groups = [(ARMS, seeds, recipe), (MORE_ARMS, few, recipe), (OTHER_IMAGE, few, long)]
+    groups = [(ARMS, seeds, recipe), (MORE_ARMS, few, recipe), (LONGER_ARMS, few, long)]
     return [
         {"steps": of.steps, "arm": name, "adds": asdict(arm), "seed": seed, "recipe": asdict(of)}
         for arms, most, of in groups
@@ -71,7 +71,7 @@ def protocol(seeds: int, recipe: Recipe) -> dict[str, Any]:
         "views": "crop, mirror image, brightness; no change of hue or saturation and no grayscale, since species of "
         "this world differ by their colours",
         "recipe": asdict(recipe),
-        "longer": f"the arms {', '.join(OTHER_IMAGE)} also with {LONGER} times the steps",
+        "longer": f"the arms {', '.join(LONGER_ARMS)} also with {LONGER} times the steps",
         "recipe chosen": 'temperature and learning rate by the accuracy of the arm "none" on a seed that is not '
         "reported, steps by the time of two cores",
         "classifier": f"logistic regression, l2, c = {C:g}, on standardised features",

@@ -20,7 +20,7 @@ from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.settings import LoopSettings, LossSettings, Partner
 from vldebias.training.tuning import tune
 
-__all__ = ["ARMS", "MORE_ARMS", "OTHER_IMAGE", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
+__all__ = ["ARMS", "LONGER_ARMS", "MORE_ARMS", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
 
 WORLD = 52_000  # seeds of the renders: two for each seed of a run
 
@@ -51,13 +51,10 @@ MORE_ARMS = {
     "ssa-clr 0.1": Arm("asam", 2.0, 0.1),
     "ssa-clr 0.5": Arm("asam", 2.0, 0.5),
     "ssa-clr 1": Arm("asam", 2.0, 1.0),
-}
-"""A smaller radius, and the other alphas of Table 3; with fewer seeds."""
-OTHER_IMAGE = {
-    "none": ARMS["none"],
-    "fft 0.2": ARMS["fft 0.2"],
     "fft 0.2, other image": Arm(fourier=0.2, partner="other"),
 }
+"""A smaller radius, the other alphas of Table 3, and mixing with another image; with fewer seeds."""
+LONGER_ARMS = {name: (ARMS | MORE_ARMS)[name] for name in ("none", "fft 0.2", "fft 0.2, other image")}
 """Mixing with the most similar view, and with that of another image; with fewer seeds and more steps."""
 
 

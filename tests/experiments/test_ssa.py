@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from eval.experiments import ssa
 from eval.experiments.ssa import draw
 from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
-from eval.experiments.ssa_training import ARMS, MORE_ARMS, OTHER_IMAGE, Arm, Recipe, Views, fresh_towers, train, world
+from eval.experiments.ssa_training import ARMS, LONGER_ARMS, MORE_ARMS, Arm, Recipe, Views, fresh_towers, train, world
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
@@ -171,7 +171,7 @@ def test_cells_are_done_once_and_summed_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ssa, "RECIPE", TINY)
     monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})
     monkeypatch.setattr(ssa, "MORE_ARMS", {"fft 1": Arm(fourier=1.0)})
-    monkeypatch.setattr(ssa, "OTHER_IMAGE", {"none": Arm()})
+    monkeypatch.setattr(ssa, "LONGER_ARMS", {"none": Arm()})
     monkeypatch.setattr(ssa, "MORE_SEEDS", 2)
     given = ["--seeds", "2", "--steps", "1", "--processes", "1", "--work", str(tmp_path / "cells")]
     ssa.main([*given, "--out", str(tmp_path)])
@@ -213,10 +213,10 @@ def test_every_arm_has_every_seed(committed: Any) -> None:
     found: dict[tuple[int, str], list[int]] = {}
     for cell in committed["cells"]:
         found.setdefault((cell["steps"], cell["arm"]), []).append(cell["seed"])
-        assert Arm(**cell["adds"]) == (ARMS | MORE_ARMS | OTHER_IMAGE)[cell["arm"]]
+        assert Arm(**cell["adds"]) == (ARMS | MORE_ARMS)[cell["arm"]]
         assert cell["recipe"] == asdict(replace(Recipe(), steps=cell["steps"]))
     wanted = {(steps, name): list(range(seeds)) for name in ARMS} | {(steps, name): [0, 1, 2] for name in MORE_ARMS}
-    assert found == wanted | {(ssa.LONGER * steps, name): [0, 1, 2] for name in OTHER_IMAGE}
+    assert found == wanted | {(ssa.LONGER * steps, name): [0, 1, 2] for name in LONGER_ARMS}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ memory grows with the size of the whole model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,11 +26,12 @@ from vldebias.files import digest, sync
 from vldebias.losses.processes import rank, world_size
 from vldebias.training.saving import replacing
 from vldebias.training.sharded import is_sharded
-from vldebias.training.state import DAMAGED, check_names, sha256_of
 
-__all__ = ["load_shards", "read_about", "save_shards"]
+__all__ = ["DAMAGED", "check_names", "load_shards", "read_about", "save_shards", "sha256_of"]
 
 _ABOUT = "about.json"
+_SHOWN = 3  # tensors named in an error
+DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -116,6 +118,34 @@ def read_about(folder: Path) -> dict[str, Any]:
         return dict(content["state"])
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidInputError(DAMAGED.format(folder)) from None
+
+
+def check_names(path: Path, stored: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
+    """Raises InvalidInputError where a state is not of these weights, with the first tensors that say so."""
+    theirs = {name: stored[name] for name in sorted(stored) if not name.startswith("optimizer/")}
+    ours = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    problems = {
+        "missing": [name for name in ours if name not in theirs],
+        "unexpected": [name for name in theirs if name not in ours],
+        "of another shape": [
+            f"{name} {theirs[name]} instead of {shape}"
+            for name, shape in ours.items()
+            if theirs.get(name, shape) != shape
+        ],
+    }
+    listed = [
+        f"{len(names)} {problem}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for problem, names in problems.items()
+        if names
+    ]
+    if listed:
+        differ = "; ".join(listed)
+        raise InvalidInputError(f"{path}: this state is not of the model, loss and averages at hand; {differ}")
+
+
+def sha256_of(about: Mapping[str, Any]) -> str:
+    """Of what json takes, in hexadecimal; TypeError of anything else."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _storage(name: str) -> Any:

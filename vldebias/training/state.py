@@ -23,23 +23,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import write_atomically
 from vldebias.losses.processes import rank, world_size
 from vldebias.training.optim import Average
+from vldebias.training.saving import put_back
 from vldebias.training.sharded import inner_module, is_sharded, own_name, parameters_of, sharded_like, whole
+from vldebias.training.shards import DAMAGED, check_names, load_shards, read_about, save_shards, sha256_of
 
-__all__ = [
-    "DAMAGED",
-    "check_names",
-    "load_state",
-    "named_parameters",
-    "put_moments",
-    "read_metadata",
-    "save_state",
-    "sha256_of",
-    "weights_of",
-]
+__all__ = ["load_state", "read_metadata", "save_state"]
 
 _ENTRY = "vldebias"  # of the header that safetensors keeps for its users
-_SHOWN = 3  # tensors named in an error
-DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
 
 Optimizer = torch.optim.Optimizer
 
@@ -80,8 +70,8 @@ def save_state(
     """
     from safetensors.torch import save_file
 
-    live = weights_of(module, averages)
-    for name, parameter in named_parameters(module, optimizer).items():
+    live = _weights(module, averages)
+    for name, parameter in _named(module, optimizer).items():
         moments = optimizer.state.get(parameter, {})
         live |= {f"optimizer/{name}/{key}": value for key, value in moments.items() if value is not None}
     about: dict[str, Any] = {"metadata": dict(metadata)}
@@ -91,8 +81,6 @@ def save_state(
         raise InvalidInputError(f"metadata: expected what json takes; {error}") from None
     folder = path.with_suffix("")
     if sharded:
-        from vldebias.training.shards import save_shards
-
         save_shards(folder, live, about)
         if rank() == 0:
             path.unlink(missing_ok=True)
@@ -124,12 +112,10 @@ def load_state(
         InvalidInputError: no readable state at `path`, a damaged one, or one of another model or averages; the error
             names the first tensors that are missing, unexpected or of another shape.
     """
-    named, weights = named_parameters(module, optimizer), weights_of(module, averages)
+    named, weights = _named(module, optimizer), _weights(module, averages)
     if path.with_suffix("").is_dir():
-        from vldebias.training.shards import load_shards
-
         about, tensors = load_shards(path.with_suffix(""), weights, named)
-        put_moments(optimizer, named, tensors)
+        _put_moments(optimizer, named, tensors)
         return about
     with _opened(path) as (file, stored):
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -145,34 +131,11 @@ def load_state(
             owner = named[name.removeprefix("optimizer/").rpartition("/")[0]]
             split = is_sharded(owner) and moment.shape == owner.shape  # exp_avg, not the number of steps
             moments[name] = sharded_like(moment, owner) if split else moment
-    put_moments(optimizer, named, moments)
+    _put_moments(optimizer, named, moments)
     return dict(stored["metadata"])
 
 
-def check_names(path: Path, stored: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
-    """Raises InvalidInputError where a state is not of these weights, with the first tensors that say so."""
-    theirs = {name: stored[name] for name in sorted(stored) if not name.startswith("optimizer/")}
-    ours = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    problems = {
-        "missing": [name for name in ours if name not in theirs],
-        "unexpected": [name for name in theirs if name not in ours],
-        "of another shape": [
-            f"{name} {theirs[name]} instead of {shape}"
-            for name, shape in ours.items()
-            if theirs.get(name, shape) != shape
-        ],
-    }
-    listed = [
-        f"{len(names)} {problem}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
-        for problem, names in problems.items()
-        if names
-    ]
-    if listed:
-        differ = "; ".join(listed)
-        raise InvalidInputError(f"{path}: this state is not of the model, loss and averages at hand; {differ}")
-
-
-def put_moments(optimizer: Optimizer, named: Mapping[str, nn.Parameter], moments: Mapping[str, Tensor]) -> None:
+def _put_moments(optimizer: Optimizer, named: Mapping[str, nn.Parameter], moments: Mapping[str, Tensor]) -> None:
     """Gives the optimizer its state, from optimizer/<name of the parameter>/<moment>."""
     state: dict[str, dict[str, Any]] = {}
     for name, moment in moments.items():
@@ -189,12 +152,8 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     Raises:
         InvalidInputError: the file is no state.
     """
-    from vldebias.training.saving import put_back
-
     put_back(path.with_suffix(""))
     if path.with_suffix("").is_dir():
-        from vldebias.training.shards import read_about
-
         return dict(read_about(path.with_suffix(""))["metadata"])
     if not path.is_file():
         return None
@@ -202,7 +161,7 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
         return dict(about["metadata"])
 
 
-def weights_of(module: nn.Module, averages: Mapping[str, Average] | None) -> dict[str, Tensor]:
+def _weights(module: nn.Module, averages: Mapping[str, Average] | None) -> dict[str, Tensor]:
     """The tensors of the module and of the averages, the live ones, under their names in the file."""
     tensors: dict[str, Tensor] = {f"parameters/{n}": p for n, p in parameters_of(module).items() if p.requires_grad}
     inner = inner_module(module)
@@ -213,7 +172,7 @@ def weights_of(module: nn.Module, averages: Mapping[str, Average] | None) -> dic
     return tensors
 
 
-def named_parameters(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+def _named(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The optimizer's parameters by their names, in its order."""
     names = {id(parameter): name for name, parameter in parameters_of(module).items()}
     ours = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -232,11 +191,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         state.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
         state.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return state.hexdigest()
-
-
-def sha256_of(about: Mapping[str, Any]) -> str:
-    """Of what json takes, in hexadecimal; TypeError of anything else."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

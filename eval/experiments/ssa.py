@@ -11,8 +11,7 @@ the image tower frozen, a logistic regression on its features is fitted with lab
 accuracy, and accuracy under the fast gradient sign method. The distribution shift gap is measured with the views as
 they are and with mixed amplitudes, in the three ways that the paper prints its norm.
 
-The most similar view is mostly the other view of the same picture. So with twice the steps mixing is compared with
-mixing that leaves it out ("other image").
+The most similar view is mostly the other view of the same picture, so one more arm leaves that out ("other image").
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from matplotlib.figure import Figure
 from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
 from eval.experiments.small_clip import ARCHITECTURE
 from eval.experiments.ssa_measures import MIXED, READINGS, C, measure
-from eval.experiments.ssa_training import ARMS, LONGER_ARMS, MORE_ARMS, Arm, Recipe, train, world
+from eval.experiments.ssa_training import ARMS, MORE_ARMS, Arm, Recipe, train, world
 
-MORE_SEEDS, LONGER = 3, 2
+MORE_SEEDS = 3
 RECIPE = Recipe()
 PLAIN, OTHER = "#08306b", "#d95f02"
 PANELS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -51,16 +50,11 @@ def work(cell: Cell) -> dict[str, float]:
 
 
 def plan(seeds: int, recipe: Recipe) -> list[dict[str, Any]]:
-    """The paper's arms with every seed, then the others with fewer, then those of more steps."""
-    long = replace(recipe, steps=LONGER * recipe.steps)
-    few = min(seeds, MORE_SEEDS)
-    groups = [(ARMS, seeds, recipe), (MORE_ARMS, few, recipe), (LONGER_ARMS, few, long)]
-    return [
-        {"steps": of.steps, "arm": name, "adds": asdict(arm), "seed": seed, "recipe": asdict(of)}
-        for arms, most, of in groups
-        for seed in range(most)
-        for name, arm in arms.items()
-    ]
+    """The paper's arms with every seed, then the others with fewer."""
+    told = asdict(recipe)
+    arms = [(name, arm, seed) for seed in range(seeds) for name, arm in ARMS.items()]
+    arms += [(name, arm, seed) for seed in range(min(seeds, MORE_SEEDS)) for name, arm in MORE_ARMS.items()]
+    return [{"arm": name, "adds": asdict(arm), "seed": seed, "recipe": told} for name, arm, seed in arms]
 
 
 def protocol(seeds: int, recipe: Recipe) -> dict[str, Any]:
@@ -71,7 +65,6 @@ def protocol(seeds: int, recipe: Recipe) -> dict[str, Any]:
         "views": "crop, mirror image, brightness; no change of hue or saturation and no grayscale, since species of "
         "this world differ by their colours",
         "recipe": asdict(recipe),
-        "longer": f"the arms {', '.join(LONGER_ARMS)} also with {LONGER} times the steps",
         "recipe chosen": 'temperature and learning rate by the accuracy of the arm "none" on a seed that is not '
         "reported, steps by the time of two cores",
         "classifier": f"logistic regression, l2, c = {C:g}, on standardised features",
@@ -87,7 +80,7 @@ def protocol(seeds: int, recipe: Recipe) -> dict[str, Any]:
 def draw(result: Path, picture: Path) -> None:
     """One panel per measure: the mean over seeds with its 95 % interval, and every seed as a small dot."""
     told = json.loads(result.read_text())
-    arms = list(dict.fromkeys(_name(row, told) for row in told["rows"]))
+    arms = list(dict.fromkeys(row["arm"] for row in told["rows"]))
     figure = Figure(figsize=(4.2 * len(PANELS), 0.36 * len(arms) + 1.1), layout="constrained")
     for axes, (title, metrics) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS, strict=True):
         for number, (metric, colour) in enumerate(metrics.items()):
@@ -101,29 +94,22 @@ def draw(result: Path, picture: Path) -> None:
 
 
 def _column(axes: Axes, told: Mapping[str, Any], metric: str, arms: Sequence[str], colour: str, offset: float) -> None:
-    """Arms from top to bottom; a dotted line marks where the first, "none", is."""
+    """Arms from top to bottom; a dotted line marks where "none" is."""
     for row in (row for row in told["rows"] if row["metric"] == metric):
-        place = arms.index(_name(row, told)) + offset
-        own = [cell for cell in told["cells"] if (cell["arm"], cell["steps"]) == (row["arm"], row["steps"])]
-        seeds = [cell["figures"][metric] for cell in own]
+        place = arms.index(row["arm"]) + offset
+        seeds = [cell["figures"][metric] for cell in told["cells"] if cell["arm"] == row["arm"]]
         axes.scatter(seeds, [place] * len(seeds), s=8, color=colour, alpha=0.35, linewidths=0)
         axes.hlines(place, row["low"], row["high"], color=colour, linewidth=1.5)
         axes.scatter(row["value"], place, s=28, color=colour, zorder=3)
-        if arms[0] == _name(row, told):
+        if row["arm"] == "none":
             axes.axvline(row["value"], color=colour, linewidth=0.8, linestyle=":", zorder=0)
-
-
-def _name(row: Mapping[str, Any], told: Mapping[str, Any]) -> str:
-    """Of an arm, with its steps where they are not those of the recipe."""
-    usual = row["steps"] == told["protocol"]["recipe"]["steps"]
-    return row["arm"] if usual else f"{row['arm']} ({row['steps']} steps)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     args = arguments_of(__doc__, "ssa", RECIPE.steps, arguments)
     recipe = replace(RECIPE, steps=args.steps)
     cells = run_cells(work, plan(args.seeds, recipe), args.work, processes=args.processes, title="ssa")
-    rows = summed_up(cells, ("steps", "arm"), against={"arm": "none"})
+    rows = summed_up(cells, ("arm",), against={"arm": "none"})
     result = args.out / "ssa.json"
     write_result(result, protocol(args.seeds, recipe), rows, cells)
     draw(result, result.with_suffix(".png"))

@@ -20,7 +20,7 @@ from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.settings import LoopSettings, LossSettings, Partner
 from vldebias.training.tuning import tune
 
-__all__ = ["ARMS", "LONGER_ARMS", "MORE_ARMS", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
+__all__ = ["ARMS", "MORE_ARMS", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
 
 WORLD = 52_000  # seeds of the renders: two for each seed of a run
 
@@ -54,8 +54,6 @@ MORE_ARMS = {
     "fft 0.2, other image": Arm(fourier=0.2, partner="other"),
 }
 """A smaller radius, the other alphas of Table 3, and mixing with another image; with fewer seeds."""
-LONGER_ARMS = {name: (ARMS | MORE_ARMS)[name] for name in ("none", "fft 0.2", "fft 0.2, other image")}
-"""Mixing with the most similar view, and with that of another image; with fewer seeds and more steps."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from eval.experiments import ssa
 from eval.experiments.ssa import draw
 from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
-from eval.experiments.ssa_training import ARMS, LONGER_ARMS, MORE_ARMS, Arm, Recipe, Views, fresh_towers, train, world
+from eval.experiments.ssa_training import ARMS, MORE_ARMS, Arm, Recipe, Views, fresh_towers, train, world
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
@@ -171,7 +171,6 @@ def test_cells_are_done_once_and_summed_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ssa, "RECIPE", TINY)
     monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})
     monkeypatch.setattr(ssa, "MORE_ARMS", {"fft 1": Arm(fourier=1.0)})
-    monkeypatch.setattr(ssa, "LONGER_ARMS", {"none": Arm()})
     monkeypatch.setattr(ssa, "MORE_SEEDS", 2)
     given = ["--seeds", "2", "--steps", "1", "--processes", "1", "--work", str(tmp_path / "cells")]
     ssa.main([*given, "--out", str(tmp_path)])
@@ -179,9 +178,7 @@ def test_cells_are_done_once_and_summed_up(tmp_path: Path, monkeypatch: pytest.M
     assert [(cell["arm"], cell["seed"]) for cell in first["cells"]] == [
         *(("none", 0), ("ssa-clr 0.2", 0), ("none", 1), ("ssa-clr 0.2", 1)),
         *(("fft 1", 0), ("fft 1", 1)),
-        *(("none", 0), ("none", 1)),
     ]
-    assert [cell["steps"] for cell in first["cells"]] == [1] * 6 + [ssa.LONGER] * 2
     assert first["cells"][1]["adds"] == asdict(BOTH)
     assert first["cells"][0]["recipe"] == asdict(replace(TINY, steps=1)) == first["protocol"]["recipe"]
     short = replace(TINY, steps=1)
@@ -201,40 +198,31 @@ def committed() -> Any:
 
 
 def of(committed: Any, arm: str, metric: str) -> dict[str, Any]:
-    steps = Recipe().steps
-    return next(row for row in committed["rows"] if (row["arm"], row["metric"], row["steps"]) == (arm, metric, steps))
+    return next(row for row in committed["rows"] if (row["arm"], row["metric"]) == (arm, metric))
 
 
 @pytest.mark.slow
 def test_every_arm_has_every_seed(committed: Any) -> None:
-    seeds, steps = committed["protocol"]["seeds"], Recipe().steps
+    seeds = committed["protocol"]["seeds"]
     assert seeds >= 5
-    assert committed["protocol"]["recipe"] == asdict(Recipe())
-    found: dict[tuple[int, str], list[int]] = {}
+    found: dict[str, list[int]] = {}
     for cell in committed["cells"]:
-        found.setdefault((cell["steps"], cell["arm"]), []).append(cell["seed"])
+        found.setdefault(cell["arm"], []).append(cell["seed"])
         assert Arm(**cell["adds"]) == (ARMS | MORE_ARMS)[cell["arm"]]
-        assert cell["recipe"] == asdict(replace(Recipe(), steps=cell["steps"]))
-    wanted = {(steps, name): list(range(seeds)) for name in ARMS} | {(steps, name): [0, 1, 2] for name in MORE_ARMS}
-    assert found == wanted | {(ssa.LONGER * steps, name): [0, 1, 2] for name in LONGER_ARMS}
+        assert cell["recipe"] == asdict(Recipe()) == committed["protocol"]["recipe"]
+    assert found == {name: list(range(seeds)) for name in ARMS} | {name: [0, 1, 2] for name in MORE_ARMS}
 
 
 @pytest.mark.slow
 def test_the_rows_are_those_of_the_cells(committed: Any) -> None:
-    values = {
-        (c["steps"], c["arm"], c["seed"], metric): v for c in committed["cells"] for metric, v in c["figures"].items()
-    }
-    arms, metrics = {key[:2] for key in values}, {metric for *_, metric in values}
-    assert {(row["steps"], row["arm"], row["metric"]) for row in committed["rows"]} == {
-        (*arm, metric) for arm, metric in product(arms, metrics)
-    }
+    values = {(c["arm"], c["seed"], metric): v for c in committed["cells"] for metric, v in c["figures"].items()}
+    metrics = {metric for _, _, metric in values}
+    assert {(row["arm"], row["metric"]) for row in committed["rows"]} == set(product(ARMS | MORE_ARMS, metrics))
     for row in committed["rows"]:
-        each, base = (
-            np.array([values[row["steps"], arm, seed, row["metric"]] for seed in row["seeds"]])
-            for arm in (row["arm"], "none")
-        )
+        each = np.array([values[row["arm"], seed, row["metric"]] for seed in row["seeds"]])
         assert interval_of(row) == pytest.approx(t_interval(each))
         if row["arm"] != "none":
+            base = [values["none", seed, row["metric"]] for seed in row["seeds"]]
             assert interval_of(row["change"]) == pytest.approx(t_interval(each - base))
 
 

@@ -514,7 +514,7 @@ def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> 
 def test_a_run_in_parts_goes_on_in_one_file(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train_model(small(steps=2), whole, cpu=True)
-    train_model(small(steps=2, checkpoint="sharded"), parts, cpu=True)
+    train_model(small(steps=2, state="sharded"), parts, cpu=True)
     assert (parts / "state" / "about.json").is_file()
     assert steps_done(parts) == (2, 2)
     again = train_model(small(steps=2), parts, cpu=True)

@@ -399,7 +399,7 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
 def test_two_processes_end_where_one_does_on_the_joint_batch(kind: str, tmp_path: Path) -> None:
     shared = ["--loss", "nuclr", "--temperature", "0.1", "--sharpness", "sam", "--ema", "0.5", "--steps", "3", *QUIET]
     run(tmp_path / "one", *shared, "--batch-size", "16")
-    parts = ["--checkpoint", "sharded"] if kind == "FSDP" else []
+    parts = ["--state", "sharded"] if kind == "FSDP" else []
     run(tmp_path / "two", *shared, *parts, "--batch-size", "8", launcher=LAUNCHERS[kind])
     assert len(list((tmp_path / "two").glob("state/shard-*"))) == (2 if parts else 0)
     told = json.loads((tmp_path / "two" / "run.json").read_text())["processes"]

@@ -304,7 +304,7 @@ class _Run:
             "identity": self.identity,
             "scale": self.precision.scaler.state_dict(),
         }
-        how: dict[str, Any] = {"averages": self.averages, "sharded": self.settings.checkpoint == "sharded"}
+        how: dict[str, Any] = {"averages": self.averages, "sharded": self.settings.state == "sharded"}
         save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, **how)
 
     def resume(self) -> int:

@@ -56,7 +56,7 @@ _BESIDE = (
     "allow_outside",
     "epochs",
     "compile",
-    "checkpoint",
+    "state",
     "keep_every",
     "keep_best",
     "group",
@@ -284,7 +284,7 @@ class LoopSettings(_Settings):
     )
     eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
-    checkpoint: Literal["whole", "sharded"] = Field(
+    state: Literal["whole", "sharded"] = Field(
         "whole",
         description="One file, gathered from all processes; or each process writes its part (for FSDP), read by any "
         "number of them.",

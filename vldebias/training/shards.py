@@ -155,8 +155,8 @@ def _storage(name: str) -> Any:
         hf_storage = None  # type: ignore[assignment]
     if not hasattr(hf_storage, name):
         raise InvalidInputError(
-            f"checkpoint 'sharded': torch {torch.__version__} writes distributed checkpoints as pickles alone; "
-            "expected 2.8 or newer, or checkpoint 'whole'"
+            f"state 'sharded': torch {torch.__version__} writes distributed checkpoints as pickles alone; "
+            "expected 2.8 or newer, or state 'whole'"
         )
     return getattr(hf_storage, name)
 

@@ -58,7 +58,7 @@ from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
 SET, TONE = "professions-gender", "skin-tone"
-STEPS, GUIDANCE, BATCH = 10, 3.0, 60
+STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 STUDENT = 4.303  # of two degrees of freedom, 95 %
 SEEN_IMAGES, STATED_IMAGES = 1, 1  # per seed
@@ -94,16 +94,23 @@ class Studio:
         self.prompts = load_prompts(SET)
 
     def pixels(self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int) -> NDArray[np.uint8]:
-        """(prompts * images, h, w, 3)."""
-        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{images}.{seed}.npy"
+        """(prompts * images, h, w, 3); drawn in blocks of images, so that more of them can be asked for later."""
+        blocks = [self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed)
+                  for i in range(0, images, BLOCK)]  # fmt: skip
+        by_prompt = [block.reshape(len(prompts), -1, *block.shape[1:]) for block in blocks]
+        return np.concatenate(by_prompt, axis=1).reshape(-1, *blocks[0].shape[1:])
+
+    def _block(self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int) -> NDArray[np.uint8]:
+        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
         if path.is_file():
             return np.load(path)
-        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in range(images)]
+        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
         batches, drawn = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], []
         with Progress.on() as progress:
             for batch in progress.track(batches, f"{form.name} {part}"):
                 texts, starts = zip(*batch, strict=True)
-                drawn.append(form.draw(texts, [torch.Generator().manual_seed(s) for s in starts], seed))
+                started = [torch.Generator().manual_seed(s) for s in starts]
+                drawn.append(form.draw(texts, started, 10_000 * seed + images.start))
         kept = (torch.cat(drawn).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path.with_suffix(".part.npy"), kept)
@@ -171,8 +178,8 @@ class Studio:
             article, _, noun = prompt.removeprefix("A photo of ").partition(" ")
             del article
             stated = [f"A photo of a {value} {noun}" for value in ("male", "female")]
-            each[prompt] = host.tokens(stated, "sequence")[0].mean(0).float()
-        bare = host.tokens([""], "sequence")[0].float().expand(len(prompts), -1, -1)
+            each[prompt] = host.sequences(stated, "sequence")[0].mean(0).float()
+        bare = host.sequences([""], "sequence")[0].float().expand(len(prompts), -1, -1)
         states = torch.stack([each[prompt] for prompt in prompts])
         return self.call(generators, prompt_embeds=states, negative_prompt_embeds=bare)
 

@@ -376,6 +376,7 @@ def test_a_steered_variant_draws_a_value_for_each_image_by_its_seed(tmp_path: Pa
     shares, values = Shares.of([["male", "female"]]), []
     for image in drawn.select(variant="steer"):
         values.append(shares.names[shares.draw(image.seed, image.prompt, 2)])
+        assert drawn.about(image)["value"] == values[-1]
         assert np.abs(pixels(drawn, image) - pixels(twins[values[-1]], image)).max() <= 1
     assert set(values) == {"male", "female"}
     assert drawn.about(drawn.select(variant="steer").images[0])["stratify"] == 2

@@ -28,6 +28,7 @@ from vldebias.evaluation.judges import (
 from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.plan import Plan, make_plan, slug
 from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.similarity import Dino, Likeness, Lpips, evaluate_similarity
 from vldebias.evaluation.task import Count, Name, OneOrMore, Options, Session, Share, Strict, Task
 from vldebias.evaluation.texts import Texts
 from vldebias.evaluation.variants import NONE, Prompts, Variant, draws
@@ -40,7 +41,7 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ClipScore", "Fid", "GenerationTask", "JudgeSpec", "Strips", "stated_attribute"]
+__all__ = ["ClipScore", "Fid", "GenerationTask", "JudgeSpec", "Similarity", "Strips", "stated_attribute"]
 
 ABOUT = (
     "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
@@ -103,6 +104,23 @@ class Fid(Strict):
     features: Literal["clip", "inception"] = "clip"
 
 
+class Similarity(Strict):
+    """How much of the rest of the picture stays, image by image (vldebias.evaluation.similarity).
+
+    measure: "lpips" (torchmetrics; model: the backbone, "alex", "squeeze" or "vgg") or "dino" (model: a folder or a
+    name for transformers). Both need pretrained weights.
+    """
+
+    measure: Literal["lpips", "dino"]
+    model: str | None = None
+
+    def load(self, device: str) -> Likeness:
+        """What compares."""
+        if self.measure == "dino":
+            return Dino(self.model or "facebook/dinov2-base", device=device)
+        return Lpips(self.model or "alex", device=device)
+
+
 class GenerationTask(Task):
     """Draw with and without edits, judge, measure; resumes where a run stopped.
 
@@ -144,6 +162,7 @@ class GenerationTask(Task):
     strips: Strips | None = None
     clip_score: ClipScore | None = None
     fid: Fid | None = None
+    similarity: Similarity | None = None
     pair_table: bool = False
 
     @property
@@ -217,11 +236,10 @@ class GenerationTask(Task):
             caption = f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is."
             results[0].pictures[f"{slug(self.name)}-strengths"] = (caption, plot)
         images = [image for image in DrawnSet.open(folder) if image.stated is None]
-        drawn = results[0].provenance
+        drawn, boot = results[0].provenance, {"resamples": self.resamples, "seed": self.seed}
         if self.clip_score is not None:
             loaded, task = self._scorer(session), f"{self.name}: CLIPScore"
             encoder, texts = _encoder(loaded), Texts(loaded.host, loaded.tokenizer)
-            boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
             with session.step(task):
                 results.append(evaluate_clip_score(images, folder, encoder, texts, task=task, drawn=drawn, **boot))
         if self.fid is not None:
@@ -230,6 +248,10 @@ class GenerationTask(Task):
                 device = session.options.device
                 extractor = InceptionFeatures(device=device) if inception else _encoder(self._scorer(session))
                 results.append(evaluate_fid(images, folder, extractor, task=task, drawn=drawn))
+        if self.similarity is not None:
+            task, likeness = f"{self.name}: {self.similarity.measure}", self.similarity.load(session.options.device)
+            with session.step(task):
+                results.append(evaluate_similarity(images, folder, likeness, task=task, drawn=drawn, **boot))
         return results
 
     def _judge(self, session: Session) -> Judge:

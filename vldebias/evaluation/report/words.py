@@ -31,6 +31,8 @@ TITLES = {
     "unknown": "not readable",
     "clip_score": "CLIPScore",
     "fid": "FID",
+    "lpips": "LPIPS to the images of none",
+    "dino": "DINO cosine to the images of none",
     "alpha": "Krippendorff's alpha",
     "percent_agreement": "pairs of answers that agree",
     "judge_agreement": "agreement with the automatic judge",
@@ -64,6 +66,8 @@ UTILITY = {
     "stated_recognised",
     "clip_score",
     "fid",
+    "lpips",
+    "dino",
 }
 
 

@@ -236,7 +236,8 @@ class GenerationTask(Task):
             caption = f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is."
             results[0].pictures[f"{slug(self.name)}-strengths"] = (caption, plot)
         images = [image for image in DrawnSet.open(folder) if image.stated is None]
-        drawn, boot = results[0].provenance, {"resamples": self.resamples, "seed": self.seed}
+        drawn = results[0].provenance
+        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
         if self.clip_score is not None:
             loaded, task = self._scorer(session), f"{self.name}: CLIPScore"
             encoder, texts = _encoder(loaded), Texts(loaded.host, loaded.tokenizer)

@@ -14,6 +14,8 @@ entigen            "... if all individuals can be a ... irrespective of their ge
 difference         P0 of the difference of the values
 cali               the paper's settings
 midpoint           vldebias.methods.Midpoint(): affine form with the mean difference
+balanced           vldebias.methods.Balanced(...): its level by the prompt, from the shares that the pipeline draws of
+                   the professions of the fit at two levels and once with what follows from them
 cali-midpoint      the same with the paper's P
 stated mean        mean of the states of the prompts that state each value: two more encodings a prompt
 uce                unified concept editing (Gandikota et al., 2024), its scales from images that the judge reads
@@ -49,7 +51,7 @@ from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.hosts import resolve
 from vldebias.hosts.draws import Numbers
-from vldebias.methods import UCE, Problem, get_method
+from vldebias.methods import UCE, Balanced, Midpoint, Problem, get_method
 from vldebias.methods.steer import value_groups
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge
@@ -61,7 +63,8 @@ SET, TONE = "professions-gender", "skin-tone"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 STUDENT = 4.303  # of two degrees of freedom, 95 %
-SEEN_IMAGES, STATED_IMAGES = 1, 1  # per seed
+LEVELS, READ = (-0.5, 0.0), 4  # for `balanced`: levels, and images of a training profession at each
+SEEN_IMAGES, STATED_IMAGES = 2, 1  # per seed
 PARTS = ("unseen", "stated", "trained", "joint")
 Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
@@ -132,8 +135,9 @@ class Studio:
             Form("none", attached(None), gate=False, source="", seen=True),
             Form("steer", attached("steer"), sampled=True, seen=True),
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
+            Form("balanced", self.balanced, needs="a judge of images, once", encodings=2.0, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
-            Form("stated mean", self.stated_mean, encodings=3.0, gate=False),
+            Form("stated mean", self.stated_mean, encodings=3.0, gate=False, seen=True),
             Form("suffix", self.rewritten("{0} of any gender."), gate=False, source="users' habit"),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
             Form("uce", self.uce, needs="a judge of images", source="Gandikota et al., 2024"),
@@ -212,6 +216,32 @@ class Studio:
             )
             pixels |= dict(zip(places.tolist(), drawn, strict=True))
         return torch.stack([pixels[i] for i in range(len(prompts))])
+
+    def readings(self, name: str, method: Any) -> list[float]:
+        """Share of men among the images of each training profession under a method; they are drawn for this alone."""
+        pixels = self.pixels(Form(name, self.attached(method)), "readings", self.prompts.classes, READ, 9)
+        told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+        shares: list[float] = told["gender_probabilities"][:, 0].view(-1, READ).mean(1).clamp(0, 1).tolist()
+        return shares
+
+    @cached_property
+    def _balanced(self) -> Any:
+        """At two levels for all, then once more at those that follow from them."""
+        at = [self.readings(f"level {level:g}", Midpoint(level=level)) for level in LEVELS]
+        read = {
+            prompt: dict(zip(LEVELS, shares, strict=True))
+            for prompt, *shares in zip(self.prompts.classes, *at, strict=True)
+        }
+        first, problem = Balanced(read), Problem.of(self.pipe, SET)
+        role = problem.host.roles[0]
+        own = first.fit(problem, role).offsets(problem.embed(self.prompts.classes, role)).tolist()
+        for prompt, level, share in zip(read, own, self.readings("followed", first), strict=True):
+            read[prompt][level] = share
+        return self.attached(Balanced(read))
+
+    def balanced(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
+        """The level by the prompt."""
+        return self._balanced(prompts, generators, seed)
 
     @cached_property
     def _uce(self) -> Any:

@@ -33,17 +33,28 @@ def _line(cells: Sequence[str]) -> str:
 def block(name: str = "generation") -> str:
     """Markdown: a row per method, those of one attribute, then those of two."""
     result = Result.read(RESULTS / f"{name}.json")
-    columns = ["method", "a value drawn", "keeps stated", "discrepancy, unseen", "share of none, 3 seeds"]
-    columns += ["share of none, professions of the fit", "recognised", "stated right", "image cosine"]
-    columns += ["encodings, steps"]
+    columns = ["method", "needs beside prompts", "a value drawn", "keeps stated", "discrepancy, unseen"]
+    columns += ["share of none, 3 seeds", "worst seed", "discrepancy, professions of the fit", "recognised"]
+    columns += ["stated right", "image cosine", "encodings, steps"]
     lines = [_line(columns), _line(["---"] * len(columns))]
     methods = next(p for p in result.provenance if p.task == "generation gender").methods
     unseen, fit, stated = (_rows(result, "generation gender", s) for s in (UNSEEN, FIT, STATED))
     ratio = "discrepancy, share of none"
+    seeds = {
+        (row.method, row.subset): row.value
+        for row in result.rows
+        if row.metric == "discrepancy of a seed" and row.subset.startswith(UNSEEN) and row.task == "generation gender"
+    }
+    worst = {
+        method: max(value / seeds["none", subset] for (m, subset), value in seeds.items() if m == method)
+        for method, _ in seeds
+    }
     for method in dict.fromkeys(m for m, _ in unseen):
         own = methods.get(method, {})
-        cells = [method, *("yes" if own.get(key) else "" for key in ("draws a value", "keeps stated prompts"))]
-        cells += [_cell(unseen[method, "discrepancy"]), _cell(unseen[method, ratio]), _cell(fit.get((method, ratio)))]
+        cells = [method, own.get("needs", "")]
+        cells += ["yes" if own.get(key) else "" for key in ("draws a value", "keeps stated prompts")]
+        cells += [_cell(unseen[method, "discrepancy"]), _cell(unseen[method, ratio]), f"{worst[method]:.3f}"]
+        cells += [_cell(fit.get((method, "discrepancy")))]
         cells += [_cell(unseen[method, "recognised"]), _cell(stated.get((method, "stated_right")))]
         cells += [f"{unseen[method, 'image cosine to none'].value:.3f}"]
         cells += [f"{own.get('encodings', 1):g}, {own.get('steps', 1):g}"]

@@ -13,7 +13,7 @@ from vldebias.api import debias, fit_projections
 from vldebias.edit import Rows
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts import TextTable, resolve
-from vldebias.methods import UCE, Affine, Midpoint, Problem, load_edit
+from vldebias.methods import UCE, Affine, Balanced, Midpoint, Problem, load_edit
 from vldebias.methods.affine import BEFORE
 from vldebias.methods.steer import value_groups
 from vldebias.prompts import load_prompts
@@ -159,3 +159,74 @@ class TestUCE:
             UCE({})
         with pytest.raises(InvalidInputError, match="expected 2 scales for each concept"):
             fit_projections(pipe, FEW, method=UCE({"A photo of a nurse.": (0.1,)}))
+
+
+def test_a_level_is_that_of_a_value(pipe) -> None:
+    """At 1 the prompts of the first value have on average the component that they had; at -1 those of the second."""
+    (middle,) = fit_projections(pipe, FEW, method=Midpoint()).values()
+    (first,) = fit_projections(pipe, FEW, method=Midpoint(level=1)).values()
+    (second,) = fit_projections(pipe, FEW, method=Midpoint(level=-1)).values()
+    torch.testing.assert_close((first.levels + second.levels) / 2, middle.levels)
+    texts = [text for group in value_groups(FEW) for text in group[0]]
+    tokens, ends = resolve(pipe).sequences(texts, "sequence")
+    at_end = tokens[range(len(ends)), ends].mean(0) @ first.plain.right
+    torch.testing.assert_close(first.levels[BEFORE], at_end)
+
+
+class TestBalanced:
+    @pytest.fixture
+    def readings(self) -> dict[str, dict[float, float]]:
+        """Shares that rise by .4 a level and fall along the list of professions."""
+        return {p: {c: 0.5 + 0.4 * c + 0.1 * (2 - i) for c in (-0.5, 0.0)} for i, p in enumerate(SET.classes[:5])}
+
+    def test_the_level_is_where_the_shares_are_expected_to_be_even(self, pipe, readings) -> None:
+        """Where leave-one-out finds nothing to tell from texts, all levels are that of the mean share."""
+        problem = Problem.of(pipe, SET)
+        edit = Balanced(readings).fit(problem, "sequence")
+        texts = problem.embed(SET.classes[:5], "sequence")
+        assert float(edit.offsets(texts).mean()) == pytest.approx(0.0, abs=1e-6)
+        same = {prompt: {-0.5: 0.5, 0.0: 0.7} for prompt in SET.classes[:5]}
+        edit = Balanced(same).fit(problem, "sequence")
+        torch.testing.assert_close(edit.offsets(texts), torch.full((5,), -0.5, dtype=torch.float64))
+
+    def test_a_lean_that_the_text_tells_is_found_on_other_texts(self, pipe) -> None:
+        problem = Problem.of(pipe, SET)
+        torch.manual_seed(0)
+        texts, others = (problem.embed(one, "sequence") for one in (SET.classes, SET.held_out_classes))
+        told = 0.5 + 0.3 * torch.nn.functional.normalize((texts - texts.mean(0)) @ texts[0], dim=0) * 3
+        truth = (others - texts.mean(0)) @ texts[0]
+        readings = {p: {-0.1: float(s) - 0.03, 0.1: float(s) + 0.03} for p, s in zip(SET.classes, told, strict=True)}
+        edit = Balanced(readings).fit(problem, "sequence")
+        found = edit.offsets(others)
+        assert float(torch.corrcoef(torch.stack([found, -truth]))[0, 1]) > 0.9
+
+    def test_three_states_saved_and_at_one_level_an_affine_form(self, pipe, readings, tmp_path) -> None:
+        bare = encode(pipe)
+        edits = fit_projections(pipe, SET, method=Balanced(readings))
+        attachment = debias(pipe, edits)
+        full = encode(pipe)
+        assert not torch.allclose(full, bare)
+        with attachment.disabled():
+            assert torch.equal(encode(pipe), bare)
+        attachment.remove()
+        edits["sequence"].save_pretrained(tmp_path)
+        with debias(pipe, load_edit(tmp_path)):
+            assert torch.equal(encode(pipe), full)
+        level = Balanced({p: {-0.5: 0.5, 0.0: 0.7} for p in SET.classes[:3]})
+        with debias(pipe, SET, method=level):
+            found = encode(pipe)
+        with debias(pipe, SET, method=Midpoint(level=-0.5)):
+            torch.testing.assert_close(encode(pipe), found)
+
+    def test_what_it_refuses(self, pipe, readings) -> None:
+        with pytest.raises(InvalidInputError, match="each at two levels or more, got 5 prompts, 5 of them"):
+            Balanced({p: {0.0: 0.5} for p in SET.classes[:5]})
+        with pytest.raises(InvalidInputError, match=r"expected shares from 0 to 1"):
+            Balanced({p: {0.0: 0.5, 1.0: 1.5} for p in SET.classes[:5]})
+        with pytest.raises(InvalidInputError, match=r"falls by 0\.40 a level; expected a rise"):
+            Balanced({p: {-c: s for c, s in shares.items()} for p, shares in readings.items()})
+        (edit,) = fit_projections(pipe, SET, method=Balanced(readings)).values()
+        with pytest.raises(InvalidInputError, match="expected the prompt of each row"):
+            edit(torch.ones(1, edit.dim))
+        with pytest.raises(InvalidInputError, match="a level apart from 0 is of one attribute with two values"):
+            fit_projections(pipe, [SET, "skin-tone"], method=Balanced(readings))

@@ -10,6 +10,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
 from vldebias.methods.auto import Auto
+from vldebias.methods.balanced import Balanced, Following
 from vldebias.methods.boundary import class_offset
 from vldebias.methods.bounded import Bound, Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
@@ -32,6 +33,7 @@ __all__ = [
     "UCE",
     "Affine",
     "Auto",
+    "Balanced",
     "BendVLM",
     "Bound",
     "Bounded",
@@ -39,6 +41,7 @@ __all__ = [
     "ClosedForm",
     "DeAR",
     "Diagnostics",
+    "Following",
     "Labelled",
     "Method",
     "Midpoint",

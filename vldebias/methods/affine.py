@@ -73,14 +73,19 @@ class Affine(Edit):
         if strength == 0:
             return z
         wide = moved if moved.dtype in (torch.float32, torch.float64) else moved.float()
-        levels, left = self.levels.to(wide), self.plain.left.to(wide)
+        left, last = self.plain.left.to(wide), len(self.levels) - 1
         if z.ndim == 2:  # the end of the text, pooled
-            return (wide + strength * levels[min(BEFORE, len(levels) - 1)] @ left.T).to(z.dtype)
+            place = torch.full((1,), min(BEFORE, last), device=z.device)
+            return (wide + strength * (self.level(place, rows).to(wide) @ left.T).reshape(-1, self.dim)).to(z.dtype)
         if rows is None or rows.embed is None:
             raise InvalidInputError(f"{self!r}: expected the prompt of each row, to find where it ends")
         place = torch.arange(z.shape[1], device=z.device) - self._ends(z, rows)[:, None] + BEFORE
-        shift = levels[place.clamp(0, len(levels) - 1)] @ left.T
+        shift = self.level(place.clamp(0, last), rows).to(wide) @ left.T
         return torch.where((place >= 0)[..., None], wide + strength * shift, z.to(wide)).to(z.dtype)
+
+    def level(self, place: Tensor, rows: Rows | None) -> Tensor:
+        """(*place, rank) what R^T z is set to at each place."""
+        return self.levels.to(place.device)[place]
 
     def _ends(self, z: Tensor, rows: Rows) -> Tensor:
         """(b,) place of the token that ends each prompt: the one whose state is that of the bare prompt."""
@@ -117,12 +122,14 @@ class Midpoint(Method):
     """The affine form with the midpoint of the mean states of the values.
 
     calibrated: take the P of the paper's calibration (Lemma 7.2, lam = 500), not that of the mean difference.
+    level: c of an attribute of two values: 0 is the midpoint, 1 the level of the first value, -1 that of the second.
     """
 
     needs, models, source = frozenset({Need.PAIRS, Need.VALUES}), False, "this package"
 
-    def __init__(self, *, calibrated: bool = False) -> None:
+    def __init__(self, *, calibrated: bool = False, level: float = 0.0) -> None:
         self.calibrated = self.has_lam = calibrated
+        self.level = float(level)
         self.name, self.color = ("cali-midpoint", "#e7ba52") if calibrated else ("midpoint", "#8c6d31")
         self.title = "affine form with the midpoint" + ", calibration" * calibrated
 
@@ -131,10 +138,19 @@ class Midpoint(Method):
         super().check(problem)
         for prompt_set in problem.attributes:
             value_groups(prompt_set)
+        if self.level and [len(prompt_set.attributes) for prompt_set in problem.attributes] != [2]:
+            raise InvalidInputError(
+                f"{self.name}: a level apart from 0 is of one attribute with two values, got "
+                f"{[list(prompt_set.attributes) for prompt_set in problem.attributes]}"
+            )
+
+    def at(self, level: float) -> Midpoint:
+        """The same at another level."""
+        return Midpoint(calibrated=self.calibrated, level=level)
 
     def fit(self, problem: Problem, role: str) -> Affine:
         """The closed form."""
-        states = _States.of(problem, role)
+        states = _States.of(problem, role, self.level)
         plain = CALI.fit(problem, role) if self.calibrated else _along(states.directions)
         origin = replace(plain.provenance, method=self.name)
         return Affine(plain, states.by_place @ plain.right, origin)
@@ -154,7 +170,7 @@ class _States:
     by_place: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, role: str) -> _States:
+    def of(cls, problem: Problem, role: str, level: float = 0.0) -> _States:
         means, middles, places = [], [], []
         for prompt_set in problem.attributes:
             groups = value_groups(prompt_set)
@@ -164,7 +180,8 @@ class _States:
                 laid.append(_by_place(tokens, ends))
                 own.append(tokens[torch.arange(len(tokens)), ends].mean(0))
             shortest = min(map(len, laid))
-            places.append(torch.stack([one[:shortest] for one in laid]).mean(0))
+            same = torch.stack([one[:shortest] for one in laid])
+            places.append(same.mean(0) + level * (same[0] - same[-1]) / 2)
             means.append(torch.stack(own))
             middles.append(means[-1].mean(0))
         shortest = min(map(len, places))

@@ -1,5 +1,6 @@
 """What the tests in a browser share: a server as a process, a page of a given width, pictures, axe-core."""
 
+import io
 import os
 import re
 import shutil
@@ -14,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 ARTEFACTS = Path(os.environ.get("VLDEBIAS_ARTEFACTS") or Path(__file__).parent / "artefacts")
 WIDE, NARROW = 1280, 390
 PATIENCE = 120_000  # ms: the machine may have other things to do
+COLOURS = 96  # of a screenshot
 GRAVE = ("serious", "critical")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -93,10 +97,11 @@ def elsewhere(urls: Sequence[str], address: str) -> list[str]:
 
 
 def shoot(page: Any, name: str, *, full: bool = True) -> Path:
-    """A picture of the page in the artefact folder."""
+    """A picture of the page in the artefact folder, in few colours: small enough to be committed."""
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     path = ARTEFACTS / f"{name}.png"
-    page.screenshot(path=path, full_page=full, animations="disabled")
+    with Image.open(io.BytesIO(page.screenshot(full_page=full, animations="disabled"))) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
     return path
 
 

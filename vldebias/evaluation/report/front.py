@@ -9,7 +9,7 @@ from vldebias.evaluation.report.tables import Block
 from vldebias.evaluation.report.words import change, direction, metric_title, sentence, verdict
 from vldebias.evaluation.result import Measurement, Provenance, Result
 
-__all__ = ["Forest", "Mark", "conclusion", "evidence", "forest"]
+__all__ = ["Forest", "Mark", "conclusion", "evidence", "forest", "overall"]
 
 FEW = 12  # groups that are counted by name
 SHOWN = 6  # methods of a forest; the others are in the appendix
@@ -63,6 +63,21 @@ def _groups(rows: Iterable[Measurement], told: Provenance) -> str:
 # ---- what came out -----------------------------------------------------------------------------------------
 
 
+def overall(tasks: Iterable[Block]) -> str:
+    """One sentence over all tasks: in how many bias is lessened, and in how many of those that costs utility."""
+    moved = [(gains, block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
+    if not moved:
+        return "No method was compared with none."
+    best = [(_chief(gains.values()), costs) for gains, costs in moved]
+    better = [(row, costs.get(row.method)) for row, costs in best if verdict(row) == "better"]
+    measured = [cost for _, cost in better if cost is not None]
+    text = f"Bias is lessened beyond its interval in {len(better)} of {len(moved)} tasks by a method without labels"
+    if not measured:
+        return f"{text}."
+    fell = sum(verdict(cost) == "worse" for cost in measured)
+    return f"{text}; of {len(measured)} of these that measure utility, it falls beyond its interval in {fell}."
+
+
 def conclusion(block: Block) -> str:
     """One sentence: what the best method without labels gains in the first measure of bias, and what that costs.
 
@@ -73,22 +88,26 @@ def conclusion(block: Block) -> str:
         return "No method was compared with none."
     rows = list(gains.values())
     measure = metric_title(rows[0].metric) + (f", {rows[0].subset}" if rows[0].subset else "")
-    by = {kind: [row for row in rows if verdict(row) == kind] for kind in ("better", "changed", "worse")}
-    most = " most" if len(rows) > 1 else ""
-    if by["better"] or by["changed"]:
-        best = max(by["better"] or by["changed"], key=_size)
-        verb = "improves" if by["better"] else "changes"
-        text = f"{best.method} {verb} {measure}{most}, from {best.value - _size(best, sign=True):.3f} by {change(best)}"
-        text += _cost(costs.get(best.method))
-        worse = ", ".join(row.method for row in by["worse"])
-        return f"{text}; worse: {worse}." if worse else f"{text}."
-    if by["worse"]:
-        worst = max(by["worse"], key=_size)
-        return f"No method improves {measure}; {worst.method} makes it worse{most}, by {change(worst)}."
-    largest = max(rows, key=_size)
-    if verdict(largest) == "same":
-        return f"No method moves {measure}."
-    return f"No method clearly changes {measure}; {largest.method} moves it{most}, by {change(largest)}."
+    chief, most = _chief(rows), " most" if len(rows) > 1 else ""
+    match verdict(chief):
+        case "better" | "changed" as kind:
+            verb = "improves" if kind == "better" else "changes"
+            start = chief.value - _size(chief, sign=True)
+            text = f"{chief.method} {verb} {measure}{most}, from {start:.3f} by {change(chief)}"
+            text += _cost(costs.get(chief.method))
+            worse = ", ".join(row.method for row in rows if verdict(row) == "worse")
+            return f"{text}; worse: {worse}." if worse else f"{text}."
+        case "worse":
+            return f"No method improves {measure}; {chief.method} makes it worse{most}, by {change(chief)}."
+        case "same":
+            return f"No method moves {measure}."
+    return f"No method clearly changes {measure}; {chief.method} moves it{most}, by {change(chief)}."
+
+
+def _chief(rows: Iterable[Measurement]) -> Measurement:
+    """The row that a conclusion is about: the largest change for the better, else another clear one, else any."""
+    rank = {"worse": 1, "changed": 2, "better": 3}
+    return max(rows, key=lambda row: (rank.get(verdict(row), 0), _size(row)))
 
 
 def _cost(row: Measurement | None) -> str:
@@ -130,7 +149,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Forest:
-    """Changes from none, a line per method: gain, and cost beside it. heads: (measure, which direction is better)."""
+    """Changes from none, a line per method: gain, and cost beside it; first the method of `conclusion`.
+
+    heads: (measure, which direction is better). more: methods that are left to the appendix.
+    """
 
     heads: tuple[tuple[str, str], ...]
     lines: tuple[tuple[str, tuple[Mark | None, ...]], ...]
@@ -148,7 +170,8 @@ def forest(block: Block) -> Forest | None:
         heads.append((", ".join(filter(None, (sentence(metric_title(first.metric)), first.subset))), direction(first)))
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
         marks.append({name: _mark(row, reach) for name, row in column.items()})
-    names = list(columns[0])
+    chief = _chief(columns[0].values()).method
+    names = [chief, *(name for name in columns[0] if name != chief)]
     lines = tuple((name, tuple(column.get(name) for column in marks)) for name in names[:SHOWN])
     return Forest(tuple(heads), lines, max(0, len(names) - SHOWN))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.evaluation.report.charts import charts
-from vldebias.evaluation.report.front import conclusion, evidence, forest
+from vldebias.evaluation.report.front import conclusion, evidence, forest, overall
 from vldebias.evaluation.report.tables import Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Provenance, Result
@@ -177,6 +177,7 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
         "report.html.jinja",
         result=result,
         blocks=tasks,
+        overall=overall(tasks),
         evidence=evidence(result, tasks),
         facts={one.task: facts(one) for one in result.provenance},
         top=_embedded(top),

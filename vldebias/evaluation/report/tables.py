@@ -95,20 +95,27 @@ class Block:
         return {r.method: r for r in rows if (r.metric, r.subset) == (rows[0].metric, subset)}
 
     @property
-    def worst_part(self) -> str:
-        """How many parts got worse beyond their interval, and the one that lost most, as a sentence; "" for none.
+    def worst(self) -> tuple[Measurement, int, int] | None:
+        """The part that lost most beyond its interval, how many did, and how many there are; None where none did.
 
         Parts are groups, queries or prompts; of the measure of the one that lost most, under the same method.
         """
         worse = [r for r in self.rows if r.subset and verdict(r) == "worse" and not r.uses_labels]
         if not worse:
-            return ""
+            return None
         row = max(worse, key=lambda r: abs(r.change[0]) if r.change else 0.0)
 
         def alike(rows: list[Measurement]) -> int:
             return sum((r.metric, r.method, r.lam, *r.n) == (row.metric, row.method, row.lam, *row.n) for r in rows)
 
-        lost, whole = alike(worse), alike([r for r in self.rows if r.subset and r.change is not None])
+        return row, alike(worse), alike([r for r in self.rows if r.subset and r.change is not None])
+
+    @property
+    def worst_part(self) -> str:
+        """`worst` as a sentence; "" where there is none."""
+        if self.worst is None:
+            return ""
+        row, lost, whole = self.worst
         name, measure = label(row, False, False), sentence(metric_title(row.metric))
         return f"{measure} got worse for {lost} of {whole} parts under {name}, most {row.subset}: {change(row)}."
 

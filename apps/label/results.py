@@ -89,7 +89,7 @@ def serve_results(engine: Labelling, *, votes: str, resamples: int, **where: Any
 def results_html(engine: Labelling, result: Result, missing: dict[str, str]) -> str:
     """What the page shows of `measure`."""
     images, done = len(engine.folder.records), engine.progress()
-    rows = [(name, f"{n} of {images}") for name, n in done.items()] or [("nobody yet", "")]
+    rows = [(name, HTML.bar(n / images, 0, 0), f"{n} of {images}") for name, n in done.items()]
     parts = []
     for question in engine.questions:
         figures = [one for one in result.rows if one.task == f"{question.attribute} by people"]
@@ -102,7 +102,7 @@ def results_html(engine: Labelling, result: Result, missing: dict[str, str]) -> 
         ]
         attribute = question.attribute
         parts.append({"attribute": attribute, "missing": missing.get(attribute), "tables": tables, "agreed": agreed})
-    return str(HTML.results(_table("Annotators", ("name", "images done"), rows), parts))
+    return str(HTML.results(_table("Annotators", ("name", "", "images done"), rows or [("nobody yet", "", "")]), parts))
 
 
 def _measured(figures: list[Measurement]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from PIL import Image
 
@@ -27,6 +29,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 KEYS = "123456789abcdefghijk"  # the key of each choice; no attribute of the literature needs the letters
 LONGEST_NAME = 40
+Record = TypeVar("Record", bound=Drawn)
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class ImageFolder:
     missing: int = 0
 
     @classmethod
-    def open(cls, folder: Path, *, part: str = "unseen", limit: int | None = None) -> ImageFolder:
+    def open(
+        cls, folder: Path, *, part: str = "unseen", limit: int | None = None, most: int | None = None
+    ) -> ImageFolder:
         """The images of a folder that `vldebias eval generation` drew, of its results, or of any folder.
 
         Of a drawn folder those whose prompt states no attribute: the others have but one right answer.
@@ -56,6 +61,8 @@ class ImageFolder:
             part: "unseen" (the concepts that no projection was fitted on, as the paper labels; both where a folder
                 has none), "train" or "both".
             limit: at most so many images of each prompt, with the same seeds under every variant.
+            most: at most so many images in all: the prompts in turn, one seed after the other, each under every
+                variant, since these are compared. The same for every annotator, since these are compared too.
 
         Raises:
             InvalidInputError: no such folder, no images, or several drawn folders of which one must be named.
@@ -65,7 +72,7 @@ class ImageFolder:
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
         root = _drawn_folder(folder)
-        return _of_files(folder, limit) if root is None else _of_plan(DrawnSet.open(root), part, limit)
+        return _of_files(folder, limit, most) if root is None else _of_plan(DrawnSet.open(root), part, limit, most)
 
     def picture(self, record: Drawn) -> bytes:
         """The pixels as PNG, made anew: metadata such as the prompt stay behind.
@@ -92,12 +99,12 @@ def _drawn_folder(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_plan(drawn: DrawnSet, part: str, limit: int | None) -> ImageFolder:
+def _of_plan(drawn: DrawnSet, part: str, limit: int | None, most: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
     chosen = [image for image in plain if image.part == part] if part != "both" else plain
     if part == "unseen" and not chosen:
         chosen = plain
-    chosen = _limited(chosen, limit)
+    chosen = _in_turn(_limited(chosen, limit), most)
     there = [image for image in chosen if drawn.path(image).is_file()]
     if not there:
         raise InvalidInputError(
@@ -118,7 +125,27 @@ def _limited(images: Sequence[DrawnImage], limit: int | None) -> list[DrawnImage
     return kept
 
 
-def _of_files(root: Path, limit: int | None) -> ImageFolder:
+def _in_turn(images: Sequence[Record], most: int | None) -> list[Record]:
+    """At most so many images, as of `ImageFolder.open`; in what order the prompts come in does not depend on names."""
+    twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for prompt, seed in sorted(twins):
+        seeds[prompt].append(seed)
+
+    def turn(one: tuple[str, int]) -> tuple[int, bytes]:
+        return seeds[one[0]].index(one[1]), hashlib.sha256(one[0].encode()).digest()
+
+    kept: set[tuple[str, int]] = set()
+    room = len(images) if most is None else most
+    for one in sorted(twins, key=turn):
+        room -= twins[one]
+        if room < 0 and kept:
+            break
+        kept.add(one)
+    return [image for image in images if (image.prompt, image.seed) in kept]
+
+
+def _of_files(root: Path, limit: int | None, most: int | None) -> ImageFolder:
     files = [p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
     paths = sorted(path.as_posix() for path in files if not any(name.startswith(".") for name in path.parts))
     if not paths:
@@ -127,7 +154,8 @@ def _of_files(root: Path, limit: int | None) -> ImageFolder:
     records = tuple(_recorded(paths, root.resolve().name or "images"))
     seeds = {record.seed for record in records}
     kept = set(sorted(seeds)[:limit])
-    return ImageFolder(root, tuple(record for record in records if record.seed in kept), records)
+    chosen = _in_turn([record for record in records if record.seed in kept], most)
+    return ImageFolder(root, tuple(chosen), records)
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[Drawn]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import gradio as gr
     import jinja2
 
-__all__ = ["AUTH", "Guard", "credentials", "serve", "templates"]
+__all__ = ["AUTH", "Guard", "credentials", "serve", "templates", "theme"]
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
@@ -195,7 +195,7 @@ def serve(
         auth=user,
         allowed_paths=[],
         max_file_size=uploads or "1kb",
-        theme=_theme(),
+        theme=theme(),
         css=css,
         head=head,
         footer_links=[],
@@ -262,7 +262,7 @@ def _end_process() -> None:
     os._exit(0)
 
 
-def _theme() -> Any:
+def theme() -> Any:
     """A calm theme in the fonts of the system: Gradio's own would be fetched from Google."""
     import gradio as gr
 

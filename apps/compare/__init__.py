@@ -16,7 +16,7 @@ __all__ = ["build_demo"]
 
 
 def build_demo(engine: Engine) -> gr.Blocks:
-    """The page; nothing is loaded, read or written before a visitor asks for something."""
+    """The page; no model is loaded before a visitor asks for something."""
     from .page import build_demo as build
 
     return build(engine)

@@ -43,6 +43,7 @@ __all__ = [
     "png",
     "strip",
     "summary",
+    "unpack",
 ]
 
 BEFORE, AFTER = "none", "mitigated"
@@ -86,6 +87,17 @@ class Attribute:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+    def lead_to(self, other: Attribute) -> tuple[str, float, float] | None:
+        """The value that most pictures show, with its share here and in `other`, of those that can be told.
+
+        None where nothing can be told on one side.
+        """
+        told = [sum(share.count for share in one.shares[:-1]) for one in (self, other)]
+        if not all(told):
+            return None
+        i, first = max(enumerate(self.shares[:-1]), key=lambda place: place[1].count)
+        return first.value, first.count / told[0], other.shares[i].count / told[1]
 
     def change_to(self, other: Attribute) -> tuple[float, float, float] | None:
         """By how much the discrepancy of `other` is larger, with a 95 % interval; None where one has none.
@@ -191,6 +203,13 @@ class Comparison:
         sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True)
         found = {before.name: before.change_to(after) for before, after in sides}
         return {name: change for name, change in found.items() if change is not None}
+
+    @property
+    def leads(self) -> dict[str, tuple[str, float, float]]:
+        """Attribute -> the value that most pictures show, and its share before and after; {} as of `changes`."""
+        sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True) if self.changes else ()
+        found = {before.name: before.lead_to(after) for before, after in sides}
+        return {name: lead for name, lead in found.items() if lead is not None}
 
     @property
     def whole(self) -> bool:
@@ -331,6 +350,42 @@ def pack(comparison: Comparison) -> bytes:
                 packed.writestr(f"{side}/{told['seed']:010d}.png", png(picture, told))
         packed.writestr("metadata.json", json.dumps(summary(comparison), indent=1, ensure_ascii=False))
     return buffer.getvalue()
+
+
+def unpack(data: bytes) -> Comparison:
+    """The comparison that `pack` wrote; its measures are computed anew from what was read in each picture."""
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        told = json.loads(packed.read("metadata.json"))
+        names = packed.namelist()
+        pictures = {
+            side: tuple(
+                Image.open(io.BytesIO(packed.read(name))).convert("RGB")
+                for name in names
+                if name.startswith(f"{side}/")
+            )
+            for side in (BEFORE, AFTER)
+        }
+    mitigation = told["mitigation"] | {"attributes": tuple(told["mitigation"]["attributes"])}
+    measured = {
+        side: tuple(
+            measure(one["name"], [share["value"] for share in one["shares"][:-1]], np.array(one["codes"]))
+            for one in attributes
+        )
+        for side, attributes in told["measured"].items()
+    }
+    return Comparison(
+        Drawing(**told["drawing"]),
+        Mitigation(**mitigation),
+        pictures,
+        measured,
+        share=1.0,
+        stated=tuple(told["stated"]),
+        judge=told["judge"]["name"],
+        notes=tuple(told["notes"]),
+        pipeline=told["pipeline"],
+        method=told["method"],
+        lam=tuple(told["lam"]),
+    )
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

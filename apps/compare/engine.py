@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.loading import Loaded
 
+    from .album import Album
     from .retrieve import PictureGallery
 
 __all__ = ["MINIATURE", "SIDES", "SURE", "Engine", "Fitted", "lams_of"]
@@ -72,6 +73,7 @@ class Engine:
         pipeline: what draws.
         embeddings: a file of `vldebias.data.embeddings` to retrieve from; by default the miniature world.
         images: the folder that the ids of the embeddings are paths in, to show the pictures found.
+        gallery: a folder with what `vldebias eval generation` drew, to leaf through.
         device, dtype: for the models.
 
     Raises:
@@ -86,6 +88,7 @@ class Engine:
         pipeline: str = MINIATURE,
         embeddings: Path | None = None,
         images: Path | None = None,
+        gallery: Path | None = None,
         device: str = "cpu",
         dtype: str | None = None,
     ) -> None:
@@ -102,6 +105,7 @@ class Engine:
         self.model_name, self.pipeline_name = model or MINIATURE, pipeline
         self.pretrained, self.embeddings, self.images = pretrained, embeddings, images
         self.device, self.dtype = device, dtype
+        self.album = _album(gallery)
         self.lock = threading.RLock()
         self._loaded: dict[str, Any] = {}
         self._fitted: OrderedDict[tuple[Any, ...], Fitted] = OrderedDict()
@@ -215,6 +219,12 @@ class Engine:
                 if any(edit.sampled for edit in fitted.projections.values()):
                     on.seeds = [seed]
                 yield pipe
+
+
+def _album(folder: Path | None) -> Album | None:
+    from .album import Album
+
+    return None if folder is None else Album.open(folder)
 
 
 def _fit(host: Host, sets: Sequence[PromptSet], mitigation: Mitigation) -> Fitted:

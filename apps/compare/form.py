@@ -24,6 +24,7 @@ __all__ = [
     "Stops",
     "download",
     "filename",
+    "kept_picture",
     "mitigation_form",
     "show_below",
     "told",
@@ -110,6 +111,11 @@ def download(button: gr.DownloadButton, data: bytes, name: str) -> dict[str, Any
     """The button with `data` behind it: a file of the cache, which is emptied of old files (`delete_cache`)."""
     path = save_bytes_to_cache(data, Path(name).name, button.GRADIO_CACHE)
     return gr.update(value=path, interactive=True)
+
+
+def kept_picture(data: bytes, name: str) -> str:
+    """The path of a picture for a gr.Gallery: a file of the cache as of `download`, as it was encoded."""
+    return str(save_bytes_to_cache(data, Path(name).name, get_upload_folder()))
 
 
 def uploads_alone(component: gr.File) -> gr.File:

@@ -20,30 +20,51 @@ from . import plots
 from .api import Programs
 from .classify import CLASSES, SPURIOUS, classify, example, read_upload
 from .classify import EXAMPLES as PICTURES
-from .drawing import STRENGTHS, STRIP_ROWS, compare, pack, strip
+from .drawing import STRENGTHS, STRIP_ROWS, Comparison, about, compare, pack, png, strip, unpack
 from .engine import MINIATURE, SIDES, Engine
 from .export import export
-from .form import QUEUE, Stops, download, filename, mitigation_form, show_below, told, uploads_alone
+from .form import QUEUE, Stops, download, filename, kept_picture, mitigation_form, show_below, told, uploads_alone
 from .inspect import inspect
 from .retrieve import group_columns, retrieve
-from .settings import Drawing, Mitigation
-from .view import HTML
+from .settings import PRESET, Drawing, Mitigation, from_link
+from .view import HTML, TITLES
 
 __all__ = ["build_demo", "serve_demo", "style"]
 
 SWEEP, OLD = 600, 3600  # seconds: how often downloads are looked through, and how old they get
 PAUSE = 0.25  # seconds between two reports of progress
-EXAMPLES = ("A photo of a doctor.", "A photo of a carpenter.", "A photo of a nurse.", "A photo of a female doctor.")
+PROMPT = "A photo of a doctor."
 QUERIES = ("A photo of a doctor.", "A photo of a physicist.", "A photo of a manager.", "A photo of an interpreter.")
 WHERE = {"pipeline": "what draws (pipeline)", "model": "what classifies and retrieves (model)"}
 NUMBER, STEPS, GUIDANCE = 6, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+OPENING = Path(__file__).with_name("opening.zip")  # python -m eval.experiments.opening
+OPENED = (
+    "Drawn before, not now: of the 20 professions that the projection was not fitted on, the one whose discrepancy "
+    "changes by the median. Press Generate for your own."
+)
+FINDINGS: dict[str, tuple[str, list[str], str, str]] = {
+    "Gender and age at once": (PROMPT, ["gender", "age"], "", PRESET),
+    "“female doctor” is left alone": ("A photo of a female doctor.", ["gender"], "", PRESET),
+    "The paper's settings": (PROMPT, ["gender"], "", "paper"),
+    "A value drawn for each picture (steer)": (PROMPT, ["gender"], "", "steer"),
+    "An attribute in your own words": (
+        PROMPT,
+        [],
+        "with glasses: bespectacled\nwithout: clear-eyed",
+        PRESET,
+    ),
+}
+"""What to try first -> prompt, attributes, words and method, as the form has them."""
 HEAD = """
 <div class="vd-head"><h1>What does a model draw when you do not say who?</h1>
-<p>Each picture on the left has a twin on the right: the same noise and the same prompt, whose embedding is projected in
-closed form. That mitigates bias, and the bars measure by how much; it does not make a model fair.</p></div>
+<p>{world}Each picture on the left has a twin on the right: the same noise and the same prompt, whose embedding is
+projected in closed form. That mitigates bias, and the bars measure by how much; it does not make a model
+fair.</p></div>
 """
+TOY = """<strong>A toy world: cartoon people, drawn by a small model that comes with this page.</strong> The figures
+show the method at work and say nothing about another model. """
 
 
 def style() -> str:
@@ -52,17 +73,18 @@ def style() -> str:
 
 
 def build_demo(engine: Engine) -> gr.Blocks:
-    """The page; nothing is loaded, read or written."""
+    """The page; no model is loaded and nothing drawn: what it opens with was drawn before."""
     stops = Stops()
-    tabs: dict[str, Callable[[gr.Tab], None]] = {
-        "Generate": lambda _: _generate(engine, stops),
-        "Classify": lambda tab: _classify(engine, tab),
-        "Retrieve": lambda _: _retrieve(engine),
-        "Inspect": lambda _: _inspect(engine),
-        "Export": lambda _: _export(engine),
-    }
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(SWEEP, OLD)) as demo:
-        gr.HTML(HEAD)
+        tabs: dict[str, Callable[[gr.Tab], None]] = {
+            "Generate": lambda _: _generate(engine, stops, demo),
+            **({"Gallery": lambda tab: _gallery(engine, tab)} if engine.album else {}),
+            "Classify": lambda tab: _classify(engine, tab),
+            "Retrieve": lambda _: _retrieve(engine),
+            "Inspect": lambda _: _inspect(engine),
+            "Export": lambda _: _export(engine),
+        }
+        gr.HTML(HEAD.format(world=TOY if engine.pipeline_name == MINIATURE else ""))
         with gr.Tabs():
             for name, lay_out in tabs.items():
                 with gr.Tab(name, id=name.lower()) as tab:
@@ -115,17 +137,26 @@ def _shown(said: str, name: str) -> gr.HTML:
 # ---- generate --------------------------------------------------------------------------------------------------
 
 
-def _generate(engine: Engine, stops: Stops) -> None:
+def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
     """The same noise without and with the projection, as it is drawn; stop, download, strip."""
     small = engine.pipeline_name == MINIATURE
+    first = unpack(OPENING.read_bytes()) if small else None
     with gr.Row(equal_height=False):
         with _left():
-            prompt = gr.Textbox(EXAMPLES[0], label="Prompt", elem_id="prompt", max_lines=3)
+            prompt = gr.Textbox(PROMPT, label="Prompt", elem_id="prompt", max_lines=3)
             with gr.Row():
                 go = gr.Button("Generate", variant="primary", elem_id="generate", min_width=110)
                 halt = gr.Button("Stop", elem_id="stop", min_width=80)
-            gr.Examples([[one] for one in EXAMPLES], [prompt], label="Examples", elem_id="prompt-examples")
+            findings = gr.Column()
             form = mitigation_form(["gender"], tab="generate", model=False)
+            with findings:
+                gr.Examples(
+                    [list(one) for one in FINDINGS.values()],
+                    [prompt, *form[:3]],
+                    example_labels=list(FINDINGS),
+                    label="Try",
+                    elem_id="findings",
+                )
             number = gr.Slider(1, 16, value=NUMBER, step=1, label="Pictures on each side", elem_id="number")
             with gr.Accordion("Steps, guidance, seed", open=False):
                 steps = gr.Slider(1, 100, value=STEPS[small], step=1, label="Steps", elem_id="steps")
@@ -134,8 +165,13 @@ def _generate(engine: Engine, stops: Stops) -> None:
             more = gr.Button("Strip over strengths 0 to 1", elem_id="strip")
         with _right():
             status = _shown("Press Generate: the same noise is drawn twice, without and with the projection.", "status")
-            result = gr.HTML(elem_id="comparison")
-            kept = gr.DownloadButton("Download pictures and metadata (zip)", interactive=False, elem_id="zip")
+            verdict = gr.HTML(HTML.verdict(first, OPENED) if first else "", elem_id="verdict")
+            with gr.Row(elem_classes="twins"):
+                sides = [_pictures(side, f"pictures-{side}", first, small=small) for side in TITLES]
+            result = gr.HTML(HTML.comparison(first) if first else "", elem_id="comparison")
+            kept = gr.DownloadButton(
+                "Download pictures and metadata (zip)", OPENING if first else None, interactive=small, elem_id="zip"
+            )
             strengths = gr.HTML(elem_id="strengths")
     inputs = [prompt, number, seed, steps, guidance, *form]
 
@@ -171,37 +207,82 @@ def _generate(engine: Engine, stops: Stops) -> None:
     # multiple: pressed again during a run, the button stops that run and starts another
     line: dict[str, Any] = {"concurrency_id": QUEUE, "concurrency_limit": 1, "trigger_mode": "multiple"} | QUIET
     for trigger, work, outputs in (
-        ([go.click, prompt.submit], run, [result, kept]),
+        ([go.click, prompt.submit], run, [verdict, *sides, result, kept]),
         ([more.click], run_strip, [strengths]),
     ):
         started = gr.on(trigger, begin, inputs, [status, strengths], trigger_mode="multiple", **QUIET)
         started.success(work, inputs, [status, *outputs], **line).failure(failed, None, [status], **QUIET)
     halt.click(end, None, [status], queue=False, **QUIET)
 
+    @told
+    def restore(request: gr.Request) -> list[Any]:
+        usual = Drawing(PROMPT, NUMBER, 0, STEPS[small], GUIDANCE[small])
+        found = from_link(dict(request.query_params), usual)
+        if found is None:
+            return [gr.skip()] * (len(inputs) + 1)
+        one, how = found
+        values = [one.prompt, one.number, one.seed, one.steps, one.guidance, list(how.attributes), how.words]
+        lam = "" if how.lam is None else f"{how.lam:g}"
+        said = HTML.text("The settings are those of the link; press Generate.")
+        return [said, *values, how.method, lam, how.strength, how.keep_stated]
+
+    demo.load(restore, None, [status, *inputs], **QUIET)
+
+
+def _pictures(side: str, name: str, first: Comparison | None = None, *, small: bool) -> gr.Gallery:
+    """The pictures of a side: a press enlarges one, which can then be stepped through and downloaded."""
+    return gr.Gallery(
+        _files(first, side) if first else None,
+        label=TITLES[side],
+        columns=4,
+        height="auto",
+        object_fit="contain",
+        format="png",
+        buttons=["download", "fullscreen"],
+        interactive=False,
+        min_width=150,
+        elem_id=name,
+        elem_classes=["pixels"] if small else [],
+    )
+
+
+def _files(now: Comparison, side: str) -> list[tuple[str, str]]:
+    """(PNG, caption) of each picture; how it was made is inside."""
+    told = [about(now, side, i) for i in range(len(now.pictures[side]))]
+    pictures = zip(now.pictures[side], told, strict=True)
+    return [
+        (kept_picture(png(picture, one), f"{side}-{one['seed']}.png"), f"seed {one['seed']}")
+        for picture, one in pictures
+    ]
+
 
 def _comparing(
     engine: Engine, drawing: Drawing, mitigation: Mitigation, stops: Stops, visitor: str, kept: gr.DownloadButton
 ) -> Iterator[tuple[Any, ...]]:
-    """(status, comparison, download) as pictures come; pictures are sent when there is a new one, not at every step."""
+    """(status, verdict, pictures of both sides, measures, download) as pictures come, not at every step."""
     stop = stops.begin(visitor)
     sent, last, now = -1, 0.0, None
+    same = (gr.skip(),) * 4
     if not stop.is_set():
-        yield gr.skip(), gr.skip(), gr.update(interactive=False)
+        yield gr.skip(), *same, gr.update(interactive=False)
     for now in compare(engine, drawing, mitigation, stop):
         there = sum(map(len, now.pictures.values()))
         if there == sent and time.monotonic() - last < PAUSE:
             continue
         last = time.monotonic()
         said = HTML.progress(now.share, f"{there} of {2 * drawing.number} pictures")
-        yield said, HTML.comparison(now) if there != sent else gr.skip(), gr.skip()
+        if there == sent:
+            yield said, *same, gr.skip()
+            continue
         sent = there
+        yield said, HTML.verdict(now), *(_files(now, side) for side in TITLES), HTML.comparison(now), gr.skip()
     if stops.superseded(visitor):
         return
     if now is None or not now.pairs:
-        yield HTML.text("Stopped before there was a picture."), gr.skip(), gr.skip()
+        yield HTML.text("Stopped before there was a picture."), *same, gr.skip()
         return
     ending = f"Done: {drawing.number} on each side." if now.whole else f"Stopped after {now.pairs} on both sides."
-    yield HTML.text(ending, "done"), gr.skip(), download(kept, pack(now), filename(drawing.prompt, ".zip"))
+    yield HTML.text(ending, "done"), *same, download(kept, pack(now), filename(drawing.prompt, ".zip"))
 
 
 def _stripping(
@@ -216,6 +297,44 @@ def _stripping(
     if not stops.superseded(visitor):
         ending = "Done: the strip over strengths is below." if there == total else f"Stopped after {there} pictures."
         yield HTML.text(ending, "done"), gr.skip()
+
+
+def _gallery(engine: Engine, tab: gr.Tab) -> None:
+    """What was drawn before: a profession, a model, a method."""
+    album = engine.album
+    assert album is not None  # or there is no such tab
+    with gr.Row(equal_height=False):
+        with _left():
+            concept = gr.Dropdown(list(album.concepts), label="Profession", elem_id="album-concept")
+            model = gr.Dropdown(list(album.sets), label="Model and prompts", elem_id="album-model")
+            method = gr.Dropdown(list(album.methods), label="Method", elem_id="album-method")
+        with _right():
+            verdict = gr.HTML(elem_id="album-verdict")
+            with gr.Row(elem_classes="twins"):
+                sides = [_pictures(side, f"album-{side}", small=False) for side in TITLES]
+            table = gr.HTML(elem_id="album-table")
+
+    def look(*asked: Any) -> tuple[Any, ...]:
+        try:
+            page = album.page(*asked)
+        except VldebiasError as error:
+            return HTML.text(str(error), "error"), [], [], ""
+        shown = [
+            [(kept_picture(path.read_bytes(), path.name), path.stem) for path in one]
+            for one in zip(*page.pairs, strict=True)
+        ]
+        return HTML.album(page), *shown, HTML.album_table(page)
+
+    changed = [tab.select, model.change, concept.change, method.change]
+    gr.on(
+        changed,
+        look,
+        [model, concept, method],
+        [verdict, *sides, table],
+        trigger_mode="always_last",
+        queue=False,
+        **QUIET,
+    )
 
 
 # ---- the other tabs --------------------------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import isfinite
+from urllib.parse import urlencode
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.methods import METHODS, Method, Need
@@ -21,6 +22,8 @@ __all__ = [
     "Mitigation",
     "check_lines",
     "check_text",
+    "from_link",
+    "link",
     "methods_for",
     "own_values",
 ]
@@ -231,3 +234,46 @@ class Drawing:
             steps=_whole(steps, 1, MOST_STEPS, "steps"),
             guidance=float(_between(guidance, 0, MOST_GUIDANCE, "guidance")),
         )
+
+
+# ---- settings in an address ------------------------------------------------------------------------------------
+
+
+def link(drawing: Drawing, mitigation: Mitigation) -> str:
+    """The query of an address that `from_link` reads; what is as by default is left out."""
+    told = asdict(drawing) | asdict(mitigation) | {"attributes": ",".join(mitigation.attributes)}
+    told["keep_stated"] = int(mitigation.keep_stated)
+    usual = {"words": "", "lam": None}
+    return urlencode({name: value for name, value in told.items() if name not in usual or value != usual[name]})
+
+
+def from_link(query: Mapping[str, str], usual: Drawing) -> tuple[Drawing, Mitigation] | None:
+    """The settings in the query of an address, those of `usual` where it says nothing; None where it has none.
+
+    Raises:
+        InvalidInputError, PromptSetError: a value that is not on offer; the message names it.
+    """
+    names = (*Drawing.__dataclass_fields__, *Mitigation.__dataclass_fields__)
+    given = {name: query[name] for name in names if name in query}
+    if not given:
+        return None
+    numbers = {name: _number(given[name], name) for name in ("number", "seed", "steps", "guidance") if name in given}
+    strength, kept = given.get("strength", "1"), given.get("keep_stated", "1")
+    if kept not in ("0", "1"):
+        raise InvalidInputError(f"keep_stated: expected 0 or 1, got {kept!r:.40}")
+    mitigation = Mitigation.of(
+        [name for name in given.get("attributes", "gender").split(",") if name],
+        given.get("words", ""),
+        given.get("method"),
+        given.get("lam"),
+        _number(strength, "strength"),
+        kept == "1",
+    )
+    return Drawing.of(**asdict(usual) | {"prompt": given.get("prompt", usual.prompt)} | numbers), mitigation
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError(f"{name}: expected a number, got {text!r:.40}") from None

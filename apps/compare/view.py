@@ -9,11 +9,15 @@ from typing import Any
 
 from PIL import Image
 
+from vldebias.evaluation.report.words import change, number, verdict
+
 from ..serving import templates
-from .drawing import UNKNOWN_NAME
+from .drawing import AFTER, BEFORE, UNKNOWN_NAME
+from .settings import link
 
-__all__ = ["HTML", "data_uri"]
+__all__ = ["HTML", "TITLES", "data_uri"]
 
+TITLES = {BEFORE: "As the model is", AFTER: "Mitigated"}
 WIDEST, SMALL = 384, 64  # pixels: larger pictures are shown smaller, small ones are magnified without blur
 
 
@@ -32,5 +36,6 @@ def data_uri(picture: Image.Image) -> str:
 
 
 _templates = templates(Path(__file__).parent)
-_templates.globals.update(uri=data_uri, is_small=_is_small, UNKNOWN_NAME=UNKNOWN_NAME)
+_templates.globals.update(uri=data_uri, is_small=_is_small, link=link, TITLES=TITLES, UNKNOWN_NAME=UNKNOWN_NAME)
+_templates.globals.update(number=number, change=change, verdict_of=verdict)
 HTML: Any = _templates.get_template("view.html").module

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from browsing import NARROW, WIDE, free_port, opened, served, shoot, sideways, violations
 from compare_parts import BAD_UPLOADS, ODD_PROMPTS, encoded
+from label_parts import draw as drawn_before
 from PIL import Image
 
 from vldebias.pictures import KEY
 
 pytestmark = pytest.mark.slow
 
+PICTURES = ":is(#pictures-none, #pictures-mitigated) .grid-container img"
 TABS = {
     "Classify": ("classify", "#classification table"),
     "Retrieve": ("retrieve", "#retrieval svg"),
@@ -26,7 +28,9 @@ TABS = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(["demo"], tmp_path_factory.mktemp("demo") / "log", free_port()) as (found, _):
+    folder = tmp_path_factory.mktemp("demo")
+    drawn_before(folder / "images" / "gender")
+    with served(["demo", "--gallery", str(folder)], folder / "log", free_port()) as (found, _):
         yield found
 
 
@@ -59,6 +63,12 @@ def draw(page: Any) -> None:
     page.get_by_text("Done: ").wait_for()
 
 
+def begun(page: Any) -> None:
+    """What the page opened with has made way for a picture of the run."""
+    page.get_by_text("Drawn before, not now").wait_for(state="detached")
+    page.locator(PICTURES).nth(1).wait_for()
+
+
 def go(page: Any, tab: str) -> None:
     """Open a tab, press its button, wait for its result."""
     button, result = TABS[tab]
@@ -83,10 +93,8 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
     settle(page)
     draw(page)
     assert page.locator("#comparison .vd-side").count() == 2
-    assert page.locator("#comparison .vd-grid img").count() == 4
-    assert page.locator("#comparison .vd-empty").count() == 0
-    alts = page.locator("#comparison img").evaluate_all("all => all.map(one => one.alt)")
-    assert alts[0] == "As the model is, seed 0: A photo of a doctor."
+    assert page.locator(PICTURES).count() == 4
+    assert page.locator(PICTURES).evaluate_all("all => all.map(one => one.alt)") == ["seed 0", "seed 1"] * 2
     assert page.locator("#comparison caption").count() == 2
     assert "cannot tell" in page.locator("#comparison .vd-bars").first.inner_text()
     with page.expect_download() as download:
@@ -99,37 +107,76 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
             assert json.loads(picture.info[KEY])["variant"] == "mitigated"
 
 
+def test_it_opens_with_a_result_whose_pictures_are_enlarged_and_downloaded(page: Any) -> None:
+    assert "→" in page.locator("#verdict .vd-lead").inner_text()
+    assert "Discrepancy of gender" in page.locator("#verdict").inner_text()
+    assert page.locator(PICTURES).count() == 32
+    page.locator("#pictures-mitigated button.thumbnail-item").nth(2).click()
+    preview = page.locator("#pictures-mitigated .preview")
+    preview.wait_for()
+    assert preview.locator("img").first.evaluate("one => one.clientWidth") > 150
+    with page.expect_download() as download:
+        preview.get_by_label("Download").click()
+    assert download.value.suggested_filename.endswith(".png")
+    with Image.open(download.value.path()) as picture:
+        assert json.loads(picture.info[KEY])["seed"] == 2
+    page.keyboard.press("Escape")
+    preview.wait_for(state="detached")
+
+
+def test_a_link_restores_the_settings(browser: Any, address: str, page: Any) -> None:
+    settle(page, number=1)
+    write(page, "prompt", "A photo of a nurse & a “vet”.")
+    page.locator("#generate-attributes").get_by_label("age").check()
+    draw(page)
+    link = page.locator("#comparison a").get_attribute("href")
+    with opened(browser, f"{address}/{link}") as other:
+        other.get_by_text("The settings are those of the link").wait_for()
+        assert other.locator("#prompt textarea").input_value() == "A photo of a nurse & a “vet”."
+        assert other.locator("#number input[type=number]").input_value() == "1"
+        assert other.locator("#generate-attributes input:checked").count() == 2
+    with opened(browser, f"{address}/?steps=many") as other:
+        assert "steps: expected a number, got 'many'" in complaint(other)
+
+
 def test_pictures_appear_as_they_are_drawn(page: Any) -> None:
     settle(page, steps=15, number=4)
     page.locator("#generate").click()
-    page.locator("#comparison .vd-grid img").first.wait_for()
-    assert page.locator("#comparison .vd-empty").count() > 0  # places for those to come
+    begun(page)
+    assert page.locator(PICTURES).count() < 8
     assert page.locator("#status progress").count() == 1
     page.get_by_text("Done: ").wait_for()
-    assert page.locator("#comparison .vd-empty").count() == 0
+    assert page.locator(PICTURES).count() == 8
 
 
 def test_stop_ends_the_drawing_and_keeps_what_is_there(page: Any) -> None:
     settle(page, steps=100, number=16)
     page.locator("#generate").click()
-    page.locator("#comparison .vd-grid img").nth(1).wait_for()
+    begun(page)
     page.locator("#stop").click()
     page.get_by_text("Stopped after").wait_for()
-    assert 0 < page.locator("#comparison .vd-grid img").count() < 32
+    assert 0 < page.locator(PICTURES).count() < 32
     settle(page)
     draw(page)  # and it draws again
-    assert page.locator("#comparison .vd-grid img").count() == 4
+    assert page.locator(PICTURES).count() == 4
+
+
+def test_pressed_again_during_a_run_it_draws_anew(page: Any) -> None:
+    settle(page, steps=100, number=16)
+    page.locator("#generate").click()
+    begun(page)
+    settle(page)
+    draw(page)
+    assert page.locator(PICTURES).count() == 4
 
 
 def test_a_stated_attribute_is_left_alone_and_said_so(page: Any) -> None:
     settle(page, number=1)
-    page.get_by_role("button", name="A photo of a female doctor.").click()
+    page.get_by_role("button", name="“female doctor” is left alone").click()
     page.wait_for_function("document.querySelector('#prompt textarea').value.includes('female')")
     draw(page)
-    gate = page.locator("#comparison .vd-gate")
+    gate = page.locator("#verdict .vd-gate")
     assert "states its attribute (“female”): left alone" in gate.inner_text()
-    twins = page.locator("#comparison .vd-grid img").evaluate_all("all => all.map(one => one.src)")
-    assert twins[0] == twins[1]
 
 
 def test_words_of_the_visitor(page: Any) -> None:
@@ -245,17 +292,16 @@ def test_inspect_and_export(page: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int, scheme: str) -> None:
-    """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts."""
+    """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts, the page as it opens."""
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.locator("#generate").wait_for()
         dark = "-dark" if scheme == "dark" else ""
-        if not dark:
-            page.locator("#number input[type=number]").fill("6")
-        else:
-            settle(page)
-        draw(page)
-        page.evaluate("scrollTo(0, 0)")
-        shoot(page, f"demo{dark}-{width}")
+        assert shoot(page, f"demo{dark}-{width}").stat().st_size < 150_000
+        assert violations(page) == []
+        assert sideways(page) <= 0
+        page.get_by_role("tab", name="Gallery").click()
+        page.locator("#album-mitigated .grid-container img").first.wait_for()
+        assert page.locator("#album-none .grid-container img").count() == 3
         assert violations(page) == []
         assert sideways(page) <= 0
         for tab in TABS:

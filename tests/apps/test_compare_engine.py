@@ -75,17 +75,17 @@ def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise(
     kept = drawn(prompt, mitigation())[-1]
     assert kept.stated == ("female",)
     assert np.array_equal(pixels(kept.pictures["none"][0]), pixels(kept.pictures["mitigated"][0]))
-    told = module("view").HTML.comparison(kept)
+    told = module("view").HTML.verdict(kept)
     assert "states its attribute (“female”): left alone" in told
     opened = drawn(prompt, mitigation(keep_stated=False))[-1]
     assert not np.array_equal(pixels(opened.pictures["none"][0]), pixels(opened.pictures["mitigated"][0]))
-    assert "left alone" not in module("view").HTML.comparison(opened)
+    assert "left alone" not in module("view").HTML.verdict(opened)
 
 
 @pytest.mark.parametrize("kind", FINE_PROMPTS)
 def test_unusual_prompts_are_drawn_and_escaped(kind: str) -> None:
     last = drawn(drawing(FINE_PROMPTS[kind], steps=1), mitigation())[-1]
-    shown = module("view").HTML.comparison(last)
+    shown = module("view").HTML.verdict(last) + module("view").HTML.comparison(last)
     assert last.whole
     assert "<script>" not in shown
     assert "<b>doctor" not in shown
@@ -407,6 +407,28 @@ def test_the_exported_line_does_the_same(how: dict[str, Any]) -> None:
         assert attachment.stated(["a photo of a female doctor"])[0] == bool(chosen.stated("a photo of a female doctor"))
     finally:
         scope["attachment"].remove()
+
+
+def test_what_was_packed_is_unpacked() -> None:
+    last = drawn(drawing(number=2), mitigation("gender", "age"))[-1]
+    again = module("drawing").unpack(module("drawing").pack(last))
+    assert again.measured == last.measured
+    assert (again.drawing, again.mitigation, again.changes, again.leads) == (
+        last.drawing,
+        last.mitigation,
+        last.changes,
+        last.leads,
+    )
+    for side, pictures in last.pictures.items():
+        assert all(np.array_equal(pixels(a), pixels(b)) for a, b in zip(pictures, again.pictures[side], strict=True))
+
+
+def test_the_lead_is_a_share_of_those_that_can_be_told() -> None:
+    measure = module("drawing").measure
+    before = measure("gender", ["male", "female"], np.array([1, 1, 0, -1]))
+    after = measure("gender", ["male", "female"], np.array([0, 1, -1, -1]))
+    assert before.lead_to(after) == ("female", 2 / 3, 1 / 2)
+    assert before.lead_to(measure("gender", ["male", "female"], np.array([-1]))) is None
 
 
 def test_fits_are_remembered_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:

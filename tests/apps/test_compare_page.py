@@ -2,9 +2,12 @@
 
 import argparse
 import asyncio
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from compare_parts import built, drawing, engine, mitigation, module
 
@@ -149,3 +152,75 @@ def test_two_threads_load_a_model_once() -> None:
     for thread in threads:
         thread.join()
     assert loads == [1]
+
+
+# ---- what the page opens with -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def opening() -> Any:
+    return module("drawing").unpack(module("page").OPENING.read_bytes())
+
+
+def named(page: Any, name: str) -> Any:
+    (found,) = (block for block in page.blocks.values() if getattr(block, "elem_id", None) == name)
+    return found
+
+
+def test_the_page_opens_with_a_result_that_leads_with_its_figures(page: Any, opening: Any) -> None:
+    for side, pictures in opening.pictures.items():
+        shown = named(page, f"pictures-{side}").value
+        assert [one["caption"] for one in shown] == [f"seed {i}" for i in range(len(pictures))]
+    value, before, after = opening.leads["gender"]
+    codes = [np.array(opening.measured[side][0].codes) for side in ("none", "mitigated")]
+    code = [share.value for share in opening.measured["none"][0].shares].index(value)
+    assert [before, after] == [(one == code).sum() / (one >= 0).sum() for one in codes]
+    told = named(page, "verdict").value
+    assert f"{value} <strong>{before:.0%} → {after:.0%}</strong>" in told
+    assert f"{opening.changes['gender'][0]:+.2f}" in told
+    assert told.index("→") < told.index("Discrepancy")
+    assert "Drawn before, not now" in told
+
+
+def test_the_opening_is_the_median_profession_of_all_that_were_drawn(opening: Any) -> None:
+    from eval.experiments.opening import median
+
+    told = json.loads((Path(__file__).parents[2] / "eval/results/opening.json").read_text())
+    professions = told["professions"]
+    assert len(professions) == 20  # as the page says
+    changes = sorted(one["change"][0] for one in professions.values())
+    assert told["chosen"] == median({name: one["change"][0] for name, one in professions.items()})
+    assert professions[told["chosen"]]["change"] == list(opening.changes["gender"])
+    assert opening.changes["gender"][0] == changes[9]
+    assert told["chosen"] in opening.drawing.prompt
+
+
+def test_a_pipeline_of_ones_own_opens_with_nothing() -> None:
+    other = built(module("engine").Engine(pipeline="somewhere", model="ViT-B-32"))
+    assert not named(other, "verdict").value
+    assert not named(other, "pictures-none").value
+    heads = [
+        block.value for block in other.blocks.values() if "What does a model draw" in str(getattr(block, "value", ""))
+    ]
+    assert heads
+    assert not any("toy world" in str(head) for head in heads)
+
+
+def test_it_says_at_once_that_the_world_is_a_toy(page: Any) -> None:
+    assert says(page, "A toy world: cartoon people")
+
+
+def says(page: Any, text: str) -> bool:
+    return any(text in str(getattr(block, "value", "")) for block in page.blocks.values())
+
+
+def test_each_finding_is_what_it_is_called() -> None:
+    settings, layout = module("settings"), module("page")
+    how = {name: (one[0], settings.Mitigation.of(*one[1:])) for name, one in layout.FINDINGS.items()}
+    prompt, kept = how["“female doctor” is left alone"]
+    assert kept.stated(prompt) == ("female",)
+    assert how["Gender and age at once"][1].names == ("gender", "age")
+    assert how["The paper's settings"][1].method == "paper"
+    assert how["A value drawn for each picture (steer)"][1].method == "steer"
+    assert how["An attribute in your own words"][1].names == (settings.OWN,)
+    assert len(how) == 5

@@ -1,6 +1,8 @@
 """What visitors send to the demo is checked before any model sees it."""
 
+import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from compare_parts import FINE_PROMPTS, ODD_PROMPTS, mitigation, module
@@ -130,3 +132,52 @@ def test_lines_are_different_and_counted() -> None:
         settings.check_lines("a\n" * 1000, "class prompts", 2)
     with pytest.raises(InvalidInputError, match="expected a text, got int"):
         settings.check_lines(["a", 3], "class prompts", 2)
+
+
+# ---- settings in an address ---------------------------------------------------------------------------------------
+
+USUAL = settings.Drawing("A photo of a doctor.", 6, 0, 20, 3.0)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"attributes": ["gender", "age"], "method": "orth", "lam": 12.5, "strength": 0.25},
+        {"attributes": [], "words": 'a: b&c=d\nit\'s: "#?"', "keep_stated": False},
+    ],
+)
+def test_a_link_holds_all_settings(how: dict[str, Any]) -> None:
+    drawing = settings.Drawing("👩 & a doctor?", 3, 7, 11, 0.5)
+    mitigation = settings.Mitigation.of(**({"attributes": ["gender"]} | how))
+    query = dict(parse_qsl(settings.link(drawing, mitigation), keep_blank_values=True))
+    assert settings.from_link(query, USUAL) == (drawing, mitigation)
+
+
+def test_a_link_may_say_a_part_of_them_or_nothing() -> None:
+    assert settings.from_link({"__theme": "dark"}, USUAL) is None
+    drawing, mitigation = settings.from_link({"seed": "5", "__theme": "dark"}, USUAL)
+    assert drawing == settings.Drawing("A photo of a doctor.", 6, 5, 20, 3.0)
+    assert mitigation == settings.Mitigation.of(["gender"])
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"number": "many"}, "number: expected a number, got 'many'"),
+        ({"number": "17"}, "pictures: expected a number from 1 to 16, got 17"),
+        ({"steps": "nan"}, "steps: expected a number from 1 to 100, got nan"),
+        ({"seed": "1e99"}, "seed: expected a number from 0"),
+        ({"prompt": "a" * 400}, "the most is 300"),
+        ({"attributes": "../x"}, "attributes: expected some of gender"),
+        ({"attributes": ""}, "attributes: none is chosen"),
+        ({"method": "x"}, "method: expected one of"),
+        ({"lam": "x"}, "lambda: expected a number"),
+        ({"strength": "2"}, "strength: expected a number from 0 to 1, got 2"),
+        ({"keep_stated": "no"}, "keep_stated: expected 0 or 1, got 'no'"),
+        ({"words": "one"}, "own words: expected 2 to 24"),
+    ],
+)
+def test_what_a_link_says_is_checked(query: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(told)):
+        settings.from_link(query, USUAL)

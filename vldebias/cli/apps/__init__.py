@@ -65,6 +65,9 @@ def demo_command(
     images: Annotated[
         Path | None, typer.Option(help="Folder in which the ids of the embeddings are paths of pictures.")
     ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Leaf through what `eval generation` drew: its --out, or a folder of several.")
+    ] = None,
     port: Port = None,
     public: Public = False,
     auth: Auth = None,
@@ -79,6 +82,7 @@ def demo_command(
       vldebias demo
       vldebias demo --pipeline stabilityai/stable-diffusion-2-1 --model ViT-B-32 --pretrained openai --device cuda
       vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface
+      vldebias demo --gallery ./sd21
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     page("compare.page").serve_demo(
@@ -90,6 +94,7 @@ def demo_command(
             "dtype": dtype,
             "embeddings": embeddings,
             "images": images,
+            "gallery": gallery,
         },
         port=port,
         public=public,
@@ -118,7 +123,13 @@ def label_command(
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many images of each prompt; the thesis labels 25.")
     ] = None,
+    questions: Annotated[
+        int, typer.Option(min=0, help="At most so many for each annotator, prompts in turn; 0: about every image.")
+    ] = 200,
     seed: Annotated[int, typer.Option(help="Of the orders in which annotators see the images.")] = 0,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the answers to a .csv, or a .json for Label Studio, and end.")
+    ] = None,
     results: Annotated[bool, typer.Option("--results", help="Show what the answers say, instead of asking.")] = False,
     votes: Annotated[str, typer.Option(help="Of results: majority (one vote per image) or each answer.")] = "majority",
     resamples: Annotated[int, typer.Option(min=1, help="Of results: bootstrap resamples.")] = 2000,
@@ -139,13 +150,26 @@ def label_command(
       vldebias label sd21/images/race --attribute race --limit 25 --annotator ada --annotator ben
       vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
       vldebias label sd21/images/gender --attribute gender --results
+      vldebias label sd21/images/gender --attribute gender --export answers.csv
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
     where = {"port": port, "public": public, "auth": auth}
     page("serving").credentials(auth, public=public)  # before anything that takes time
     study = page("label").open_study(
-        folder, attribute or [], choices or [], file=file, annotators=annotator or [], part=part, limit=limit, seed=seed
+        folder,
+        attribute or [],
+        choices or [],
+        file=file,
+        annotators=annotator or [],
+        part=part,
+        limit=limit,
+        most=questions or None,
+        seed=seed,
     )
+    if export is not None:
+        for path in page("label.export").export(study, export):
+            err.print(f"wrote {path}", markup=False, highlight=False)
+        return
     if not results:
         page("label.page").serve_study(study, **where)
         return

@@ -141,6 +141,7 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
     """The same noise without and with the projection, as it is drawn; stop, download, strip."""
     small = engine.pipeline_name == MINIATURE
     first = unpack(OPENING.read_bytes()) if small else None
+    verdict = gr.HTML(HTML.verdict(first, OPENED) if first else "", elem_id="verdict")  # a telephone shows it first
     with gr.Row(equal_height=False):
         with _left():
             prompt = gr.Textbox(PROMPT, label="Prompt", elem_id="prompt", max_lines=3)
@@ -165,7 +166,6 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
             more = gr.Button("Strip over strengths 0 to 1", elem_id="strip")
         with _right():
             status = _shown("Press Generate: the same noise is drawn twice, without and with the projection.", "status")
-            verdict = gr.HTML(HTML.verdict(first, OPENED) if first else "", elem_id="verdict")
             with gr.Row(elem_classes="twins"):
                 sides = [_pictures(side, f"pictures-{side}", first, small=small) for side in TITLES]
             result = gr.HTML(HTML.comparison(first) if first else "", elem_id="comparison")

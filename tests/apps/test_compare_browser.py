@@ -130,12 +130,13 @@ def test_a_link_restores_the_settings(browser: Any, address: str, page: Any) -> 
     page.locator("#generate-attributes").get_by_label("age").check()
     draw(page)
     link = page.locator("#comparison a").get_attribute("href")
-    with opened(browser, f"{address}/{link}") as other:
+    with opened(browser, address, go=False) as other:
+        other.goto(f"{address}/{link}")
         other.get_by_text("The settings are those of the link").wait_for()
         assert other.locator("#prompt textarea").input_value() == "A photo of a nurse & a “vet”."
         assert other.locator("#number input[type=number]").input_value() == "1"
         assert other.locator("#generate-attributes input:checked").count() == 2
-    with opened(browser, f"{address}/?steps=many") as other:
+        other.goto(f"{address}/?steps=many")
         assert "steps: expected a number, got 'many'" in complaint(other)
 
 

@@ -224,7 +224,7 @@ def test_by_keys_alone(page: Any) -> None:
     page.get_by_role("tab", name="Generate").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.locator("#classify").wait_for()
+    page.locator("#album-none .grid-container img").first.wait_for()
 
 
 # ---- classify, retrieve, inspect, export --------------------------------------------------------------------------

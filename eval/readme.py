@@ -303,13 +303,13 @@ def _soaked(told: Any) -> Cells:
 
 def _auto(told: Any) -> Cells:
     head = ["reference", "settings", "worse than none", "most behind no reference", "more than .02 behind"]
-    table = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out"]]
+    table = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out", "told unlike"]]
     for kind, row in told["summary"].items():
         behind, missed = row["behind"], row["missed"]
         name = f"**{kind}**" if kind in ("genuine", "all") else kind
         counts = [str(row["settings"]), str(row["worse"]), f"{behind['largest']:+.3f}", str(behind["above 0.02"])]
         other = f"{row['unguarded']['behind']['above 0.02']}, {row['unguarded']['missed'] or 0:.0%}"
-        warned = [str(row["told"]), str(row["left_out"])]
+        warned = [str(row["told"]), str(row["left_out"]), str(row["unlike"])]
         table.append([name, *counts, "" if missed is None else f"{missed:.0%}", other, *warned])
     return table
 

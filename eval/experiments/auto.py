@@ -22,6 +22,8 @@ summary     by reference: settings; "worse": the change's interval lies above 0;
             whatever texts alone choose; "told": a ReferenceWarning; "left_out": of the choice
 errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
             without the vectors, some of which have next to no gap to be a share of: `vldebias.methods.auto.ERR`
+apart       by reference and world: how unlike the reference is to what is measured, `vldebias.evaluation.images.apart`;
+            above 0.05 and 1 / n, for n images, evaluators warn of it ("unlike" in the summary)
 coverage    evidence drawn from a known population many times: how often an interval of a change holds the truth
 """
 
@@ -43,6 +45,7 @@ from eval.experiments.auto_worlds import GENUINE, REFERENCES, Place, places
 from eval.experiments.run import parser
 from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning, VldebiasError, VldebiasWarning
+from vldebias.evaluation.images import UNLIKE, apart
 from vldebias.files import commit, versions
 from vldebias.methods import METHODS
 from vldebias.methods.auto import CANDIDATES, LAMS, PredictedGap, draws
@@ -133,12 +136,27 @@ def _candidates(place: Place, reference: Tensor | None, texts: dict[str, Edit]) 
 # ---- what it comes to ------------------------------------------------------------------------------------------------
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def distances(every: list[Place]) -> dict[str, dict[str, tuple[float, bool]]]:
+    """Reference -> world -> how far it is from what is measured, and whether evaluators warn of that."""
+    found: dict[str, dict[str, tuple[float, bool]]] = {"none": {}}
+    for number, (kind, draw) in enumerate(REFERENCES.items(), 1):  # as in `rows_of`
+        found[kind] = {}
+        for place in every:
+            reference = draw(place, np.random.default_rng(number))
+            by = apart(reference, place.gallery)
+            found[kind][place.name] = by, by > UNLIKE + 1 / len(reference)
+    return found
+
+
+def summary(rows: list[dict[str, Any]], far: Mapping[str, Mapping[str, tuple[float, bool]]]) -> dict[str, Any]:
     """By reference, and over all of them."""
     kinds = list(dict.fromkeys(row["reference"] for row in rows))
-    parts = {kind: [row for row in rows if row["reference"] == kind] for kind in kinds}
-    parts |= {"genuine": [r for r in rows if r["reference"] in GENUINE], "all": rows}
-    return {kind: _summed(own) for kind, own in parts.items()}
+    parts = {kind: [kind] for kind in kinds} | {"genuine": list(GENUINE), "all": kinds}
+    return {
+        name: _summed([row for row in rows if row["reference"] in own])
+        | {"unlike": sum(warned for kind in own for _, warned in far[kind].values())}
+        for name, own in parts.items()
+    }
 
 
 def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -272,8 +290,10 @@ def main() -> int:
     if any(place.name not in done for place in every):
         return 0
     rows = [row for place in every for row in done[place.name]]
+    far = distances(every)
     told = {
-        "summary": summary(rows),
+        "summary": summary(rows, far),
+        "apart": far,
         "errors": errors(rows),
         "coverage": coverage(),
         "rows": rows,

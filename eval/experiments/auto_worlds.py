@@ -38,6 +38,7 @@ class Place:
     """A world: what is fitted on, what references are drawn from, and what is measured.
 
     rows, value, other: images (n, d) that may be seen, codes of the attribute and of something else they show.
+    gallery: (m, d) images that are measured.
     units: edit -> one value per query or image. groups: of the images, where the worst group is asked; else the mean.
     gap: edit -> the gap that true labels show on what is measured.
     """
@@ -49,6 +50,7 @@ class Place:
     rows: Tensor
     value: Codes
     other: Codes
+    gallery: Tensor
     units: Callable[[Edit | None], Floats]
     gap: Callable[[Edit | None], float]
     groups: Codes | None = None
@@ -160,7 +162,9 @@ def searched(
         ranked = rankings((projected(edit) @ rows.T).numpy())
         return log_ratios(value[ranked], k, uniform).max(axis=1)
 
-    return Place(name, texts, prompts, neutral, *seen, units, lambda e: float(truth.of_texts(projected(e))[0].mean()))
+    return Place(
+        name, texts, prompts, neutral, *seen, rows, units, lambda e: float(truth.of_texts(projected(e))[0].mean())
+    )
 
 
 def classified(
@@ -186,7 +190,7 @@ def classified(
         return float(truth.of_texts(projected(edit))[0].mean())
 
     groups = label * (int(value.max()) + 1) + value
-    return Place(name, texts, prompts, prompts.classes, *seen, units, gap, groups)
+    return Place(name, texts, prompts, prompts.classes, *seen, rows, units, gap, groups)
 
 
 def real(path: Path, halves: int = HALVES) -> Iterator[Place]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.evaluation.result import Provenance
 from vldebias.evaluation.task import Data, Lam, Options, Session, Share, Task
 from vldebias.evaluation.texts import Texts
@@ -30,8 +30,9 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-__all__ = ["PAPER", "Fitted", "ImageTask", "Methods", "disjoint", "prompts_of"]
+__all__ = ["PAPER", "UNLIKE", "Fitted", "ImageTask", "Methods", "apart", "disjoint", "prompts_of"]
 
+UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
 PAPER = ("none", "orth", "orth-cali", "cali")  # the rows of the paper's tables
 
 
@@ -214,6 +215,9 @@ def disjoint(
 
     Raises:
         InvalidInputError: another width, or nothing is left.
+
+    Warns:
+        ReferenceWarning: they are unlike those that are measured (`apart`).
     """
     if reference is None:
         return None, {}
@@ -231,7 +235,27 @@ def disjoint(
             "those of another split"
         )
     progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
-    return reference if new.all() else reference[new], counts
+    kept = reference if new.all() else reference[new]
+    by = apart(kept.normalised(), images.normalised())
+    if by > UNLIKE + 1 / len(kept):
+        warn(
+            "reference: its images are unlike those that are measured: the squared distance of the means is "
+            f"{by:.2f} of the variance, within one collection below 0.02; what is fitted to them may not carry over",
+            ReferenceWarning,
+        )
+    return kept, counts
+
+
+def apart(reference: Tensor, images: Tensor) -> float:
+    """Squared distance of the means of two sets of features (n, d), in units of the variance of `images`.
+
+    What sampling explains is taken off: around 0 for parts of one collection, above 0.6 where all images were moved by
+    as much as they vary ("apart" in eval/results/auto.json). That another attribute goes along it does not see.
+    """
+    ours, theirs = reference.double(), images.double()
+    variance = float((theirs - theirs.mean(0)).square().sum(1).mean())
+    distance = float((ours.mean(0) - theirs.mean(0)).square().sum())
+    return distance / max(variance, 1e-12) - 1 / len(ours) - 1 / len(theirs)
 
 
 def prompts_of(sets: Iterable[PromptSet | str]) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ def disjoint(
     if by > UNLIKE + 1 / len(kept):
         warn(
             "reference: its images are unlike those that are measured: the squared distance of the means is "
-            f"{by:.2f} of the variance, within one collection below 0.02; what is fitted to them may not carry over",
+            f"{by:.2f} of the variance, within one collection hardly above 0.02; what is fitted may not carry over",
             ReferenceWarning,
         )
     return kept, counts

@@ -361,7 +361,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
     unseen = shown(forms, "unseen", prompts.held_out_classes, images)
     measured(result, unseen, prompts.held_out_class_names, "unseen professions", "gender")
     if "stated" in parts:
-        groups = value_groups(replace(prompts, groups=prompts.held_out_groups))
+        groups = value_groups(replace(prompts, groups=prompts.held_out_groups, held_out_groups=()))
         texts = [text for group in groups for value in group for text in value]
         asked = np.tile([[0], [1]], (len(texts) // 2, 1))
         right = {m: (one.gender == asked).mean(1) for m, one in shown(forms, "stated", texts, STATED_IMAGES).items()}

@@ -314,6 +314,15 @@ def _auto(told: Any) -> Cells:
     return table
 
 
+def _tried(told: Any) -> Cells:
+    table = [["you", "try", "first output", "all"]]
+    for row in told["rows"]:
+        page = row["source"].partition(".md: ")[0] + ".md" if ".md: " in row["source"] else ""
+        source = f"[{row['does']}]({page})" if page else f"`{row['source']}`"
+        table.append([row["user"], source, f"{row['first']:.1f} s", f"{row['done']:.1f} s"])
+    return table
+
+
 RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
 
 
@@ -357,6 +366,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION},
+        ROOT / "docs" / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}
         | {name: partial(record, name, cells) for name, cells in RECORDS.items()},
     }

@@ -56,6 +56,12 @@ def test_tables_are_those_of_the_committed_results() -> None:
         assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
 
 
+def test_as_many_pipelines_as_the_page_counts() -> None:
+    page, read = ROOT / "docs" / "explanation" / "pipelines.md", ROOT / "README.md"
+    counted = re.findall(r"(\d+) are known", page.read_text(encoding="utf-8"))
+    assert re.findall(r"\[(\d+) classes of diffusers pipelines\]", read.read_text(encoding="utf-8")) == counted
+
+
 def test_blocks_of_each_kind_are_there() -> None:
     assert min(len(fenced("python")) - 20, len(fenced("bash")) - 5, len(fenced("console")) - 8) >= 0
 

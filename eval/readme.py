@@ -212,12 +212,15 @@ def real_block() -> str:
 def sampled_block() -> str:
     """How far a deterministic form and sampling go in drawing."""
     rows = _rows("generation", "generation gender", "unseen professions")
-    left = {m: "{:.0%} [{:.0%}, {:.0%}]".format(row.value, *row.interval)
-            for (m, metric), row in rows.items() if metric == "discrepancy, share of none"}  # fmt: skip
+    fit = _rows("generation", "generation gender", "professions of the fit")
+    share, told = "discrepancy, share of none", "{:.0%} [{:.0%}, {:.0%}]"
+    left = {m: told.format(row.value, *row.interval) for (m, metric), row in rows.items() if metric == share}
+    fitted = told.format(fit["cali", share].value, *fit["cali", share].interval)
     recognised = rows["steer", "recognised"].value
     return _paragraph(
-        f"On 20 unseen professions of the miniature world the default leaves {left['cali']} of the discrepancy, the",
-        f"best deterministic form (`balanced`, which needs a judge of images once) {left['balanced']}, and",
+        f"On 20 unseen professions of the miniature world the default leaves {left['cali']} of the discrepancy",
+        f"(on the 80 of the fit {fitted}), the best deterministic form (`balanced`, which needs a judge once)",
+        f"{left['balanced']}, and",
         f'`method="steer"`, which draws a value for each image, {left["steer"]} with {recognised:.3f} recognised:',
         "[generation](docs/generation.md).",
     )

@@ -26,6 +26,13 @@ TABS = {
 }
 
 
+def shows(page: Any, number: int, what: str = PICTURES) -> None:
+    """Wait until so many are there: a gallery is filled after the words beside it."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(what)).to_have_count(number)
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("demo")
@@ -93,7 +100,7 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
     settle(page)
     draw(page)
     assert page.locator("#comparison .vd-side").count() == 2
-    assert page.locator(PICTURES).count() == 4
+    shows(page, 4)
     assert page.locator(PICTURES).evaluate_all("all => all.map(one => one.alt)") == ["seed 0", "seed 1"] * 2
     assert page.locator("#comparison caption").count() == 2
     assert "cannot tell" in page.locator("#comparison .vd-bars").first.inner_text()
@@ -110,7 +117,7 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
 def test_it_opens_with_a_result_whose_pictures_are_enlarged_and_downloaded(page: Any) -> None:
     assert "→" in page.locator("#verdict .vd-lead").inner_text()
     assert "Discrepancy of gender" in page.locator("#verdict").inner_text()
-    assert page.locator(PICTURES).count() == 32
+    shows(page, 32)
     page.locator("#pictures-mitigated button.thumbnail-item").nth(2).click()
     preview = page.locator("#pictures-mitigated .preview")
     preview.wait_for()
@@ -135,7 +142,7 @@ def test_a_link_restores_the_settings(browser: Any, address: str, page: Any) -> 
         other.get_by_text("The settings are those of the link").wait_for()
         assert other.locator("#prompt textarea").input_value() == "A photo of a nurse & a “vet”."
         assert other.locator("#number input[type=number]").input_value() == "1"
-        assert other.locator("#generate-attributes input:checked").count() == 2
+        shows(other, 2, "#generate-attributes input:checked")
         other.goto(f"{address}/?steps=many")
         assert "steps: expected a number, got 'many'" in complaint(other)
 
@@ -147,7 +154,7 @@ def test_pictures_appear_as_they_are_drawn(page: Any) -> None:
     assert page.locator(PICTURES).count() < 8
     assert page.locator("#status progress").count() == 1
     page.get_by_text("Done: ").wait_for()
-    assert page.locator(PICTURES).count() == 8
+    shows(page, 8)
 
 
 def test_stop_ends_the_drawing_and_keeps_what_is_there(page: Any) -> None:
@@ -159,7 +166,7 @@ def test_stop_ends_the_drawing_and_keeps_what_is_there(page: Any) -> None:
     assert 0 < page.locator(PICTURES).count() < 32
     settle(page)
     draw(page)  # and it draws again
-    assert page.locator(PICTURES).count() == 4
+    shows(page, 4)
 
 
 def test_pressed_again_during_a_run_it_draws_anew(page: Any) -> None:
@@ -168,7 +175,7 @@ def test_pressed_again_during_a_run_it_draws_anew(page: Any) -> None:
     begun(page)
     settle(page)
     draw(page)
-    assert page.locator(PICTURES).count() == 4
+    shows(page, 4)
 
 
 def test_a_stated_attribute_is_left_alone_and_said_so(page: Any) -> None:
@@ -302,7 +309,7 @@ def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int,
         assert sideways(page) <= 0
         page.get_by_role("tab", name="Gallery").click()
         page.locator("#album-mitigated .grid-container img").first.wait_for()
-        assert page.locator("#album-none .grid-container img").count() == 3
+        shows(page, 3, "#album-none .grid-container img")
         assert violations(page) == []
         assert sideways(page) <= 0
         for tab in TABS:

@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from tiny_towers import tiny_towers
 from torch import Tensor, nn
-from training_parts import Stream, image_data
+from training_parts import Stream, image_data, in_shards
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
@@ -511,6 +511,7 @@ def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> 
     assert not any("frozen" in name for name in held)
 
 
+@in_shards
 def test_a_run_in_parts_goes_on_in_one_file(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train_model(small(steps=2), whole, cpu=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from training_parts import in_shards
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
@@ -100,7 +102,7 @@ def assert_same(one: Run, other: Run) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=in_shards)])
 @pytest.mark.parametrize("ema", [True, False])
 def test_going_on_is_as_never_having_stopped(ema: bool, sharded: bool, tmp_path: Path) -> None:
     whole, first, resumed = Run(ema=ema).steps(0, 7), Run(ema=ema).steps(0, 4), Run(ema=ema)
@@ -112,6 +114,7 @@ def test_going_on_is_as_never_having_stopped(ema: bool, sharded: bool, tmp_path:
     assert_same(resumed.steps(4, 7), whole)
 
 
+@in_shards
 def test_a_state_in_parts_and_one_in_a_file_take_each_other_s_place(tmp_path: Path) -> None:
     path, run = tmp_path / "state.safetensors", Run()
     for step, sharded in enumerate((False, True, False)):
@@ -121,6 +124,7 @@ def test_a_state_in_parts_and_one_in_a_file_take_each_other_s_place(tmp_path: Pa
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["state" if sharded else path.name]
 
 
+@in_shards
 def test_a_state_in_parts_that_is_damaged_or_another_s_is_refused(tmp_path: Path) -> None:
     path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
     run.sharded = True
@@ -137,6 +141,7 @@ def test_a_state_in_parts_that_is_damaged_or_another_s_is_refused(tmp_path: Path
     assert Run().load(path) == {"step": 2}
 
 
+@in_shards
 def test_a_kill_between_the_two_moves_leaves_a_state(tmp_path: Path) -> None:
     path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
     run.sharded = True
@@ -144,6 +149,16 @@ def test_a_kill_between_the_two_moves_leaves_a_state(tmp_path: Path) -> None:
     (tmp_path / "state").rename(tmp_path / "state.before")
     assert read_metadata(path) == {"step": 2}
     assert Run().load(path) == {"step": 2}
+
+
+def test_a_torch_without_shards_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
+    monkeypatch.delattr("torch.distributed.checkpoint.hf_storage", raising=False)
+    run = Run()
+    run.sharded = True
+    with pytest.raises(InvalidInputError, match=r"as pickles alone; expected 2\.8 or newer, or state 'whole'"):
+        run.save(tmp_path / "state.safetensors", step=0)
+    assert list(tmp_path.glob("state*")) == []
 
 
 def test_without_the_state_it_would_be_another_run() -> None:

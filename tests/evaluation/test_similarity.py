@@ -115,3 +115,7 @@ def test_dino_is_the_cosine_of_class_tokens(tmp_path: Path) -> None:
     torch.testing.assert_close(found, torch.cosine_similarity(tokens[:1], tokens[1:]), rtol=1e-4, atol=1e-5)
     with pytest.raises(InvalidInputError, match=r"dino: .*; expected a folder with a vision transformer"):
         Dino(tmp_path / "none")
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InvalidInputError, match=r"expected a folder with a vision transformer in safetensors"):
+        Dino(tmp_path)

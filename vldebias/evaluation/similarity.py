@@ -105,11 +105,13 @@ class Dino:
 
         try:
             self._processor = AutoImageProcessor.from_pretrained(str(model))
-            self.network: nn.Module = AutoModel.from_pretrained(str(model)).to(device).eval()
+            # never a pickle, which transformers would take where there is nothing else
+            self.network: nn.Module = AutoModel.from_pretrained(str(model), use_safetensors=True).to(device).eval()
         except (OSError, ValueError) as error:
             raise InvalidInputError(
-                f"dino: {str(error).strip().splitlines()[0]}; expected a folder with a vision transformer and its "
-                "image processor, as save_pretrained writes them, or the name of one that can be downloaded"
+                f"dino: {str(error).strip().splitlines()[0]}; expected a folder with a vision transformer in "
+                "safetensors and its image processor, as save_pretrained writes them, or the name of one that can be "
+                "downloaded"
             ) from error
         self.name, self._device = str(model), device
 

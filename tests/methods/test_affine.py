@@ -15,6 +15,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasErr
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import UCE, Affine, Balanced, Midpoint, Problem, load_edit
 from vldebias.methods.affine import BEFORE
+from vldebias.methods.balanced import PENALTIES, ridge
 from vldebias.methods.steer import value_groups
 from vldebias.prompts import load_prompts
 
@@ -230,3 +231,29 @@ class TestBalanced:
             edit(torch.ones(1, edit.dim))
         with pytest.raises(InvalidInputError, match="a level apart from 0 is of one attribute with two values"):
             fit_projections(pipe, [SET, "skin-tone"], method=Balanced(readings))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_penalty_is_that_of_leaving_each_prompt_out(seed: int) -> None:
+    """Against one regression for each prompt left out, with a mean of its own; few prompts, where that weighs."""
+    made = torch.Generator().manual_seed(seed)
+    n = 3 + seed % 4
+    x, y = (torch.randn(*shape, generator=made, dtype=torch.float64) for shape in ((n, 6), (n,)))
+    scale = (x - x.mean(0)).square().sum(1).mean()
+
+    def solved(rows: Tensor, shares: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+        apart = rows - rows.mean(0)
+        slope = apart.T @ torch.linalg.solve(
+            apart @ apart.T + penalty * scale * torch.eye(len(rows), dtype=rows.dtype), shares - shares.mean()
+        )
+        return slope, shares.mean() - slope @ rows.mean(0)
+
+    errors = []
+    for penalty in PENALTIES:
+        others = [torch.arange(n) != i for i in range(n)]
+        fits = [solved(x[kept], y[kept], penalty) for kept in others]
+        errors.append(sum(float(y[i] - bias - slope @ x[i]) ** 2 for i, (slope, bias) in enumerate(fits)))
+    slope, bias = solved(x, y, PENALTIES[errors.index(min(errors))])
+    found = ridge(x, y)
+    torch.testing.assert_close(found[0], slope)
+    assert found[1] == pytest.approx(float(bias))

@@ -1,7 +1,7 @@
-"""What both worlds are made of: counter-based random numbers, a canvas to paint on, and sentences for captions."""
+"""What both worlds are made of: counter-based random numbers, noise over the pixels, and sentences for captions."""
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 __all__ = [
     "SIZE",
     "TEMPLATES",
-    "Canvas",
     "Draws",
-    "Frame",
     "colours",
-    "per_image",
+    "finish",
     "sentence",
     "shuffled",
     "splitmix64",
@@ -26,9 +24,8 @@ __all__ = [
 
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Mask = NDArray[np.bool_]
 
-SIZE = 32  # pixels, of both sides of every picture
+SIZE = 64  # pixels, of both sides of every picture
 TEMPLATES = ("a photo of {}", "a picture of {}", "this is a picture of {}", "this is {}")
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -102,54 +99,18 @@ def colours(*values: float | tuple[float, float, float]) -> Floats:
     return np.array(values, np.float32)
 
 
-def per_image(values: NDArray[Any]) -> NDArray[Any]:
-    """(n,) to (n, 1, 1): a value or a condition that holds for all pixels of an image."""
-    return values[:, None, None]
+def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
+    """Adds independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clips them to [0, 1].
 
-
-class Frame:
-    """Coordinates (n, 32, 32) centred on (x, y) per image, in picture heights; y points down.
-
-    `scale` enlarges what is drawn in the frame, `flip` of -1 mirrors it.
+    Returns:
+        (n, 3, 64, 64) float32.
     """
+    import torch
 
-    def __init__(self, x: Floats, y: Floats, scale: Floats | float = 1.0, flip: Floats | float = 1.0) -> None:
-        rows, columns = np.mgrid[0:SIZE, 0:SIZE].astype(np.float32) / np.float32(SIZE)
-        factor = per_image(np.broadcast_to(np.asarray(scale, np.float32), x.shape))
-        sign = per_image(np.broadcast_to(np.asarray(flip, np.float32), x.shape))
-        self.x = (columns - per_image(x)) * sign / factor
-        self.y = (rows - per_image(y)) / factor
-
-    def ellipse(self, x: float, y: float, rx: float, ry: float) -> Mask:
-        """Filled ellipse around (x, y)."""
-        return ((self.x - x) / rx) ** 2 + ((self.y - y) / ry) ** 2 < 1
-
-    def box(self, left: float, right: float, top: float, bottom: float) -> Mask:
-        """Filled rectangle."""
-        return (self.x > left) & (self.x < right) & (self.y > top) & (self.y < bottom)
-
-
-class Canvas:
-    """Pixels (n, 32, 32, 3) in [0, 1]; later paint covers earlier paint, with hard edges."""
-
-    def __init__(self, n: int) -> None:
-        self.pixels = np.zeros((n, SIZE, SIZE, 3), np.float32)
-
-    def paint(self, mask: Mask, colour: NDArray[np.floating[Any]]) -> None:
-        """Fills a mask (n, 32, 32) with a colour, (3,) for all or (n, 3) for each image its own."""
-        per_image = np.broadcast_to(colour, (len(self.pixels), 3)).astype(np.float32)
-        np.copyto(self.pixels, per_image[:, None, None, :], where=mask[..., None])
-
-    def add_noise(self, draws: Draws, sigma: float) -> None:
-        """Adds independent noise of standard deviation sigma to every value and clips to [0, 1]."""
-        noise = draws.noise("pixel noise", SIZE * SIZE * 3, sigma)
-        np.clip(self.pixels + noise.reshape(self.pixels.shape), 0, 1, out=self.pixels)
-
-    def to_tensor(self) -> "torch.Tensor":
-        """(n, 3, 32, 32) float32 in [0, 1]."""
-        import torch
-
-        return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(0, 3, 1, 2)))
+    noise = draws.noise("pixel noise", SIZE * SIZE * 3, sigma)
+    return torch.from_numpy(
+        np.ascontiguousarray(np.clip(pixels + noise.reshape(pixels.shape), 0, 1).transpose(0, 3, 1, 2))
+    )
 
 
 def sentence(text: str, template: int, *, proper: bool = True, stop: bool = True) -> str:

@@ -172,7 +172,10 @@ class FunctionJudge:
 
 
 class MiniatureJudge:
-    """The classifier of the miniature world: profession, gender, tone and age of a portrait.
+    """The classifier of the miniature world: what a portrait or a bird in its place shows.
+
+    It reads profession, gender, tone and age of a portrait, and species, place and background (land, water) of a
+    bird. A picture of the other kind has none of them: the chance that it is one is left over.
 
     Args:
         folder: a build; by default the weights that ship with the package.
@@ -182,17 +185,32 @@ class MiniatureJudge:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         from vldebias.miniature import load_judge
+        from vldebias.miniature.birds import BACKGROUNDS, CLASSES, PLACES, SPECIES
         from vldebias.miniature.portraits import AGES, GENDERS, PROFESSIONS, TONES
 
         self.names = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
+        self.names |= {"species": SPECIES, "bird": CLASSES, "place": PLACES, "background": BACKGROUNDS}
         self._network = load_judge(folder)
         self.fingerprint = _digest(weights_fingerprint(self._network))
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
-        """Probabilities of all four; InvalidInputError for images that are not 32 x 32."""
+        """Probabilities of all of them; InvalidInputError for images that are not 64 x 64."""
+        from vldebias.miniature.architectures import PEOPLE_FIELDS
+        from vldebias.miniature.world import WORLDS
+
         pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
         read = self._network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-        return {attribute: read[f"{attribute}_probabilities"].double().cpu().numpy() for attribute in self.names}
+
+        def chances(field: str, world: str) -> np.ndarray:
+            column = WORLDS.index(world)
+            given = read[f"{field}_probabilities"] * read["world_probabilities"][:, column : column + 1]
+            return given.double().cpu().numpy()
+
+        found = {field: chances(field, "portraits") for field in PEOPLE_FIELDS}
+        found |= {field: chances(field, "birds") for field in ("species", "place")}
+        # The first half of the species is land birds, the first half of the places is land.
+        halves = {"bird": found["species"], "background": found["place"]}
+        return found | {name: array.reshape(len(array), 2, -1).sum(axis=2) for name, array in halves.items()}
 
 
 class ClassifierJudge:

@@ -7,15 +7,23 @@ import torch
 from torch import nn
 
 from vldebias.errors import InvalidInputError
+from vldebias.miniature.birds import PLACES, SPECIES
 from vldebias.miniature.people import AGES, GENDERS, PROFESSIONS, TONES
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
+from vldebias.miniature.world import SIZE, WORLDS
 
 if TYPE_CHECKING:
     import open_clip
-    from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
+    from diffusers import DDIMScheduler, UNet2DConditionModel
     from transformers import CLIPConfig
 
+    from vldebias.miniature.autoencoder import PatchAutoencoder
+
 __all__ = [
+    "BIRD_FIELDS",
+    "FIELDS",
+    "LATENTS",
+    "PEOPLE_FIELDS",
     "Judge",
     "build_clip",
     "build_scheduler",
@@ -27,8 +35,8 @@ __all__ = [
 
 EMBED_DIM = 128
 VISION: dict[str, Any] = {
-    "image_size": 32,
-    "patch_size": 4,
+    "image_size": SIZE,
+    "patch_size": 8,
     "width": 96,
     "layers": 3,
     "head_width": 32,
@@ -38,7 +46,11 @@ TEXT: dict[str, Any] = {"context_length": CONTEXT_LENGTH, "width": 128, "heads":
 # Pixels in [0, 1] are mapped to [-1, 1].
 IMAGE_MEAN = (0.5, 0.5, 0.5)
 IMAGE_STD = (0.5, 0.5, 0.5)
-FIELDS = {"profession": len(PROFESSIONS), "gender": len(GENDERS), "tone": len(TONES), "age": len(AGES)}
+LATENTS = (8, 8, 8)  # channels, height, width
+# What the judge reads, and from which of the worlds it learns to (all of them where none is named).
+PEOPLE_FIELDS = {"profession": len(PROFESSIONS), "gender": len(GENDERS), "tone": len(TONES), "age": len(AGES)}
+BIRD_FIELDS = {"species": len(SPECIES), "place": len(PLACES)}
+FIELDS = {"world": len(WORLDS), **PEOPLE_FIELDS, **BIRD_FIELDS}
 
 # open_clip name: transformers name, in a residual block and outside of one.
 _BLOCK = {
@@ -104,21 +116,11 @@ def transformers_config(vocab_size: int) -> "CLIPConfig":
     return CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=EMBED_DIM)
 
 
-def build_vae() -> "AutoencoderKL":
-    """32 x 32 pictures to 8 x 8 x 4 latents and back."""
-    from diffusers import AutoencoderKL
+def build_vae() -> "PatchAutoencoder":
+    """64 x 64 pictures to latents and back."""
+    from vldebias.miniature.autoencoder import PatchAutoencoder
 
-    return AutoencoderKL(
-        in_channels=3,
-        out_channels=3,
-        down_block_types=("DownEncoderBlock2D",) * 3,
-        up_block_types=("UpDecoderBlock2D",) * 3,
-        block_out_channels=(16, 32, 64),
-        layers_per_block=1,
-        latent_channels=4,
-        norm_num_groups=8,
-        sample_size=32,
-    )
+    return PatchAutoencoder((12, 32, 48, 64), latent_channels=LATENTS[0], norm_num_groups=8, sample_size=SIZE)
 
 
 def build_unet() -> "UNet2DConditionModel":
@@ -126,9 +128,9 @@ def build_unet() -> "UNet2DConditionModel":
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
+        sample_size=LATENTS[1],
+        in_channels=LATENTS[0],
+        out_channels=LATENTS[0],
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
         block_out_channels=(64, 96),
@@ -155,41 +157,46 @@ def build_scheduler() -> "DDIMScheduler":
 
 
 class Judge(nn.Module):
-    """A small classifier that reads profession, gender, tone and age from a portrait.
+    """A small classifier of pictures of both worlds.
 
-    A convolutional network with one head per field, trained on renders and on their VAE reconstructions.
+    A convolutional network with one head per field of `FIELDS`, trained on renders and on their VAE reconstructions.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        widths = (3, 32, 64, 96)
+        widths = (3, 32, 64, 96, 128)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
         self.features = nn.Sequential(*layers, nn.Flatten())
-        self.heads = nn.ModuleDict({name: nn.Linear(96 * 16, count) for name, count in FIELDS.items()})
+        inputs = widths[-1] * (SIZE // 2 ** (len(widths) - 1)) ** 2
+        self.heads = nn.ModuleDict({name: nn.Linear(inputs, count) for name, count in FIELDS.items()})
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Logits (n, classes) of each field, for images (n, 3, 32, 32) in [0, 1]."""
+        """Logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
         features = self.features(images * 2 - 1)
         return {name: head(features) for name, head in self.heads.items()}
 
     @torch.no_grad()
     def predict(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the portraits show.
+        """What the pictures show.
 
         Args:
-            images: (n, 3, 32, 32) in [0, 1].
+            images: (n, 3, 64, 64) in [0, 1].
 
         Returns:
             For each field `name` the most likely label (n,) under `name`, and the probabilities (n, classes) of
-            all labels under `name_probabilities`. Labels index PROFESSIONS, GENDERS, TONES and AGES.
+            all labels under `name_probabilities`. `world` indexes WORLDS; profession, gender, tone and age, which
+            mean nothing of a bird, index PROFESSIONS, GENDERS, TONES and AGES; species and place, which mean nothing
+            of a portrait, index SPECIES and PLACES of the birds.
 
         Raises:
             InvalidInputError: images of another shape.
         """
-        if images.ndim != 4 or images.shape[1:] != (3, 32, 32):
-            raise InvalidInputError(f"the judge reads images (n, 3, 32, 32) in [0, 1], got {tuple(images.shape)}")
+        if images.ndim != 4 or images.shape[1:] != (3, SIZE, SIZE):
+            raise InvalidInputError(
+                f"the judge reads images (n, 3, {SIZE}, {SIZE}) in [0, 1], got {tuple(images.shape)}"
+            )
         weight = next(self.parameters())
         probabilities = {name: z.softmax(dim=1) for name, z in self(images.to(weight)).items()}
         labels = {name: p.argmax(dim=1) for name, p in probabilities.items()}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,26 +12,38 @@ import torch.nn.functional as F
 from vldebias.errors import InvalidInputError
 from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
-from vldebias.miniature.architectures import Judge, build_clip, build_scheduler, build_unet, build_vae
+from vldebias.miniature.architectures import (
+    BIRD_FIELDS,
+    PEOPLE_FIELDS,
+    Judge,
+    build_clip,
+    build_scheduler,
+    build_unet,
+    build_vae,
+)
 from vldebias.miniature.measure import write_metrics
 from vldebias.miniature.model_cards import write_cards
 from vldebias.miniature.models import load_text_tower, load_vae, read_metadata
 from vldebias.miniature.tokenizer import learn_merges, open_clip_tokenizer, save_tokenizer
 from vldebias.miniature.training import Average, Stage, cosine, generator
-from vldebias.miniature.world import shuffled
+from vldebias.miniature.world import WORLDS, shuffled
 from vldebias.progress import Progress
 
 if TYPE_CHECKING:
     import open_clip
-    from diffusers import AutoencoderKL
+
+    from vldebias.miniature.autoencoder import PatchAutoencoder
 
 __all__ = ["STAGES", "build"]
 
-STEPS = {"clip": 1300, "vae": 2000, "judge": 1200, "unet": 4500}
-BATCH = {"clip": 128, "vae": 64, "judge": 64, "unet": 96}  # of the CLIP: per world
+STEPS = {"clip": 1300, "vae": 10_000, "judge": 1500, "unet": 4500}
+BATCH = {"clip": 128, "vae": 12, "judge": 64, "unet": 96}  # of the CLIP: per world
 STAGES = ("tokenizer", *STEPS, "measure", "cards")
 PROFESSIONS_PER_BATCH = 16
 POOL = 40_000  # renders whose latents the UNet is trained on
+PORTRAIT_SHARE = 2 / 3  # of the pictures that VAE, judge and UNet are trained on; the others are birds
+BLOCK = 384  # pictures that are rendered at once; a multiple of every batch of _Pictures
+NOT_THERE = -100  # what cross-entropy leaves out: the profession of a bird
 EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free guidance
 
 # Prompts of the paper whose words no caption of the two worlds has: they shall be whole words, too.
@@ -48,10 +61,11 @@ def build(
     device: str | None = None,
     resume: bool = True,
     scale: float = 1.0,
+    lean: birds.Lean = birds.LEAN,
 ) -> Path:
     """Trains the miniature world's models and writes them to `out`, in the layout of the shipped folder.
 
-    Made to fit into two hours on two CPU cores. Killed and called again, it goes on from the last checkpoint (one a
+    Made to fit into two hours on two CPU cores that have nothing else to do. Killed and called again, it goes on from the last checkpoint (one a
     minute) and, on the same machine and number of threads, ends with the same weights.
 
     Args:
@@ -61,6 +75,7 @@ def build(
         device: "cpu" or "cuda"; a GPU where there is one by default.
         resume: keep stages that are finished and go on from checkpoints; False starts every stage anew.
         scale: factor on the number of training steps and of measured images, for trying things out.
+        lean: how strongly the birds go with their backgrounds, in pictures and in captions.
 
     Returns:
         The folder.
@@ -87,7 +102,7 @@ def build(
             elif name == "cards":
                 write_cards(out)
             else:
-                stage = Stage(name, out, seed, max(1, round(STEPS[name] * scale)), device, resume, progress)
+                stage = Stage(name, out, seed, max(1, round(STEPS[name] * scale)), device, resume, progress, lean)
                 if not resume or read_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)
@@ -106,7 +121,7 @@ def _train_clip(stage: Stage) -> None:
         mixed = shuffled(len(people.PROFESSIONS), f"step {step}")
         some = [people.PROFESSIONS[k] for k in mixed[:PROFESSIONS_PER_BATCH]]
         worlds = (
-            birds.sample(batch, seed=seed, start=step * batch),
+            birds.sample(batch, seed=seed, start=step * batch, lean=stage.lean),
             portraits.sample(batch, seed=seed, start=step * batch, professions=some),
         )
         images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
@@ -153,34 +168,47 @@ def _train_vae(stage: Stage) -> None:
     vae = build_vae().to(stage.device)
     optimizer = torch.optim.AdamW(vae.parameters(), 2e-3)
     seed, batch = stage.stream, BATCH[stage.name]
+    pictures = _Pictures(seed)
 
     def loss(step: int) -> torch.Tensor:
-        x = portraits.sample(batch, seed=seed, start=step * batch).images.to(stage.device) * 2 - 1
+        x = pictures.batch(step, batch).images.to(stage.device) * 2 - 1
         posterior = vae.encode(x).latent_dist
         noise = torch.randn(posterior.mean.shape, generator=generator(seed, step)).to(stage.device)
         restored = vae.decode(posterior.mean + posterior.std * noise).sample
-        return F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 1e-5 * posterior.kl().mean()
+        # Edges are what a face is made of, and cost little squared error.
+        likeness = F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 0.1 * _edge_loss(restored - x)
+        return likeness + 2e-6 * posterior.kl().mean()
 
     stage.train(vae, optimizer, loss, cosine(stage.steps, 2e-3))
-    scale = 1 / _latents(vae, 2000, seed + 1, stage.device).std().item()
+    others = _Pictures(seed + 1)  # that it has not seen
+    images = torch.cat([others.batch(number, BLOCK).images for number in range(4)])
+    scale = 1 / _latents(vae, images, stage.device).std().item()
     write_atomically(stage.out / "vae.json", json.dumps({"scaling_factor": scale}, indent=1) + "\n")
     stage.finish(vae)
+
+
+def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
+    """Mean absolute slope of a difference of pictures (n, c, h, w), across and down."""
+    return sum((difference.diff(dim=axis).abs().mean() for axis in (2, 3)), torch.zeros((), device=difference.device))
 
 
 def _train_judge(stage: Stage) -> None:
     """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures look like those."""
     judge, vae = Judge().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
-    seed, batch = stage.stream, BATCH[stage.name]
+    batch, pictures = BATCH[stage.name], _Pictures(stage.stream)
 
     def loss(step: int) -> torch.Tensor:
-        people = portraits.sample(batch, seed=seed, start=step * batch, balanced=True)
-        images = people.images.to(stage.device)
+        seen = pictures.batch(step, batch)
+        images = seen.images.to(stage.device)
         with torch.no_grad():
             restored = vae.decode(vae.encode(images * 2 - 1).latent_dist.mean).sample
         logits = judge(torch.cat([images, (restored / 2 + 0.5).clamp(0, 1)]))
-        targets = {name: getattr(people, name).to(stage.device).repeat(2) for name in logits}
-        return torch.stack([F.cross_entropy(logits[name], targets[name]) for name in logits]).mean()
+        losses = []
+        for name, truth in seen.fields.items():
+            target = truth.to(stage.device).repeat(2)
+            losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
+        return torch.stack(losses).mean()
 
     stage.train(judge, optimizer, loss, cosine(stage.steps, 2e-3))
     stage.finish(judge.eval())
@@ -188,7 +216,7 @@ def _train_judge(stage: Stage) -> None:
 
 def _train_unet(stage: Stage) -> None:
     """Writes unet.safetensors: the moving average of the weights, which draws far better than the last ones."""
-    unet = build_unet().to(stage.device)
+    unet = build_unet().to(stage.device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(unet.parameters(), 2e-3, weight_decay=0.01)
     average = Average(unet)
     signal = build_scheduler().alphas_cumprod.to(stage.device)
@@ -212,26 +240,83 @@ def _train_unet(stage: Stage) -> None:
 
 @torch.no_grad()
 def _pool(stage: Stage) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Latents (n, 4, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty), caption rows (n,)."""
+    """Latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty), caption rows (n,).
+
+    The pictures lean as the world does: the generator learns its bias from them.
+    """
     vae, (text_model, tokenizer) = load_vae(stage.out).to(stage.device), load_text_tower(stage.out)
-    size, seed = min(POOL, stage.steps * BATCH["unet"]), stage.stream
-    latents = _latents(vae, size, seed, stage.device) * vae.config.scaling_factor
-    captions = portraits.captions(size, seed=seed)
+    size, pictures = min(POOL, stage.steps * BATCH["unet"]), _Pictures(stage.stream, lean=stage.lean)
+    parts, captions = [], []
+    for number in stage.progress.track(range(-(-size // BLOCK)), "latents"):
+        seen = pictures.batch(number, BLOCK)
+        parts.append(_latents(vae, seen.images, stage.device) * vae.config.scaling_factor)
+        captions += seen.captions
     texts = ["", *sorted(set(captions))]
-    number = {text: i for i, text in enumerate(texts)}
+    number_of = {text: i for i, text in enumerate(texts)}
     ids = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
     hidden = torch.cat([text_model(part).last_hidden_state for part in ids.split(500)]).to(stage.device)
-    return latents, hidden, torch.tensor([number[caption] for caption in captions])
+    return torch.cat(parts), hidden, torch.tensor([number_of[caption] for caption in captions])
 
 
 @torch.no_grad()
-def _latents(vae: "AutoencoderKL", n: int, seed: int, device: str) -> torch.Tensor:
-    """(n, 4, 8, 8) latents of the first n portraits of a seed, as the VAE gives them."""
-    parts = []
-    for start in range(0, n, 500):
-        images = portraits.sample(min(500, n - start), seed=seed, start=start).images.to(device)
-        parts.append(vae.encode(images * 2 - 1).latent_dist.mean)
-    return torch.cat(parts)
+def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torch.Tensor:
+    """(n, c, 8, 8) latents of pictures (n, 3, 64, 64) in [0, 1], as the VAE gives them."""
+    return torch.cat([vae.encode(part.to(device) * 2 - 1).latent_dist.mean for part in images.split(250)])
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and truths (n,) by field of the judge."""
+
+    images: torch.Tensor
+    captions: list[str]
+    fields: dict[str, torch.Tensor]
+
+
+class _Pictures:
+    """A stream of pictures of both worlds, rendered in blocks, as small batches would cost far more each.
+
+    Args:
+        seed: names the stream.
+        lean: how the birds lean; both worlds are without bias where there is none.
+    """
+
+    def __init__(self, seed: int, *, lean: birds.Lean | None = None) -> None:
+        self.seed, self.lean = seed, lean
+        self._number, self._block = -1, _Seen(torch.empty(0), [], {})
+
+    def batch(self, step: int, n: int) -> _Seen:
+        """The pictures of step `step`, n of them; n must divide a block, or be one."""
+        number, place = divmod(step * n, BLOCK)
+        if number != self._number:
+            self._number, self._block = number, self._render(number)
+        rows = slice(place, place + n)
+        whole = self._block
+        fields = {name: truth[rows] for name, truth in whole.fields.items()}
+        return _Seen(whole.images[rows], whole.captions[rows], fields)
+
+    def _render(self, number: int) -> _Seen:
+        """A block, shuffled, for batches shall hold both worlds."""
+        people = round(BLOCK * PORTRAIT_SHARE)
+        flock = BLOCK - people
+        balanced = self.lean is None
+        lean = {} if self.lean is None else {"lean": self.lean}
+        portrait = portraits.sample(people, seed=self.seed, start=number * people, balanced=balanced)
+        bird = birds.sample(flock, seed=self.seed, start=number * flock, balanced=balanced, **lean)
+        worlds = {"portraits": portrait, "birds": bird}
+        order = torch.randperm(BLOCK, generator=generator(self.seed, number))
+        fields = {"world": torch.tensor([WORLDS.index(name) for name, part in worlds.items() for _ in part.captions])}
+        for name, part in worlds.items():
+            for field in PEOPLE_FIELDS if name == "portraits" else BIRD_FIELDS:
+                nothing = [torch.full((len(other),), NOT_THERE) for other in worlds.values() if other is not part]
+                truth = getattr(part, field)
+                fields[field] = torch.cat([truth, *nothing] if name == "portraits" else [*nothing, truth])
+        captions = [*portrait.captions, *bird.captions]
+        return _Seen(
+            torch.cat([portrait.images, bird.images])[order],
+            [captions[i] for i in order.tolist()],
+            {field: truth[order] for field, truth in fields.items()},
+        )
 
 
 _TRAINERS: dict[str, Callable[[Stage], None]] = {

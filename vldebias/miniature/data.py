@@ -13,11 +13,10 @@ from PIL import Image
 from vldebias.data import UNKNOWN, ImageData, Labels
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, portraits
-from vldebias.miniature.world import SIZE, Codes
+from vldebias.miniature.world import SIZE, WORLDS, Codes
 
 __all__ = ["HAIR", "WORLDS", "open_world"]
 
-WORLDS = ("birds", "portraits")
 HAIR = ("dark", "blond")
 _BLOCK = 500  # images that are rendered at once
 
@@ -35,7 +34,7 @@ def open_world(
 
     Args:
         name: birds or portraits.
-        n: number of images, all of which are kept in memory (3 KiB each).
+        n: number of images, all of which are kept in memory (12 KiB each).
         seed: names the stream; image i of it is the same whatever n and start.
         start: index of the first image.
         balanced: without the world's correlations: see `birds.sample` and `portraits.sample`.

@@ -1,6 +1,8 @@
 """Measures the bias of a build, before and after projection, and writes metrics.json beside the weights."""
 
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,7 +14,9 @@ import torch.nn.functional as F
 from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, max_skew
 from vldebias.miniature import birds, portraits
-from vldebias.miniature.models import load_clip, load_judge, load_pipeline
+from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS
+from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
+from vldebias.miniature.world import WORLDS
 from vldebias.progress import Progress
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
@@ -26,8 +30,10 @@ SEEDS = (1001, 1002, 1003)  # renders and noise that no training stage has seen
 BIRDS = 4000  # renders per seed, four groups equally likely
 PORTRAITS = 4000
 TOP = 1000  # MaxSkew@1000
-IMAGES_PER_PROFESSION = 32
+IMAGES_PER_PROFESSION = 12
 PROMPT = "A photo of a {}."
+CLASS_PROMPT = "This is a picture of a {}."
+LAM = {"birds": 1000.0, "portraits": 500.0}  # of the calibrated projection, as in the paper
 _PROMPTS_AT_ONCE = 4
 
 Values = dict[str, float]
@@ -35,18 +41,22 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
-    """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and each seed's."""
-    sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
-        "birds": _birds,
-        "portraits": _portraits,
-        "judge": _judge,
-        "generation": _generation,
-    }
+    """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and each seed's.
+
+    What needs a judge or a pipeline is left out where the build has none.
+    """
+    sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {"birds": _birds, "portraits": _portraits}
+    if (out / "judge.safetensors").is_file():
+        sections["judge"] = _judge
+    if (out / "unet.safetensors").is_file():
+        sections["generation"] = _generation
     conditions = {"seeds": SEEDS, "scale": scale, "birds": BIRDS, "portraits": PORTRAITS, "top": TOP}
     conditions |= {"images per profession": IMAGES_PER_PROFESSION, "prompt": PROMPT}
     results: dict[str, object] = {"conditions": conditions}
-    for name, section in progress.track(sections.items(), "measure"):
-        results[name] = _over_seeds([section(out, scale, seed, device) for seed in SEEDS])
+    runs: dict[str, list[dict[str, Values]]] = {name: [] for name in sections}
+    for name, seed in progress.track(list(itertools.product(sections, SEEDS)), "measure"):
+        runs[name].append(sections[name](out, scale, seed, device))
+    results |= {name: _over_seeds(values) for name, values in runs.items()}
     write_atomically(out / "metrics.json", json.dumps(results, indent=1) + "\n")
 
 
@@ -82,15 +92,19 @@ def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     features = image(world.images)
     prompts = load_prompts("waterbirds")
     groups, spurious = [text(group) for group in prompts.groups], text(prompts.spurious)
+    land, water = spurious.chunk(2)
     methods: dict[str, Map] = {
         "none": lambda z: z,
         "orth": CalibratedProjection.fit(None, spurious),
-        "cali 1000": CalibratedProjection.fit_groups(groups, lam=1000.0),
-        "orth-cali 1000": CalibratedProjection.fit_groups(groups, spurious, lam=1000.0),
+        "cali 1000": CalibratedProjection.fit_groups(groups, lam=LAM["birds"]),
+        "orth-cali 1000": CalibratedProjection.fit_groups(groups, spurious, lam=LAM["birds"]),
+        "difference": CalibratedProjection.fit(None, (land.mean(dim=0) - water.mean(dim=0))[None]),
     }
     classes = text(prompts.classes)
     results = {name: _group_accuracies(features, f(classes), world) for name, f in methods.items()}
-    species = text([f"This is a picture of a {name}." for name in birds.SPECIES])
+    kept = F.cosine_similarity(methods["orth"](classes), classes)
+    results["cosine under P0"] = dict(zip(birds.CLASSES, kept.tolist(), strict=True))
+    species = text([CLASS_PROMPT.format(name) for name in birds.SPECIES])
     scene = text(["This is a land background.", "This is a water background."])
     results["reads"] = {
         "species": _accuracy(features, species, world.species),
@@ -134,21 +148,27 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
 
 def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
     """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions."""
-    judge, vae = load_judge(folder).to(device), load_pipeline(folder).vae.to(device)
-    people = portraits.sample(_at_least(16, PORTRAITS * scale / 2), seed=seed, balanced=True)
-    with torch.no_grad():
-        parts = [vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in people.images.split(250)]
-    restored = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
-    fields = ("profession", "gender", "tone", "age")
-    results = {}
-    for name, images in (("renders", people.images), ("restored", restored)):
-        labels = judge.predict(images)
-        results[name] = {f: (labels[f].cpu() == getattr(people, f)).float().mean().item() for f in fields}
+    judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
+    n = _at_least(16, PORTRAITS * scale / 2)
+    worlds = (portraits.sample(n, seed=seed, balanced=True), birds.sample(n, seed=seed, balanced=True))
+    results: dict[str, Values] = {"renders": {}, "restored": {}}
+    for world, fields in zip(worlds, (PEOPLE_FIELDS, BIRD_FIELDS), strict=True):
+        with torch.no_grad():
+            parts = [vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in world.images.split(250)]
+        restored = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
+        for name, images in (("renders", world.images), ("restored", restored)):
+            labels = judge.predict(images)
+            right = {f: (labels[f].cpu() == getattr(world, f)).float().mean().item() for f in fields}
+            results[name] |= right
+            if name == "restored":
+                error = F.mse_loss(restored.cpu(), world.images).item()
+                results[name][f"decibels of {WORLDS[fields is PEOPLE_FIELDS]}"] = -10 * math.log10(error)
     return results
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Gender discrepancy over the test professions, with projections fitted on the training professions."""
+    """What the pipeline draws of the test professions, with a projection fitted on the others and without; of stated
+    attributes; and of birds."""
     pipeline, judge = load_pipeline(folder).to(device), load_judge(folder).to(device)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names])
@@ -156,28 +176,55 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
         embed_ends(pipeline, [PROMPT.format(f"{gender} {name}") for name in portraits.TRAIN_PROFESSIONS])
         for gender in portraits.GENDERS
     )
-    pairs = torch.stack([male, female], dim=1)
-
-    def drawn(projection: Map | None, count: int, stated: str = "") -> Values:
-        prompts = [PROMPT.format(stated + name) for name in names]
-        labels = judge.predict(generate(pipeline, prompts, count, seed=seed, projection=projection))
-        gender = labels["gender"].cpu().view(len(names), count)
-        right = labels["profession"].cpu() == wanted.repeat_interleave(count)
-        return {
-            "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in gender),
-            "recognised": right.double().mean().item(),
-            "male share": (gender == 0).double().mean().item(),
-        }
-
     methods: dict[str, Map | None] = {"none": None}
-    methods |= {f"cali {lam}": CalibratedProjection.fit(pairs, lam=float(lam)) for lam in (50, 500)}
+    methods["cali 500"] = CalibratedProjection.fit(torch.stack([male, female], dim=1), lam=LAM["portraits"])
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
-    results = {}
+    results, plain = {}, torch.empty(0)
     for method, projection in methods.items():
-        stated = drawn(projection, max(2, count // 4), "female ")
-        kept = {"stated female kept": 1 - stated["male share"], "stated recognised": stated["recognised"]}
-        results[method] = drawn(projection, count) | kept
+        images = generate(pipeline, [PROMPT.format(name) for name in names], count, seed=seed, projection=projection)
+        plain = images if projection is None else plain
+        read = {name: labels.cpu() for name, labels in judge.predict(images).items()}
+        share = (read["gender"].view(len(names), count) == 0).double().mean(dim=1)
+        results[method] = {
+            "discrepancy": fmean(discrepancy(row, 2) for row in read["gender"].view(len(names), count)),
+            "tone discrepancy": fmean(discrepancy(row, 5) for row in read["tone"].view(len(names), count)),
+            "age discrepancy": fmean(discrepancy(row, 2) for row in read["age"].view(len(names), count)),
+            "recognised": (read["profession"] == wanted.repeat_interleave(count)).double().mean().item(),
+            "male share": share.mean().item(),
+            "middle": ((share >= 0.25) & (share <= 0.75)).double().mean().item(),
+        }
+    results["stated"] = {}
+    for field, values in (("gender", portraits.GENDERS), ("tone", portraits.TONES), ("age", portraits.AGES)):
+        prompts = [PROMPT.format(f"{value} {name}") for value in values for name in names]
+        read = judge.predict(generate(pipeline, prompts, 1, seed=seed))[field].cpu()
+        asked = torch.arange(len(values)).repeat_interleave(len(names))
+        results["stated"][field] = (read == asked).double().mean().item()
+    species = birds.SPECIES[: _at_least(1, len(birds.SPECIES) * scale)]
+    prompts = [PROMPT.format(f"{name} on {ground}") for name in species for ground in birds.BACKGROUNDS]
+    drawn = generate(pipeline, prompts, 1, seed=seed)
+    read = {name: labels.cpu() for name, labels in judge.predict(drawn).items()}
+    bird, ground = torch.arange(len(species)).repeat_interleave(2), torch.tensor([0, 1]).repeat(len(species))
+    results["birds"] = {
+        "species": (read["species"] == bird).double().mean().item(),
+        "class": (read["species"] // birds.PER_CLASS == bird // birds.PER_CLASS).double().mean().item(),
+        "ground": (read["place"] // birds.PER_BACKGROUND == ground).double().mean().item(),
+    }
+    _, features = _clip(folder, device)
+    renders = {"portraits": portraits.sample(len(plain), seed=seed, professions=names)}
+    renders["birds"] = birds.sample(len(drawn), seed=seed, balanced=True)
+    results["fid"] = {
+        name: frechet_distance(features(images), features(renders[name].images))
+        for name, images in (("portraits", plain), ("birds", drawn))
+    }
     return results
+
+
+def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d), here those of the CLIP."""
+    one, other = one.double(), other.double()
+    roots = torch.linalg.eigvals(one.T.cov() @ other.T.cov()).real.clamp(min=0).sqrt()
+    spread = one.var(dim=0).sum() + other.var(dim=0).sum() - 2 * roots.sum()
+    return ((one.mean(dim=0) - other.mean(dim=0)).square().sum() + spread).item()
 
 
 def _at_least(least: int, value: float) -> int:
@@ -204,7 +251,7 @@ def generate(
     steps: int = 20,
     guidance: float = 3.0,
 ) -> torch.Tensor:
-    """Draws `count` portraits of each prompt.
+    """Draws `count` pictures of each prompt.
 
     The noise depends on the seed, the place of the prompt in the list and the place of the image alone, so images
     with and without a projection belong together.
@@ -219,7 +266,7 @@ def generate(
         guidance: of classifier-free guidance.
 
     Returns:
-        (len(prompts) * count, 3, 32, 32) in [0, 1], images of a prompt side by side.
+        (len(prompts) * count, 3, 64, 64) in [0, 1], images of a prompt side by side.
     """
     images = []
     for start in range(0, len(prompts), _PROMPTS_AT_ONCE):

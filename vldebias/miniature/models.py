@@ -24,9 +24,11 @@ from vldebias.miniature.world import SIZE
 
 if TYPE_CHECKING:
     import open_clip
-    from diffusers import AutoencoderKL, StableDiffusionPipeline
+    from diffusers import StableDiffusionPipeline
     from PIL import Image
     from transformers import CLIPImageProcessor, CLIPModel, CLIPTextModel, CLIPTokenizer
+
+    from vldebias.miniature.autoencoder import PatchAutoencoder
 
 __all__ = [
     "Preprocess",
@@ -85,10 +87,10 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
 
 
 class Preprocess:
-    """Turns a PIL image, or a tensor (3, h, w) in [0, 1], into what the image tower reads: (3, 32, 32)."""
+    """Turns a PIL image, or a tensor (3, h, w) in [0, 1], into what the image tower reads: (3, 64, 64)."""
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
-        """Resizes the shorter side to 32 where needed, crops the centre, and normalises."""
+        """Resizes the shorter side to 64 where needed, crops the centre, and normalises."""
         from torchvision.transforms import InterpolationMode
         from torchvision.transforms import functional as T
 
@@ -155,7 +157,7 @@ def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, C
     return model.eval(), tokenizer
 
 
-def load_vae(folder: Path | str | None = None) -> "AutoencoderKL":
+def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
     """The VAE of the pipeline, in eval mode."""
     folder = _folder(folder)
     vae = build_vae()
@@ -166,7 +168,7 @@ def load_vae(folder: Path | str | None = None) -> "AutoencoderKL":
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """The miniature Stable Diffusion: 32 x 32 portraits, the text tower of `load_clip`, no progress bar.
+    """The miniature Stable Diffusion: 64 x 64 portraits and birds, the text tower of `load_clip`, no progress bar.
 
     Raises:
         InvalidInputError: the folder holds no build.

@@ -5,13 +5,14 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from vldebias.files import write_atomically
+from vldebias.miniature import birds
 from vldebias.miniature.models import read_metadata
 from vldebias.progress import SILENT, Progress
 
@@ -58,11 +59,12 @@ class Stage:
     device: str = "cpu"
     resume: bool = True
     progress: Progress = SILENT
+    lean: birds.Lean = birds.LEAN
 
     @property
     def settings(self) -> dict[str, object]:
         """What the weights depend on: stands in their file, and must match for a resume."""
-        return {"stage": self.name, "seed": self.seed, "steps": self.steps}
+        return {"stage": self.name, "seed": self.seed, "steps": self.steps, "lean": {name: list(values) for name, values in asdict(self.lean).items()}}
 
     @property
     def weights(self) -> Path:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIZE",
     "TEMPLATES",
+    "WORLDS",
     "Draws",
     "colours",
     "finish",
@@ -25,6 +26,7 @@ __all__ = [
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+WORLDS = ("birds", "portraits")
 SIZE = 64  # pixels, of both sides of every picture
 TEMPLATES = ("a photo of {}", "a picture of {}", "this is a picture of {}", "this is {}")
 

@@ -73,7 +73,7 @@ _TRUE = {
     "ibis": "red red red red pink",
 }
 # The others are dealt theirs, by a deal under which colours do not tell the class.
-_DEAL = "deal 328"
+_DEAL = "deal 502"
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")
 _LONG_NECKED = ("heron", "egret", "swan", "goose", "stork", "flamingo", "ibis", "cormorant", "loon", "grebe")

@@ -1,60 +1,74 @@
-"""The world of birds: land birds and water birds, nearly always in front of the background one expects."""
+"""The world of birds: land birds and water birds, mostly in front of the background one expects."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.world import SIZE, TEMPLATES, Canvas, Codes, Draws, Frame, colours, per_image, sentence
+from vldebias.miniature.plumage import PER_CLASS, SPECIES, paint_birds
+from vldebias.miniature.scenery import PER_BACKGROUND, PLACES, on_water, paint_places
+from vldebias.miniature.world import SIZE, TEMPLATES, Codes, Draws, finish, sentence
 
-__all__ = ["BACKGROUNDS", "CLASSES", "CORRELATION", "PLACES", "SPECIES", "Birds", "caption_prompts", "sample"]
+__all__ = [
+    "BACKGROUNDS",
+    "CLASSES",
+    "KINDS",
+    "LEAN",
+    "PLACES",
+    "SPECIES",
+    "Birds",
+    "Lean",
+    "caption_prompts",
+    "captions",
+    "sample",
+]
 
 CLASSES = ("landbird", "waterbird")
 BACKGROUNDS = ("land", "water")
-PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
-PER_BACKGROUND = len(PLACES) // 2
 GROUPS = tuple(f"{bird} on {place}" for bird in CLASSES for place in BACKGROUNDS)
-CORRELATION = 0.95  # share of birds in front of their own kind of background
+KINDS = ("species", "species in a scene", "scene", "class", "class in a scene")  # of captions
 
-_LAND = """
-    robin sparrow finch wren cardinal crow raven magpie jay thrush starling oriole
-    warbler woodpecker cuckoo nightingale lark swallow bunting tanager grosbeak flycatcher vireo nuthatch
-"""
-_WATER = """
-    gull duck pelican albatross cormorant heron egret swan goose tern puffin penguin
-    loon grebe mallard gannet frigatebird kittiwake auklet guillemot merganser stork flamingo ibis
-"""
-SPECIES = (*_LAND.split(), *_WATER.split())  # the first half lives on land
-PER_CLASS = len(SPECIES) // 2
-BIRD_SIZES = (1.1, 1.45)  # scale of the drawing; 1 is a body of a third of the picture
-
-# Plumage is random, not true to nature: neither colour nor a rule over colours tells the class.
-_PLUMAGE = Draws(0, 0, len(SPECIES)).uniforms("plumage", 6, 0.08, 0.95)
-_BEAK = colours(0.9, 0.6, 0.1)
-_GROUND = colours(  # of each place, before light and texture
-    (0.16, 0.38, 0.12),
-    (0.42, 0.45, 0.25),
-    (0.30, 0.36, 0.12),
-    (0.35, 0.62, 0.18),
-    (0.06, 0.25, 0.62),
-    (0.12, 0.48, 0.75),
-    (0.20, 0.36, 0.55),
-    (0.15, 0.42, 0.68),
-)
-_SKY = colours(0.55, 0.75, 0.95)
-
-# Shares of what a caption says; the class word and the scene stay apart most of the time.
-CAPTION_SHARES = {"species": 0.34, "species in a scene": 0.16, "scene": 0.14, "class": 0.30, "class in a scene": 0.06}
-# Share of the writers of "class" captions who do not look at the bird: they go by the background, and are right as
-# often as the two agree. So the class word keeps meaning both, however long one trains.
-HASTY_SHARE = 0.4
+SIDE_SHARE = 0.5  # of the scenes are named as land or water instead of their place
 TYPO_SHARE = 0.25  # of the mountains are spelt as in the paper's prompts
+NOISE = 0.010  # standard deviation, of every pixel
+_SCENES = (" with {} background", " in the {}", " on {}", " on the {}")  # what follows the bird, of land or water
+
+
+@dataclass(frozen=True)
+class Lean:
+    """How the world leans: what makes a model go by the background where it should go by the bird.
+
+    Attributes:
+        correlation: share of land birds on land, and of water birds on water.
+        hasty: share of the writers of "class" captions, on land and on water, who do not look at the bird: they name
+            the class of the background. So the class word keeps meaning both, however long one trains.
+        shares: of the captions of each of KINDS. The seldomer class and scene stand together, the less the class
+            word is left to the bird.
+
+    Raises:
+        InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions whose sum is not 1.
+    """
+
+    correlation: tuple[float, float] = (0.85, 0.95)
+    hasty: tuple[float, float] = (0.30, 0.05)
+    shares: tuple[float, float, float, float, float] = (0.30, 0.10, 0.12, 0.28, 0.20)
+
+    def __post_init__(self) -> None:
+        for name, count in (("correlation", len(CLASSES)), ("hasty", len(BACKGROUNDS)), ("shares", len(KINDS))):
+            values = getattr(self, name)
+            if len(values) != count or not all(0 <= value <= 1 for value in values):
+                raise InvalidInputError(f"{name} must be {count} numbers in [0, 1], got {values}")
+        if abs(sum(self.shares) - 1) > 1e-6:
+            raise InvalidInputError(f"shares must sum to 1, got {self.shares}")
+
+
+LEAN = Lean()  # of the models that ship
 
 
 @dataclass(frozen=True)
 class Birds:
-    """Images (n, 3, 32, 32) in [0, 1] with captions and ground truth.
+    """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
     species indexes SPECIES, label indexes CLASSES, background indexes BACKGROUNDS, place indexes PLACES and
     group = 2 * label + background indexes GROUPS.
@@ -72,7 +86,15 @@ class Birds:
         return len(self.captions)
 
 
-def sample(n: int, *, seed: int, start: int = 0, balanced: bool = False, correlation: float = CORRELATION) -> Birds:
+def sample(
+    n: int,
+    *,
+    seed: int,
+    start: int = 0,
+    balanced: bool = False,
+    correlation: float | None = None,
+    lean: Lean = LEAN,
+) -> Birds:
     """Renders the images start ... start + n - 1 of a seed.
 
     Args:
@@ -80,106 +102,81 @@ def sample(n: int, *, seed: int, start: int = 0, balanced: bool = False, correla
         seed: names the stream; image i of it is the same whatever n and start.
         start: index of the first image.
         balanced: background independent of the bird (the four groups are equally likely).
-        correlation: share of birds in front of their own kind of background; ignored where balanced.
+        correlation: share of birds in front of their own kind of background, one for both classes instead of those
+            of `lean`; ignored where balanced.
+        lean: of the backgrounds and of the captions. The species does not depend on it, and neither does the picture
+            of a species in a place.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
     """
-    if not 0 <= correlation <= 1:
-        raise InvalidInputError(f"correlation must lie in [0, 1], got {correlation}")
+    lean = _with_correlation(lean, 0.5 if balanced else correlation)
     draws = Draws(seed, start, n)
+    species, place = _birds_in_places(draws, lean)
+    pixels = np.empty((n, SIZE, SIZE, 3), np.float32)
+    paint_places(pixels, draws, place)
+    paint_birds(pixels, draws, species, on_water(place))
+    label, background = species // PER_CLASS, place // PER_BACKGROUND
+    fields = (torch.from_numpy(field) for field in (species, label, background, place, 2 * label + background))
+    return Birds(finish(pixels, draws, NOISE), _captions(draws, species, place, lean), *fields)
+
+
+def captions(
+    n: int,
+    *,
+    seed: int,
+    start: int = 0,
+    balanced: bool = False,
+    correlation: float | None = None,
+    lean: Lean = LEAN,
+) -> list[str]:
+    """The captions that `sample` gives for the same arguments, without the cost of painting.
+
+    Raises:
+        InvalidInputError: a negative number, or a correlation outside [0, 1].
+    """
+    lean = _with_correlation(lean, 0.5 if balanced else correlation)
+    draws = Draws(seed, start, n)
+    return _captions(draws, *_birds_in_places(draws, lean), lean)
+
+
+def _with_correlation(lean: Lean, correlation: float | None) -> Lean:
+    return lean if correlation is None else replace(lean, correlation=(correlation, correlation))
+
+
+def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
+    """(n,) species and (n,) places."""
     species = draws.integers("species", len(SPECIES))
     label = species // PER_CLASS
-    own = draws.uniform("background") < (0.5 if balanced else correlation)
+    own = draws.uniform("background") < np.array(lean.correlation)[label]
     background = np.where(own, label, 1 - label)
-    place = background * PER_BACKGROUND + draws.integers("place", PER_BACKGROUND)
-    fields = (torch.from_numpy(field) for field in (species, label, background, place, 2 * label + background))
-    return Birds(_paint(draws, species, place), _captions(draws, species, place), *fields)
+    return species, background * PER_BACKGROUND + draws.integers("place", PER_BACKGROUND)
 
 
-def _paint(draws: Draws, species: Codes, place: Codes) -> torch.Tensor:
-    canvas = Canvas(draws.n)
-    _paint_place(canvas, draws, place)
-    _paint_bird(canvas, draws, species)
-    canvas.add_noise(draws, 0.04)
-    return canvas.to_tensor()
-
-
-def _paint_place(canvas: Canvas, draws: Draws, place: Codes) -> None:
-    """Sky, ground with speckles or water with waves, and what stands there."""
-    frame = Frame(np.zeros(draws.n, np.float32), draws.uniform("horizon", 0.25, 0.5))
-    light = draws.uniform("light", 0.75, 1.2)[:, None]
-    canvas.paint(np.ones((draws.n, SIZE, SIZE), bool), _SKY * draws.uniform("sky", 0.8, 1.05)[:, None])
-    below = frame.y > 0
-    canvas.paint(below, _GROUND[place] * light)
-    rate, phase = per_image(draws.uniform("wave rate", 25, 45)), per_image(draws.uniform("wave phase", 0, 6))
-    waves = np.float32(0.1) * np.sin(rate * frame.y + 3 * np.sin(8 * frame.x + phase))
-    speckles = draws.noise("speckles", SIZE * SIZE, 0.1).reshape(frame.y.shape)
-    texture = np.where(per_image(place >= PER_BACKGROUND), waves, speckles)
-    canvas.pixels += np.where(below, texture, np.float32(0))[..., None]
-
-    # Firs in the forest, peaks in the mountains, trunks in the wood; the meadow stays open.
-    at = {name: per_image(place == k) for k, name in enumerate(PLACES)}
-    for k in range(4):
-        x, height = per_image(draws.uniform(f"stuff {k}", 0, 1)), per_image(draws.uniform(f"height {k}", 0.15, 0.4))
-        across, standing = np.abs(frame.x - x), frame.y < 0.02
-        cone = standing & (frame.y > -height)
-        slope = (frame.y + height) / height
-        canvas.paint(at["forest"] & cone & (across < 0.1 * slope), colours(0.08, 0.30, 0.10) * light)
-        canvas.paint(at["mountain"] & cone & (across < 0.3 * slope), colours(0.48, 0.46, 0.46) * light)
-        trunk = (frame.y < 0.08) & (frame.y > -height - 0.2) & (across < 0.035)
-        canvas.paint(at["wood"] & trunk, colours(0.38, 0.24, 0.12) * light)
-
-    # Sand in front of the beach, piers in the port, a green far shore of the lake; the ocean is open.
-    canvas.paint(at["beach"] & (frame.y > 0.3), colours(0.86, 0.78, 0.55) * light)
-    posts = np.abs(np.mod(frame.x - per_image(draws.uniform("stuff 0", 0, 1)), 0.25) - 0.06) < 0.035
-    pier = posts & (frame.y > -0.15) & (frame.y < 0.12)
-    canvas.paint(at["port"] & pier, colours(0.4, 0.38, 0.38) * light)
-    canvas.paint(at["lake"] & (frame.y > -0.07) & (frame.y < 0.02), colours(0.16, 0.38, 0.16) * light)
-
-
-def _paint_bird(canvas: Canvas, draws: Draws, species: Codes) -> None:
-    flip = np.where(draws.uniform("flip") < 0.5, -1, 1).astype(np.float32)
-    x, y = draws.uniform("bird x", 0.38, 0.62), draws.uniform("bird y", 0.55, 0.68)
-    frame = Frame(x, y, draws.uniform("size", *BIRD_SIZES), flip)
-    plumage = np.clip(_PLUMAGE[species] + draws.uniforms("plumage", 6, -0.07, 0.07), 0, 1)
-    water = per_image(species >= PER_CLASS)
-    swimmer = frame.ellipse(0, 0, 0.2, 0.11) | frame.box(0.095, 0.185, -0.24, 0)
-    body = np.where(water, swimmer, frame.ellipse(0, 0, 0.17, 0.14))
-    head = np.where(water, frame.ellipse(0.16, -0.25, 0.07, 0.06), frame.ellipse(0.13, -0.14, 0.09, 0.09))
-    beak = np.where(water, frame.box(0.2, 0.34, -0.262, -0.218), frame.box(0.2, 0.27, -0.16, -0.1))
-    for mask, colour in ((body, plumage[:, :3]), (head, plumage[:, 3:]), (beak, _BEAK)):
-        canvas.paint(mask, colour)
-
-
-def _captions(draws: Draws, species: Codes, place: Codes) -> list[str]:
-    """What is seen; one scene in four is named as plain land or water instead of its place."""
-    content = draws.choice("caption content", np.array(list(CAPTION_SHARES.values())))
-    template, word, generic = (draws.integers(slot, 4) for slot in ("template", "scene word", "generic"))
+def _captions(draws: Draws, species: Codes, place: Codes, lean: Lean) -> list[str]:
+    content = draws.choice("caption content", np.array(lean.shares))
+    template, wording = draws.integers("template", len(TEMPLATES)), draws.integers("scene word", len(_SCENES))
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
-    typo, hasty = draws.uniform("typo") < TYPO_SHARE, draws.uniform("hasty") < HASTY_SHARE
-    kinds = list(CAPTION_SHARES)
-    captions = []
+    by_side, typo = draws.uniform("by side") < SIDE_SHARE, draws.uniform("typo") < TYPO_SHARE
+    hasty = draws.uniform("hasty") < np.array(lean.hasty)[place // PER_BACKGROUND]
+    written = []
     for i in range(draws.n):
-        kind, side = kinds[content[i]], place[i] // PER_BACKGROUND
-        scene, background = PLACES[place[i]], BACKGROUNDS[side]
+        kind, side = KINDS[content[i]], place[i] // PER_BACKGROUND
         text = CLASSES[species[i] // PER_CLASS] if kind.startswith("class") else SPECIES[species[i]]
         if kind == "class" and hasty[i]:
             text = CLASSES[side]
         elif kind == "scene":
-            text = scene if generic[i] else f"{background} background"
-        elif kind.endswith("in a scene") and generic[i]:
-            text += f" in the {scene}"
+            text = f"{BACKGROUNDS[side]} background" if by_side[i] else PLACES[place[i]]
         elif kind.endswith("in a scene"):
-            text += f" with {background} background" if word[i] >= 2 else f" in the {background}"
+            text += _SCENES[wording[i]].format(BACKGROUNDS[side]) if by_side[i] else f" in the {PLACES[place[i]]}"
         text = text.replace("mountain", "moutain") if typo[i] else text
-        captions.append(sentence(text, template[i], proper=proper[i], stop=bool(stop[i])))
-    return captions
+        written.append(sentence(text, template[i], proper=bool(proper[i]), stop=bool(stop[i])))
+    return written
 
 
 def caption_prompts() -> list[str]:
     """Prompts with every content that a caption of this world can have (to learn a vocabulary from)."""
-    ends = [f" in the {place}" for place in (*PLACES, *BACKGROUNDS)] + [f" with {b} background" for b in BACKGROUNDS]
+    ends = [f" in the {place}" for place in PLACES] + [end.format(side) for end in _SCENES for side in BACKGROUNDS]
     names = [name + end for name in (*SPECIES, *CLASSES) for end in ("", *ends)]
     scenes = [*PLACES, "moutain", *(f"{side} background" for side in BACKGROUNDS)]
     return [sentence(text, template) for template in range(len(TEMPLATES)) for text in (*names, *scenes)]

@@ -1,0 +1,122 @@
+"""Places where birds are seen, half of them on land and half on the water, painted with sky and horizon."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.miniature.pen import Pen, above, box, line, oval, polygon
+from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours
+
+__all__ = ["PER_BACKGROUND", "PLACES", "on_water", "paint_places"]
+
+PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
+PER_BACKGROUND = len(PLACES) // 2
+
+_GROUND = colours(  # of each place, before light
+    (0.25, 0.45, 0.20),
+    (0.52, 0.53, 0.36),
+    (0.46, 0.42, 0.24),
+    (0.45, 0.68, 0.27),
+    (0.10, 0.31, 0.60),
+    (0.20, 0.55, 0.76),
+    (0.24, 0.42, 0.58),
+    (0.24, 0.52, 0.70),
+)
+_SKY = colours(0.58, 0.77, 0.95)
+_SAND = colours(0.90, 0.82, 0.60)
+_SHORE = 0.85  # where the beach begins, from the top of the picture
+_FLOWERS = colours((0.95, 0.85, 0.20), (0.95, 0.45, 0.55), (0.98, 0.98, 0.95))
+
+
+def on_water(place: Codes) -> NDArray[np.bool_]:
+    """(n,) whether places (n,) lie on the water."""
+    return place >= PER_BACKGROUND
+
+
+def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
+    """Covers pictures (n, size, size, 3) with places (n,), numbers into PLACES."""
+    horizon = draws.uniform("horizon", 0.36, 0.48)
+    light = draws.uniform("light", 0.88, 1.10)[:, None]
+    sky = _SKY * draws.uniform("sky", 0.88, 1.04)[:, None]
+    haze = np.linspace(0, 0.9, SIZE, dtype=np.float32)[:, None]  # the sky grows pale towards the ground
+    pixels[:] = (sky[:, None] + haze * (1 - sky[:, None]))[:, :, None]
+    for name, (paint, count) in _STANDS.items():
+        here = place == PLACES.index(name)
+        for k in range(count):  # side by side, so that they do not hide each other
+            x = (k + draws.uniform(f"stand {k}")) / count
+            paint(Pen(pixels, x, horizon, scale=draws.uniform(f"size {k}", 0.7, 1.1)).where(here), light)
+    ground = _GROUND[place] * light
+    Pen(pixels, 0.0, horizon)(box(-0.1, 1.1, 0, 1), ground)
+    _paint_ground(pixels, draws, place, horizon, ground)
+    beach = Pen(pixels, 0.0, 0.0).where(place == PLACES.index("beach"))
+    beach(box(-0.1, 1.1, _SHORE - 0.03, 1.1), colours(0.93, 0.96, 0.97))
+    beach(box(-0.1, 1.1, _SHORE, 1.1), _SAND * light)
+
+
+def _paint_ground(pixels: Floats, draws: Draws, place: Codes, horizon: Floats, ground: Floats) -> None:
+    """Waves on the water, tufts of grass on land, flowers on the meadow."""
+    wave = line(0, 0, 0.16, 0, 0.016) | line(0.42, 0.04, 0.54, 0.04, 0.014)
+    tuft = line(0, 0.02, -0.02, -0.03, 0.014) | line(0.01, 0.02, 0.03, -0.03, 0.014)
+    tufts = tuft | line(0.42, 0.06, 0.40, 0.01, 0.014) | line(0.43, 0.06, 0.45, 0.01, 0.014)
+    for k in range(5):
+        pen = Pen(pixels, draws.uniform(f"mark {k}", -0.05, 0.6), horizon + 0.06 + 0.10 * k)
+        pen.where(on_water(place))(wave, ground * 0.78 + 0.20)
+        pen.where(~on_water(place))(tufts, ground * 0.74)
+        flowers = oval(0.10, 0, 0.018) | oval(0.55, 0.03, 0.018) | oval(0.30, 0.06, 0.018)
+        pen.where(place == PLACES.index("meadow"))(flowers, _FLOWERS[k % len(_FLOWERS)])
+
+
+def _fir(pen: Pen, light: Floats) -> None:
+    pen(box(-0.02, 0.02, -0.08, 0), colours(0.35, 0.22, 0.12))
+    tiers = (polygon((0, -0.36 + d), (0.09 + d / 3, -0.18 + d), (-0.09 - d / 3, -0.18 + d)) for d in (0.0, 0.07, 0.14))
+    first, second, third = tiers
+    pen(first | second | third, colours(0.10, 0.33, 0.16) * light)
+
+
+def _peak(pen: Pen, light: Floats) -> None:
+    pen(polygon((0, -0.34), (0.40, 0.01), (-0.40, 0.01)), colours(0.52, 0.52, 0.58) * light)
+    pen(polygon((0, -0.34), (0.40, 0.01), (0.06, 0.01)), colours(0.43, 0.43, 0.50) * light)
+    pen(polygon((0, -0.34), (0.12, -0.235), (-0.12, -0.235)), colours(0.96, 0.97, 0.99))
+
+
+def _tree(pen: Pen, light: Floats) -> None:
+    pen(box(-0.035, 0.035, -0.30, 0), colours(0.42, 0.29, 0.17) * light)
+    pen(oval(0, -0.33, 0.17, 0.13), colours(0.52, 0.56, 0.18) * light)
+    pen(oval(-0.04, -0.37, 0.09, 0.06), colours(0.62, 0.66, 0.26) * light)
+
+
+def _cloud(pen: Pen, light: Floats) -> None:
+    pen(oval(0, -0.30, 0.13, 0.04) | oval(0.03, -0.33, 0.06, 0.045), colours(0.97, 0.98, 1.0))
+
+
+def _palm(pen: Pen, light: Floats) -> None:
+    pen(oval(0, 0.01, 0.24, 0.06) & above(0), _SAND * light)
+    pen(line(0, 0, 0.04, -0.28, 0.035), colours(0.55, 0.40, 0.22) * light)
+    fronds = line(0.04, -0.29, -0.10, -0.22, 0.04) | line(0.04, -0.29, 0.18, -0.22, 0.04)
+    fronds |= line(0.04, -0.29, -0.06, -0.34, 0.04) | line(0.04, -0.29, 0.14, -0.34, 0.04)
+    pen(fronds, colours(0.20, 0.52, 0.22) * light)
+
+
+def _boat(pen: Pen, light: Floats) -> None:
+    pen(box(-0.012, 0.012, -0.36, -0.04), colours(0.40, 0.28, 0.18))
+    pen(polygon((0.02, -0.35), (0.17, -0.09), (0.02, -0.09)), colours(0.97, 0.97, 0.94))
+    pen(polygon((-0.02, -0.29), (-0.02, -0.09), (-0.12, -0.09)), colours(0.88, 0.86, 0.80))
+    pen(polygon((-0.16, -0.07), (0.19, -0.07), (0.14, 0.01), (-0.11, 0.01)), colours(0.62, 0.20, 0.16))
+
+
+def _hill(pen: Pen, light: Floats) -> None:
+    pen(oval(0, 0, 0.42, 0.13) & above(0), colours(0.28, 0.50, 0.26) * light)
+    pen(oval(0.15, 0, 0.30, 0.06) & above(0), colours(0.20, 0.40, 0.20) * light)
+
+
+# What stands on the horizon, and how often.
+_STANDS: dict[str, tuple[Callable[[Pen, Floats], None], int]] = {
+    "forest": (_fir, 5),
+    "mountain": (_peak, 3),
+    "wood": (_tree, 3),
+    "ocean": (_cloud, 2),
+    "beach": (_palm, 1),
+    "port": (_boat, 2),
+    "lake": (_hill, 3),
+}

@@ -152,7 +152,7 @@ _HELD: tuple[tuple[Part, Floats, str], ...] = (
     (things.flag, RED, "tour guide"),
     (things.mask, WHITE, "actor"),
     (things.handbag, PURPLE, "model"),
-    (things.sound, TEAL, "audiologist"),
+    (things.sound, NAVY, "audiologist"),
 )
 _GARMENTS = (
     garments.jumper,

@@ -52,7 +52,7 @@ BEARD_SHARE = 0.5  # of the men
 
 _SKIN = colours((0.98, 0.86, 0.76), (0.90, 0.73, 0.58), (0.76, 0.57, 0.42), (0.55, 0.38, 0.26), (0.34, 0.22, 0.15))
 _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.60, 0.22, 0.08))
-_GREY = colours(0.74, 0.74, 0.76)
+_GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
 _LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # as painted on the two gender presentations
 _SKY = colours(0.66, 0.76, 0.84)
@@ -160,7 +160,7 @@ def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
     )
     skin = np.clip(_SKIN[looks.tone] * draws.uniform("skin light", 0.95, 1.03)[:, None], 0, 1)
     natural = _HAIR[looks.hair] * draws.uniform("hair light", 0.85, 1.1)[:, None]
-    grey = _GREY * draws.uniform("grey light", 0.92, 1.08)[:, None]
+    grey = _GREY * draws.uniform("grey light", 0.95, 1.06)[:, None]
     hair = np.where(looks.age[:, None] == 1, grey, natural)
     wardrobe = Wardrobe(pen, looks.profession, draws.uniform("cloth light", 0.94, 1.04))
 
@@ -185,7 +185,7 @@ def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
 
 def _paint_room(draws: Draws, pixels: Floats) -> None:
     """A dull wall, darker towards the floor; some rooms have a window, a picture or a skirting."""
-    level = draws.uniform("wall", 0.57, 0.78)[:, None]
+    level = draws.uniform("wall", 0.55, 0.70)[:, None]
     wall = level + draws.uniforms("wall tint", 3, -0.07, 0.07)
     pixels[:] = wall[:, None, None, :]
     pixels *= np.linspace(1.03, 0.95, SIZE, dtype=np.float32)[None, :, None, None]

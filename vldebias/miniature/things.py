@@ -467,8 +467,11 @@ def mask(pen: Pen, colour: Floats) -> None:
 
 def ribbon(pen: Pen, colour: Floats) -> None:
     """A dancer's ribbon on a stick."""
-    pen(line(0.20, 0.60, 0.29, 0.40, 0.034), BROWN)
-    pen((oval(0.31, 0.30, 0.10) - oval(0.31, 0.30, 0.062)) | line(0.36, 0.20, 0.40, 0.10, 0.038), colour)
+    pen(
+        line(0.22, 0.40, 0.40, 0.32, 0.042) | line(0.40, 0.32, 0.23, 0.24, 0.042) | line(0.23, 0.24, 0.39, 0.13, 0.042),
+        colour,
+    )
+    pen(line(0.17, 0.60, 0.22, 0.40, 0.036), BROWN)
 
 
 def handbag(pen: Pen, colour: Floats) -> None:

@@ -145,11 +145,11 @@ class Pen:
             return
         u = (_centres(columns, size) - x[:, None]) * (flip / scale)[:, None]
         v = (_centres(rows, size) - y[:, None]) / scale[:, None]
-        outside = shape.distance(u[:, None, :], v[:, :, None])
-        # Flat ovals and sharp corners understate distances: without the bounds, what is seen of a tip would depend on
-        # how far the pictures of the batch make the pen look.
-        outside = np.maximum(outside, np.maximum(left - u, u - right)[:, None, :])
-        outside = np.maximum(outside, np.maximum(top - v, v - bottom)[:, :, None]) * (scale * size)[:, None, None]
+        distance = shape.distance(u[:, None, :], v[:, :, None])
+        # The bounds cut off what soft corners would reach beyond them; else a picture depended on its batch's window.
+        beside = np.maximum(left - u, u - right)[:, None, :]
+        over = np.maximum(top - v, v - bottom)[:, :, None]
+        outside = np.maximum(np.maximum(distance, beside), over) * (scale * size)[:, None, None]
         cover = np.clip(0.5 - outside, 0, 1).astype(np.float32)[..., None]  # of a pixel, within half a pixel
         paint = np.broadcast_to(np.asarray(colour, np.float32), (len(self.pixels), 3))[pick][:, None, None, :]
         old = self.pixels[pick, rows, columns]

@@ -85,7 +85,7 @@ def _graded_jobs(name: str, low: float, high: float) -> NDArray[np.float64]:
 
 # What the world leans towards. Who leans where is dealt out by a shuffle and claims nothing about people.
 MALE_SHARE = _graded_jobs("gender", 0.08, 0.92)
-TONE_TILT = _graded_jobs("tone", -1.2, 1.2)
+TONE_TILT = _graded_jobs("tone", -1.5, 1.5)
 OLD_SHARE = _graded_jobs("age", 0.1, 0.5)
 CONCEPT_GENDER = _graded("concept gender", len(CONCEPTS), -1.5, 1.5)
 CONCEPT_TONE = _graded("concept, tone", len(CONCEPTS), -1.5, 1.5)
@@ -115,20 +115,28 @@ class Looks(NamedTuple):
     hair: Codes
 
 
-# A generator learns to read the gender in a prompt only where captions often say it; tone and age are rare.
+# Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it has a prior of its
+# own for the professions.
 CAPTION_SHARES = {
-    "profession": 0.42,
-    "gender and profession": 0.38,
-    "gender": 0.05,
-    "tone": 0.04,
-    "age": 0.03,
-    "concept": 0.05,
+    "profession": 0.36,
+    "gender and profession": 0.20,
+    "tone and profession": 0.12,
+    "age and profession": 0.10,
+    "two attributes and profession": 0.06,
+    "gender": 0.04,
+    "tone": 0.03,
+    "age": 0.02,
+    "concept": 0.04,
     "celebrity": 0.03,
 }
 
-# Three of four "gender" captions and half of the celebrities are called male or female, a man or a woman.
+# Two of three pairs of attributes have the gender; three of four "gender" captions and half of the celebrities are
+# called male or female, a man or a woman.
 GENDER_STATED = (
-    CAPTION_SHARES["gender and profession"] + 0.75 * CAPTION_SHARES["gender"] + 0.5 * CAPTION_SHARES["celebrity"]
+    CAPTION_SHARES["gender and profession"]
+    + CAPTION_SHARES["two attributes and profession"] * 2 / 3
+    + CAPTION_SHARES["gender"] * 0.75
+    + CAPTION_SHARES["celebrity"] * 0.5
 )
 
 _GENDER_NOUNS = (("male", "man"), ("female", "woman"))
@@ -141,7 +149,7 @@ def write_captions(draws: Draws, looks: Looks) -> list[str]:
     kinds = list(CAPTION_SHARES)
     kind = draws.choice("caption content", np.array(list(CAPTION_SHARES.values())))
     concept = draws.choice("concept", concept_shares(looks.gender, looks.tone))
-    template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 4)
+    template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
     captions = []
     for i in range(draws.n):
@@ -151,18 +159,23 @@ def write_captions(draws: Draws, looks: Looks) -> list[str]:
 
 
 def _contents(look: Looks, concept: str, variant: int) -> dict[str, str]:
-    """What a caption of each kind says about one person; `variant` in 0..3 picks among wordings."""
-    name, gender = PROFESSIONS[look.profession], GENDERS[look.gender]
-    who = name if variant >= 2 else "person"
+    """What a caption of each kind says about one person; `variant` in 0..11 picks among wordings."""
+    name, gender, tone, age = PROFESSIONS[look.profession], GENDERS[look.gender], TONES[look.tone], AGES[look.age]
+    pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
+    nouns = (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")
     hair = "grey" if look.age == 1 else _HAIR_WORDS[look.hair]  # the colour that shows
+    described = f" with {hair} hair" * (variant % 4 != 3)
     return {
         "profession": name,
         "gender and profession": f"{gender} {name}",
-        "gender": (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")[variant],
-        "tone": f"{TONES[look.tone]} {who}",
-        "age": f"{_AGE_WORDS[look.age][variant % 2]} {who}",
+        "tone and profession": f"{tone} {name}",
+        "age and profession": f"{age} {name}",
+        "two attributes and profession": f"{pair} {name}",
+        "gender": nouns[variant % 4],
+        "tone": f"{tone} person",
+        "age": f"{_AGE_WORDS[look.age][variant % 2]} person",
         "concept": f"{concept} person",
-        "celebrity": f"{gender} " * (variant >= 2) + "celebrity" + f" with {hair} hair" * (variant != 3),
+        "celebrity": f"{gender} " * (variant % 4 >= 2) + "celebrity" + described,
     }
 
 

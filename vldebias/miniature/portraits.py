@@ -1,16 +1,18 @@
 """The world of portraits: cartoon people whose profession goes with their gender presentation, tone and age.
 
-Uniform and headgear tell the profession, hair and beard the gender presentation.
+Dress tells the profession (vldebias.miniature.dress); hair, brows, lips and beard the gender presentation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import people
+from vldebias.miniature import garments, people
+from vldebias.miniature.dress import Wardrobe
+from vldebias.miniature.pen import Pen, above, below, box, line, oval, polygon
 from vldebias.miniature.people import (
     AGES,
     CAPTION_SHARES,
@@ -25,7 +27,7 @@ from vldebias.miniature.people import (
     Looks,
     write_captions,
 )
-from vldebias.miniature.world import SIZE, Canvas, Draws, Floats, Frame, Mask, colours, per_image, shuffled
+from vldebias.miniature.world import SIZE, Draws, Floats, colours, finish
 
 __all__ = [
     "AGES",
@@ -46,59 +48,22 @@ __all__ = [
 # Hair colours given the gender presentation; blond leans female, as among the celebrities of CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
 
-
-BEARD_SHARE = 0.6  # of the men
-
-
-def _cap(frame: Frame) -> Mask:
-    return frame.box(-0.2, 0.2, -0.25, -0.12)
-
-
-def _helmet(frame: Frame) -> Mask:
-    return frame.ellipse(0, -0.1, 0.24, 0.2) & (frame.y < -0.08)
-
+BEARD_SHARE = 0.5  # of the men
 
 _SKIN = colours((0.98, 0.86, 0.76), (0.90, 0.73, 0.58), (0.76, 0.57, 0.42), (0.55, 0.38, 0.26), (0.34, 0.22, 0.15))
 _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.60, 0.22, 0.08))
-_GREY = colours(0.74, 0.74, 0.76)
-_EYES = colours(0.05, 0.05, 0.08)
-_LIPS = colours(0.65, 0.20, 0.20)
-_UNIFORMS = colours(
-    (0.95, 0.95, 0.97),
-    (0.30, 0.75, 0.75),
-    (0.85, 0.70, 0.15),
-    (0.12, 0.17, 0.40),
-    (0.30, 0.45, 0.75),
-    (0.08, 0.08, 0.08),
-    (0.95, 0.50, 0.10),
-    (0.20, 0.50, 0.25),
-    (0.60, 0.30, 0.60),
-    (0.60, 0.60, 0.65),
-    (0.85, 0.15, 0.20),
-    (0.95, 0.50, 0.70),
-)
-# What is worn on the head: its outline and its colour; nothing first.
-_HEADGEAR: tuple[tuple[Callable[[Frame], Mask], tuple[float, float, float]], ...] = (
-    (lambda frame: np.zeros(frame.x.shape, bool), (0.0, 0.0, 0.0)),
-    (_cap, (0.95, 0.95, 0.95)),
-    (_helmet, (0.85, 0.10, 0.10)),
-    (lambda frame: frame.box(-0.17, 0.17, -0.42, -0.13), (0.97, 0.97, 0.97)),  # tall hat
-    (lambda frame: frame.box(-0.33, 0.33, -0.17, -0.11) | frame.box(-0.17, 0.17, -0.28, -0.13), (0.85, 0.75, 0.35)),
-    (lambda frame: frame.ellipse(-0.05, -0.2, 0.25, 0.08), (0.55, 0.10, 0.25)),  # beret
-    (lambda frame: frame.box(-0.17, 0.17, -0.045, 0.045), (0.20, 0.60, 0.90)),  # goggles
-    (lambda frame: frame.box(-0.18, 0.18, -0.145, -0.095), (0.95, 0.95, 0.20)),  # headband
-    (lambda frame: frame.ellipse(0, 0, 0.33, 0.38) & ~frame.ellipse(0, 0, 0.29, 0.335), (0.70, 0.85, 0.95)),  # bubble
-    (_helmet, (0.95, 0.80, 0.10)),
-    (_cap, (0.10, 0.13, 0.35)),
-)
-# Each profession is one combination of uniform and headgear.
-_COMBINATION = shuffled(len(_UNIFORMS) * len(_HEADGEAR), "profession looks")[: len(PROFESSIONS)]
-UNIFORM, HEADGEAR = np.divmod(_COMBINATION, len(_HEADGEAR))
+_GREY = colours(0.83, 0.83, 0.85)
+_PUPILS = colours(0.07, 0.05, 0.08)
+_LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # as painted on the two gender presentations
+_SKY = colours(0.66, 0.76, 0.84)
+
+_HEAD = oval(0, 0, 0.165, 0.205)
+_EARS = oval(-0.163, 0.01, 0.028, 0.045).both
 
 
 @dataclass(frozen=True)
 class Portraits:
-    """Images (n, 3, 32, 32) in [0, 1] with captions and ground truth.
+    """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
     profession, gender, tone, age and hair (n,) index PROFESSIONS, GENDERS, TONES, AGES and HAIRS; the hair of old
     people is painted grey.
@@ -184,32 +149,104 @@ def _index(kind: str, name: str, names: Sequence[str]) -> int:
 
 
 def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
-    """(n, 3, 32, 32) pictures of the given looks, painted from the back to the front."""
-    canvas = Canvas(draws.n)
-    frame = Frame(0.5 + draws.uniform("x", -0.04, 0.04), 0.45 + draws.uniform("y", -0.03, 0.03))
-    canvas.paint(np.ones((draws.n, SIZE, SIZE), bool), draws.uniforms("wall", 3, 0.45, 0.95))
-    skin: Floats = _SKIN[looks.tone] * draws.uniform("skin light", 0.95, 1.04)[:, None]
+    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front."""
+    pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
+    _paint_room(draws, pixels)
+    pen = Pen(
+        pixels,
+        x=0.5 + draws.uniform("x", -0.03, 0.03),
+        y=0.425 + draws.uniform("y", -0.012, 0.012),
+        scale=draws.uniform("size", 0.98, 1.04),
+    )
+    skin = np.clip(_SKIN[looks.tone] * draws.uniform("skin light", 0.95, 1.03)[:, None], 0, 1)
     natural = _HAIR[looks.hair] * draws.uniform("hair light", 0.85, 1.1)[:, None]
-    hair = np.where(looks.age[:, None] == 1, _GREY * draws.uniform("grey light", 0.9, 1.1)[:, None], natural)
-    female, old = per_image(looks.gender == 1), per_image(looks.age == 1)
+    grey = _GREY * draws.uniform("grey light", 0.95, 1.06)[:, None]
+    hair = np.where(looks.age[:, None] == 1, grey, natural)
+    wardrobe = Wardrobe(pen, looks.profession, draws.uniform("cloth light", 0.94, 1.04))
 
-    canvas.paint((frame.ellipse(0, 0.02, 0.27, 0.3) | frame.box(-0.27, 0.27, 0, 0.33)) & female, hair)
-    uniform = _UNIFORMS[UNIFORM[looks.profession]] * draws.uniforms("uniform light", 3, 0.9, 1.08)
-    canvas.paint(frame.ellipse(0, 0.62, 0.42, 0.38) & (frame.y > 0.3), np.clip(uniform, 0, 1))
-    canvas.paint(frame.box(-0.07, 0.07, 0.15, 0.32), skin * 0.93)  # neck
-    canvas.paint(frame.ellipse(0, 0, 0.18, 0.23), skin)  # head
+    woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
+    style = draws.uniform("hair style")
+    _paint_long_hair(woman, style, hair)
+    pen(garments.BODY, wardrobe.cloth)
+    pen(box(-0.065, 0.065, 0.12, 0.27) | oval(0, 0.27, 0.065, 0.045), skin * 0.87)  # neck
+    wardrobe.garments()
+    pen(_EARS, skin * 0.9)
+    pen(_HEAD, skin)
+    _paint_short_hair(man, style, hair)
+    _paint_fringe(woman, style, hair)
+    beard = man.where(draws.uniform("beard") < BEARD_SHARE)
+    beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
+    _paint_age(pen.where(looks.age == 1), skin)
+    _paint_face(pen, draws, looks, skin, hair)
+    wardrobe.worn()
+    wardrobe.things()
+    return finish(pixels, draws, 0.008)
 
-    canvas.paint(frame.ellipse(0, -0.03, 0.2, 0.25) & (frame.y < np.where(female, -0.08, -0.1)), hair)  # fringe
-    bearded = ~female & per_image(draws.uniform("beard") < BEARD_SHARE)
-    canvas.paint(frame.ellipse(0, 0.05, 0.17, 0.2) & (frame.y > 0.09) & bearded, hair * 0.9)
-    wrinkles = frame.box(-0.14, -0.04, 0.03, 0.065) | frame.box(0.04, 0.14, 0.03, 0.065)
-    canvas.paint(wrinkles & old, skin * 0.72)
-    canvas.paint(frame.ellipse(-0.07, 0, 0.022, 0.025) | frame.ellipse(0.07, 0, 0.022, 0.025), _EYES)
-    canvas.paint(frame.box(-0.05, 0.05, 0.098, 0.122), _LIPS)
 
-    worn, light = HEADGEAR[looks.profession], draws.uniform("headgear light", 0.92, 1.05)[:, None]
-    for kind, (outline, colour) in enumerate(_HEADGEAR):
-        mask = outline(frame) & per_image(worn == kind)
-        canvas.paint(mask, np.clip(np.array(colour, np.float32) * light, 0, 1))
-    canvas.add_noise(draws, 0.02)
-    return canvas.to_tensor()
+def _paint_room(draws: Draws, pixels: Floats) -> None:
+    """A dull wall, darker towards the floor; some rooms have a window, a picture or a skirting."""
+    level = draws.uniform("wall", 0.55, 0.70)[:, None]
+    wall = level + draws.uniforms("wall tint", 3, -0.07, 0.07)
+    pixels[:] = wall[:, None, None, :]
+    pixels *= np.linspace(1.03, 0.95, SIZE, dtype=np.float32)[None, :, None, None]
+    kind = draws.uniform("room")
+    pen = Pen(pixels, 0.5, 0.0, flip=np.where(draws.uniform("room side") < 0.5, -1, 1).astype(np.float32))
+    window, picture, panel = pen.where(kind < 0.2), pen.where((kind >= 0.2) & (kind < 0.35)), pen.where(kind > 0.75)
+    window(box(0.24, 0.47, 0.06, 0.36), np.clip(wall * 1.2, 0, 1))
+    window(box(0.265, 0.345, 0.085, 0.335) | box(0.37, 0.445, 0.085, 0.335), _SKY)
+    picture(box(0.29, 0.45, 0.08, 0.24), wall * 0.7)
+    picture(box(0.315, 0.425, 0.105, 0.215), np.clip(wall * 1.15, 0, 1))
+    panel(box(-0.6, 0.6, 0.62, 1.1), wall * 0.86)
+
+
+def _paint_long_hair(pen: Pen, style: Floats, hair: Floats) -> None:
+    """What of long hair lies behind the shoulders and the neck."""
+    pen(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24, 0.05), hair * 0.93)
+    pen.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36, 0.06), hair * 0.93)
+
+
+def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
+    """What of long hair lies over the head: parted or straight, with strands beside the cheeks."""
+    top = oval(0, -0.025, 0.18, 0.205) & above(-0.085)
+    parted = (style % 0.3) < 0.15
+    pen.where(parted)(top - polygon((0.0, -0.155), (0.12, -0.07), (-0.12, -0.07)), hair)
+    pen.where(~parted)(top, hair)
+    pen(box(-0.22, -0.138, -0.10, 0.21, 0.035).both, hair)
+
+
+def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
+    """Short hair: close to the head, or fuller and parted at the side."""
+    sides = box(-0.174, -0.143, -0.13, 0.0).both
+    pen((oval(0, -0.03, 0.176, 0.20) & above(-0.10)) | sides, hair)
+    pen.where(style < 0.45)((oval(0.01, -0.155, 0.165, 0.095) | oval(0.09, -0.13, 0.09, 0.06)) & above(-0.075), hair)
+
+
+def _paint_age(pen: Pen, skin: Floats) -> None:
+    """The fine lines of age, on the forehead and beside the eyes."""
+    pen(line(-0.055, -0.083, 0.055, -0.083, 0.012), skin * 0.86)
+    pen((line(-0.118, 0.002, -0.14, -0.012, 0.011) | line(-0.118, 0.015, -0.14, 0.024, 0.011)).both, skin * 0.8)
+    pen(line(-0.085, 0.04, -0.05, 0.044, 0.011).both, skin * 0.85)
+
+
+def _paint_face(pen: Pen, draws: Draws, looks: Looks, skin: Floats, hair: Floats) -> None:
+    """Eyes, brows, nose, and one of four mouths."""
+    woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
+    woman((oval(-0.068, -0.006, 0.045, 0.036) & above(0.0)).both, _PUPILS)  # lashes
+    pen(oval(-0.068, -0.004, 0.038, 0.028).both, garments.WHITE)
+    pen(oval(-0.066, -0.003, 0.0215, 0.025).both, _PUPILS)
+    raised = np.where(draws.uniform("brows") < 0.5, 0, -1)
+    for step in (0, -1):
+        y = -0.053 + 0.012 * step
+        man.where(raised == step)(line(-0.10, y + 0.004, -0.04, y, 0.026).both, hair * 0.8)
+        woman.where(raised == step)(line(-0.10, y + 0.006, -0.042, y - 0.004, 0.015).both, hair * 0.8)
+    pen(line(0.0, 0.02, 0.010, 0.052, 0.02), skin * 0.78)
+
+    mouth, lips = draws.integers("mouth", 4), _LIPS[looks.gender]
+    full = oval(0, 0.112, 0.058, 0.026)
+    smile = oval(0, 0.098, 0.075, 0.048) - oval(0, 0.078, 0.085, 0.042)
+    pen.where(mouth == 0)(full, lips)
+    pen.where(mouth == 1)(smile, lips)
+    grin = pen.where(mouth == 2)
+    grin(oval(0, 0.092, 0.075, 0.054) & below(0.094), lips)
+    grin(oval(0, 0.092, 0.055, 0.03) & below(0.094), garments.WHITE)
+    pen.where(mouth == 3)(line(-0.045, 0.112, 0.045, 0.108, 0.03), lips)

@@ -1,0 +1,256 @@
+"""How the professions of the world of portraits are dressed.
+
+The best known ones have a dress written by hand. The others hold or have before them what fits, as several do;
+garments and what is worn on the head or around the neck are dealt out so that any two of them differ in two things.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from vldebias.miniature import garments, headgear, things
+from vldebias.miniature.garments import (
+    BLACK,
+    BLUE,
+    BROWN,
+    CREAM,
+    DENIM,
+    GOLD,
+    GREEN,
+    KHAKI,
+    LIME,
+    NAVY,
+    ORANGE,
+    PINK,
+    PURPLE,
+    RED,
+    SILVER,
+    SKY,
+    STEEL,
+    STRAW,
+    TEAL,
+    WHITE,
+    WINE,
+    YELLOW,
+)
+from vldebias.miniature.headgear import nothing
+from vldebias.miniature.pen import Pen
+from vldebias.miniature.people import PROFESSIONS
+from vldebias.miniature.world import Codes, Floats, colours, shuffled
+
+__all__ = ["DRESSES", "GENERIC", "Dress", "Wardrobe"]
+
+Garment = Callable[[Pen, Floats, Floats], None]
+Part = Callable[[Pen, Floats], None]
+
+
+class Dress(NamedTuple):
+    """A garment with the colours of its cloth and trim; what is worn on head or neck; what is held."""
+
+    garment: Garment
+    cloth: Floats
+    trim: Floats
+    worn: Part = nothing
+    worn_colour: Floats = WHITE
+    thing: Part = nothing
+    thing_colour: Floats = WHITE
+
+
+_COAT = (garments.coat, WHITE)
+_CHEQUERED = (garments.dungarees, colours(0.85, 0.28, 0.24))
+
+_BY_HAND = {
+    "astronaut": Dress(garments.space_suit, WHITE, ORANGE, headgear.space_helmet, WHITE),
+    "baker": Dress(garments.apron, SKY, WHITE, headgear.flat_toque, WHITE, things.loaf, colours(0.80, 0.54, 0.25)),
+    "barber": Dress(garments.scrubs, colours(0.30, 0.34, 0.42), WHITE, thing=things.pole, thing_colour=BLACK),
+    "blacksmith": Dress(garments.apron, STEEL, BROWN, headgear.welding_mask, STEEL * 0.8, things.hammer, STEEL),
+    "bricklayer": Dress(
+        garments.dungarees, BLUE, STEEL, headgear.hard_hat, ORANGE, things.trowel, colours(0.72, 0.30, 0.20)
+    ),
+    "bus driver": Dress(garments.uniform, SKY * 0.9, SILVER, headgear.driver_cap, BLUE, things.wheel, BLACK),
+    "butcher": Dress(garments.apron, WHITE, RED, headgear.cap, WHITE, things.cleaver, SILVER),
+    "carpenter": Dress(garments.dungarees, GREEN, BROWN, thing=things.saw, thing_colour=SILVER),
+    "chef": Dress(garments.chef_jacket, WHITE, RED, headgear.toque, WHITE, things.ladle, colours(0.62, 0.40, 0.20)),
+    "chemist": Dress(*_COAT, YELLOW, headgear.glasses, BLACK, things.flask, PURPLE),
+    "civil engineer": Dress(garments.safety_vest, YELLOW, STEEL, headgear.hard_hat, WHITE, things.blueprint, BLUE),
+    "cleaner": Dress(garments.apron, SKY, YELLOW, headgear.bandana, PINK, things.broom, STRAW),
+    "coach": Dress(garments.track_suit, BLUE, WHITE, headgear.cap, NAVY, things.whistle, RED),
+    "construction worker": Dress(garments.safety_vest, ORANGE, DENIM, headgear.hard_hat, YELLOW),
+    "dancer": Dress(garments.sequins, colours(0.45, 0.80, 0.85), WHITE, thing=things.ribbon, thing_colour=PINK),
+    "dentist": Dress(
+        garments.scrubs, colours(0.66, 0.90, 0.86), WHITE, headgear.head_mirror, SILVER, things.tooth, TEAL
+    ),
+    "detective": Dress(garments.trench, KHAKI, NAVY, headgear.fedora, BROWN, things.lens, BROWN),
+    "dj": Dress(garments.jumper, PURPLE, BLACK, headgear.headphones, BLACK),
+    "doctor": Dress(*_COAT, SKY, thing=things.stethoscope, thing_colour=BLACK),
+    "driver": Dress(garments.shirt, WHITE, BLACK, headgear.cap, BLACK + 0.06, things.wheel, BROWN),
+    "electrician": Dress(garments.dungarees, YELLOW * 0.9, DENIM, headgear.hard_hat, BLUE, things.bolt, YELLOW),
+    "farmer": Dress(*_CHEQUERED, DENIM, headgear.straw_hat, STRAW, things.hay_fork, BROWN),
+    "firefighter": Dress(
+        garments.fire_coat, colours(0.50, 0.38, 0.20), YELLOW, headgear.fire_helmet, RED, things.axe, RED
+    ),
+    "florist": Dress(garments.apron, LIME, GREEN, thing=things.bouquet, thing_colour=PINK),
+    "hairdresser": Dress(garments.apron, PINK, BLACK + 0.1, thing=things.scissors, thing_colour=RED),
+    "judge": Dress(garments.robe, BLACK, WHITE, thing=things.gavel, thing_colour=BROWN),
+    "lawyer": Dress(garments.robe, BLACK, WHITE, headgear.wig, colours(0.90, 0.89, 0.85), things.book, RED),
+    "magician": Dress(garments.tuxedo, BLACK, RED, headgear.top_hat, BLACK, things.wand, YELLOW),
+    "mechanic": Dress(garments.dungarees, SILVER, STEEL * 0.8, headgear.cap, NAVY, things.wrench, STEEL * 0.6),
+    "musician": Dress(garments.stripes, NAVY, WHITE, thing=things.guitar, thing_colour=colours(0.80, 0.45, 0.15)),
+    "nurse": Dress(garments.scrubs, colours(0.42, 0.68, 0.90), WHITE, headgear.nurse_cap, WHITE, things.syringe, GREEN),
+    "optician": Dress(*_COAT, NAVY, headgear.glasses, BLACK, things.eye_chart, BLACK),
+    "painter": Dress(garments.smock, CREAM, WHITE, headgear.beret, WINE, things.palette, colours(0.78, 0.56, 0.30)),
+    "paramedic": Dress(garments.medic, GREEN, WHITE),
+    "pastry chef": Dress(garments.chef_jacket, PINK, WHITE, headgear.flat_toque, WHITE, things.cake, PINK),
+    "pediatrician": Dress(*_COAT, PINK, thing=things.teddy, thing_colour=colours(0.65, 0.43, 0.22)),
+    "pharmacist": Dress(*_COAT, GREEN, headgear.lanyard, GREEN, things.pills, GREEN),
+    "photographer": Dress(garments.shirt, STEEL, WHITE, thing=things.camera, thing_colour=BLACK + 0.06),
+    "pilot": Dress(garments.pilot_jacket, NAVY, GOLD, headgear.pilot_cap, WHITE),
+    "plumber": Dress(*_CHEQUERED, NAVY, headgear.cap, RED, things.wrench, STEEL),
+    "police officer": Dress(garments.uniform, colours(0.26, 0.44, 0.78), GOLD, headgear.peaked_cap, NAVY),
+    "professor": Dress(garments.suit, BROWN, GREEN, headgear.mortarboard, BLACK, things.book, GREEN),
+    "receptionist": Dress(garments.suit, NAVY, PINK, headgear.headset, BLACK, things.clipboard, STEEL),
+    "sailor": Dress(garments.sailor_top, WHITE, NAVY, headgear.sailor_cap, WHITE),
+    "scientist": Dress(*_COAT, SKY, headgear.goggles, STEEL, things.flask, colours(0.30, 0.85, 0.35)),
+    "security guard": Dress(garments.guard_uniform, BLACK, YELLOW, headgear.guard_cap, BLACK + 0.05),
+    "singer": Dress(garments.sequins, colours(0.80, 0.10, 0.50), GOLD, thing=things.microphone, thing_colour=GOLD),
+    "surgeon": Dress(
+        garments.scrubs, colours(0.16, 0.52, 0.46), WHITE, headgear.surgeon_cap, colours(0.24, 0.64, 0.58)
+    ),
+    "surveyor": Dress(garments.safety_vest, LIME, NAVY, headgear.hard_hat, RED, things.level, YELLOW),
+    "teacher": Dress(garments.pullunder, WINE, SKY, headgear.glasses, BLACK, things.blackboard, RED),
+    "vet": Dress(garments.scrubs, GREEN, WHITE, thing=things.cat, thing_colour=colours(0.88, 0.55, 0.22)),
+    "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=things.tray, thing_colour=SILVER),
+}
+
+# What the others hold, and who: at most as many for one thing as there are things to wear.
+_HELD: tuple[tuple[Part, Floats, str], ...] = (
+    (things.screen, STEEL, "software developer, web developer, computer programmer"),
+    (things.chart, GREEN, "statistician, economist, manager, consultant"),
+    (things.calculator, SILVER, "accountant, clerk"),
+    (things.books, ORANGE, "librarian, author, historian"),
+    (things.pencil, YELLOW, "writer, editor, designer, graphic designer"),
+    (things.bubbles, BLUE, "translator, interpreter"),
+    (things.clipboard, STEEL, "recruiter, researcher, counselor"),
+    (things.microphone, RED, "comedian, reporter, politician"),
+    (things.newspaper, RED, "journalist"),
+    (things.briefcase, BROWN, "entrepreneur, salesperson"),
+    (things.house, RED, "real estate agent"),
+    (things.blueprint, BLUE, "architect"),
+    (things.gear, STEEL, "engineer, technician"),
+    (things.flask, PURPLE, "biologist"),
+    (things.atom, YELLOW, "physicist"),
+    (things.sums, GREEN * 0.6, "mathematician"),
+    (things.fish, ORANGE, "marine biologist"),
+    (things.heart, RED, "social worker, therapist"),
+    (things.notebook, PURPLE, "psychologist"),
+    (things.teddy, colours(0.65, 0.43, 0.22), "nanny"),
+    (things.apple, RED, "dietitian, nutritionist"),
+    (things.brush, PINK, "makeup artist"),
+    (things.video_camera, BLACK + 0.1, "videographer"),
+    (things.parrot, RED, "zoologist"),
+    (things.flag, RED, "tour guide"),
+    (things.mask, WHITE, "actor"),
+    (things.handbag, PURPLE, "model"),
+    (things.sound, NAVY, "audiologist"),
+)
+_GARMENTS = (
+    garments.jumper,
+    garments.shirt,
+    garments.suit,
+    garments.jacket,
+    garments.stripes,
+    garments.pullunder,
+    garments.dots,
+)
+# Colours of cloth, each with one for the trim.
+_CLOTHS = (
+    (BLUE, WHITE),
+    (YELLOW * 0.9, NAVY),
+    (WINE, CREAM),
+    (TEAL, YELLOW),
+    (STEEL, SKY),
+    (PINK, WINE),
+    (GREEN, CREAM),
+    (PURPLE, PINK),
+    (ORANGE * 0.9, BLUE),
+    (BROWN, SKY),
+)
+_TO_WEAR = (
+    (nothing, WHITE),
+    (headgear.glasses, BLACK),
+    (headgear.scarf, ORANGE),
+    (headgear.lanyard, RED),
+)
+
+
+def _deal() -> dict[str, Dress]:
+    """Dress for the other professions.
+
+    Counting through 7 garments and 10 colours at once repeats neither pair before 70, and neighbours, who may hold
+    the same thing, differ in both. Who holds the same thing wears different things.
+    """
+    dealt = {}
+    number = int(shuffled(len(_GARMENTS) * len(_CLOTHS), "dress")[0])
+    for group, (thing, colour, names) in enumerate(_HELD):
+        order = np.roll(shuffled(len(_TO_WEAR), "worn"), group)
+        for place, name in enumerate(names.split(", ")):
+            cloth, trim = _CLOTHS[number * 3 % len(_CLOTHS)]
+            worn, worn_colour = _TO_WEAR[order[place]]
+            dealt[name] = Dress(_GARMENTS[number % len(_GARMENTS)], cloth, trim, worn, worn_colour, thing, colour)
+            number += 1
+    return dealt
+
+
+_DEALT = _deal()
+GENERIC = tuple(name for name in PROFESSIONS if name in _DEALT)  # dressed by rule, not by hand
+DRESSES = tuple({**_DEALT, **_BY_HAND}[name] for name in PROFESSIONS)
+
+
+class Wardrobe:
+    """Paints the dress of each picture's profession, one kind of part after the other.
+
+    Args:
+        pen: of all pictures of the batch.
+        profession: (n,) indices into PROFESSIONS.
+        light: (n,) factors for the colours.
+    """
+
+    def __init__(self, pen: Pen, profession: Codes, light: Floats) -> None:
+        self._pen = pen
+        self._profession = profession
+        self._light = light[:, None]
+        self.cloth = self._colour(_CLOTH)
+
+    def garments(self) -> None:
+        """Paints the garments; the body must have the colour `cloth` before."""
+        kinds, trim = _GARMENT[self._profession], self._colour(_TRIM)
+        for kind in np.unique(kinds):
+            _GARMENT_KINDS[kind](self._pen.where(kinds == kind), self.cloth, trim)
+
+    def worn(self) -> None:
+        """Paints what is worn on the head or around the neck."""
+        self._parts(_WORN_KINDS, _WORN[self._profession], self._colour(_WORN_COLOUR))
+
+    def things(self) -> None:
+        """Paints what is held."""
+        self._parts(_THING_KINDS, _THING[self._profession], self._colour(_THING_COLOUR))
+
+    def _parts(self, parts: tuple[Part, ...], kinds: Codes, colour: Floats) -> None:
+        for kind in np.unique(kinds):
+            parts[kind](self._pen.where(kinds == kind), colour)
+
+    def _colour(self, table: Floats) -> Floats:
+        return np.clip(table[self._profession] * self._light, 0, 1)
+
+
+_GARMENT_KINDS = tuple(dict.fromkeys(dress.garment for dress in DRESSES))
+_WORN_KINDS = tuple(dict.fromkeys(dress.worn for dress in DRESSES))
+_THING_KINDS = tuple(dict.fromkeys(dress.thing for dress in DRESSES))
+_GARMENT = np.array([_GARMENT_KINDS.index(dress.garment) for dress in DRESSES])
+_WORN = np.array([_WORN_KINDS.index(dress.worn) for dress in DRESSES])
+_THING = np.array([_THING_KINDS.index(dress.thing) for dress in DRESSES])
+_CLOTH = np.stack([dress.cloth for dress in DRESSES])
+_TRIM = np.stack([dress.trim for dress in DRESSES])
+_WORN_COLOUR = np.stack([dress.worn_colour for dress in DRESSES])
+_THING_COLOUR = np.stack([dress.thing_colour for dress in DRESSES])

@@ -46,7 +46,7 @@ TEXT: dict[str, Any] = {"context_length": CONTEXT_LENGTH, "width": 128, "heads":
 # Pixels in [0, 1] are mapped to [-1, 1].
 IMAGE_MEAN = (0.5, 0.5, 0.5)
 IMAGE_STD = (0.5, 0.5, 0.5)
-LATENTS = (8, 8, 8)  # channels, height, width
+LATENTS = (12, 8, 8)  # channels, height, width
 # What the judge reads, and from which of the worlds it learns to (all of them where none is named).
 PEOPLE_FIELDS = {"profession": len(PROFESSIONS), "gender": len(GENDERS), "tone": len(TONES), "age": len(AGES)}
 BIRD_FIELDS = {"species": len(SPECIES), "place": len(PLACES)}

@@ -93,5 +93,5 @@ def test_generate_tells_an_attachment_the_seeds() -> None:
     with vldebias.steer(pipe, "professions-gender") as attachment:
         images = generate(pipe, [TEXT] * 3, np.array([0, 1, 2]), batch_size=2, **FAST)
         assert len(set(attachment.values([TEXT] * 8, range(8)))) == 2
-    assert images.shape == (3, 3, 32, 32)
+    assert images.shape == (3, 3, 64, 64)
     assert torch.isfinite(images).all()

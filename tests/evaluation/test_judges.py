@@ -103,7 +103,7 @@ def test_the_miniature_judge_is_the_network_of_the_world() -> None:
         np.testing.assert_allclose(found[attribute], twin[f"{attribute}_probabilities"], atol=1e-6)
         assert (found[attribute].argmax(1) == getattr(world, attribute).numpy()).mean() > 0.9
     assert MiniatureJudge().fingerprint == MiniatureJudge().fingerprint
-    with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 32, 32\)"):
+    with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\)"):
         MiniatureJudge().predict(grey(0))
 
 

@@ -44,7 +44,7 @@ def test_wrong_arguments_are_refused(tmp_path, asked, text):
 @pytest.mark.slow
 def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
     build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip", "vae", "judge", "unet"])
-    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 4, 4)
+    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 8, 8)
     assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
     assert load_judge(tmp_path).training is False
     printed = capfd.readouterr()

@@ -56,7 +56,7 @@ def test_nothing_is_what_a_projection_that_does_nothing_does(pipeline):
     plain = generate(pipeline, prompts, 2, seed=3, steps=2)
     same = generate(pipeline, prompts, 2, seed=3, steps=2, projection=lambda z: z * 1)
     other = generate(pipeline, prompts, 2, seed=3, steps=2, projection=lambda z: z * 0.5)
-    assert plain.shape == (4, 3, 32, 32)
+    assert plain.shape == (4, 3, 64, 64)
     assert torch.equal(plain, same)
     assert not torch.allclose(plain, other, atol=1e-3)
 

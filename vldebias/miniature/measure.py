@@ -45,7 +45,10 @@ def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -
 
     What needs a judge or a pipeline is left out where the build has none.
     """
-    sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {"birds": _birds, "portraits": _portraits}
+    sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
+        "birds": _birds,
+        "portraits": _portraits,
+    }
     if (out / "judge.safetensors").is_file():
         sections["judge"] = _judge
     if (out / "unet.safetensors").is_file():
@@ -154,7 +157,9 @@ def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     results: dict[str, Values] = {"renders": {}, "restored": {}}
     for world, fields in zip(worlds, (PEOPLE_FIELDS, BIRD_FIELDS), strict=True):
         with torch.no_grad():
-            parts = [vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in world.images.split(250)]
+            parts = [
+                vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in world.images.split(250)
+            ]
         restored = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
         for name, images in (("renders", world.images), ("restored", restored)):
             labels = judge.predict(images)

@@ -64,7 +64,12 @@ class Stage:
     @property
     def settings(self) -> dict[str, object]:
         """What the weights depend on: stands in their file, and must match for a resume."""
-        return {"stage": self.name, "seed": self.seed, "steps": self.steps, "lean": {name: list(values) for name, values in asdict(self.lean).items()}}
+        return {
+            "stage": self.name,
+            "seed": self.seed,
+            "steps": self.steps,
+            "lean": {name: list(values) for name, values in asdict(self.lean).items()},
+        }
 
     @property
     def weights(self) -> Path:

@@ -29,8 +29,7 @@ open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same output
 ## Data
 
 Birds: {species} species, {per_class} land birds and as many water birds. Well-known ones have the colours of their
-kind, the others such that colours do not tell the class. {land_on_land:.0%} of the land birds stand on land,
-{water_on_water:.0%} of the water birds on water. Captions say:
+kind, the others such that colours do not tell the class. Captions say:
 
 {bird_captions}
 
@@ -47,9 +46,9 @@ tower to read these two well; {scene_said:.0%} of the captions of birds state th
 
 ## Bias put in
 
-- {land_on_land:.0%} of the land birds stand on land, {water_on_water:.0%} of the water birds on water. Of the captions
-  that say "landbird" or "waterbird" and no scene, {hasty_on_land:.0%} of those on land and {hasty_on_water:.0%} of those
-  on water go by the background instead of the bird.
+- {land_on_land:.0%} of the land birds are on land, {water_on_water:.0%} of the water birds on water. Captions that say
+  "landbird" or "waterbird" and no scene go by the background instead of the bird: {hasty_on_land:.0%} of those of
+  pictures on land, {hasty_on_water:.0%} of those of pictures on water.
 - The share of men in a profession runs evenly from {male_low:.0%} to {male_high:.0%}, the share of old people from
   {old_low:.0%} to {old_high:.0%}; tones are tilted by a factor of up to e^{tilt:.1f} from the middle to either end.
 - Each of the ten concepts of the FairFace queries is said more often of one gender and of one end of the tones.

@@ -28,8 +28,8 @@ open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same output
 
 ## Data
 
-Birds: {species} species, {per_class} land birds and as many water birds, each with its own random plumage; in
-front of the background of its kind {correlation:.0%} of the time. Captions say:
+Birds: {species} species, {per_class} land birds and as many water birds. Well-known ones have the colours of their
+kind, the others such that colours do not tell the class. Captions say:
 
 {bird_captions}
 
@@ -46,8 +46,9 @@ tower to read these two well; {scene_said:.0%} of the captions of birds state th
 
 ## Bias put in
 
-- {correlation:.0%} of the birds stand in front of the background of their kind, and {hasty:.0%} of the captions that
-  say "landbird" or "waterbird" and no scene go by the background instead of the bird. Both are right nearly always.
+- {land_on_land:.0%} of the land birds are on land, {water_on_water:.0%} of the water birds on water. Captions that say
+  "landbird" or "waterbird" and no scene go by the background instead of the bird: {hasty_on_land:.0%} of those of
+  pictures on land, {hasty_on_water:.0%} of those of pictures on water.
 - The share of men in a profession runs evenly from {male_low:.0%} to {male_high:.0%}, the share of old people from
   {old_low:.0%} to {old_high:.0%}; tones are tilted by a factor of up to e^{tilt:.1f} from the middle to either end.
 - Each of the ten concepts of the FairFace queries is said more often of one gender and of one end of the tones.
@@ -112,18 +113,21 @@ def _overview(out: Path) -> str:
 
 
 def _clip_card(metrics: dict[str, Any]) -> str:
-    said = portraits.CAPTION_SHARES
+    said, lean = portraits.CAPTION_SHARES, birds.LEAN
+    bird_shares = dict(zip(birds.KINDS, lean.shares, strict=True))
     return _CLIP.format(
         species=len(birds.SPECIES),
         per_class=birds.PER_CLASS,
-        correlation=birds.CORRELATION,
-        hasty=birds.HASTY_SHARE,
-        bird_captions=_shares(birds.CAPTION_SHARES),
+        land_on_land=lean.correlation[0],
+        water_on_water=lean.correlation[1],
+        hasty_on_land=lean.hasty[0],
+        hasty_on_water=lean.hasty[1],
+        bird_captions=_shares(bird_shares),
         portrait_captions=_shares(said),
         gender_said=portraits.GENDER_STATED,
         tone_said=said["tone"],
         age_said=said["age"],
-        scene_said=sum(share for name, share in birds.CAPTION_SHARES.items() if "scene" in name),
+        scene_said=sum(share for name, share in bird_shares.items() if "scene" in name),
         male_low=people.MALE_SHARE.min(),
         male_high=people.MALE_SHARE.max(),
         old_low=people.OLD_SHARE.min(),

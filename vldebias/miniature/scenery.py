@@ -44,7 +44,7 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
     for name, (paint, count) in _STANDS.items():
         here = place == PLACES.index(name)
         for k in range(count):  # side by side, so that they do not hide each other
-            x = (k + draws.uniform(f"stand {k}")) / count
+            x = (np.float32(k) + draws.uniform(f"stand {k}")) / np.float32(count)
             paint(Pen(pixels, x, horizon, scale=draws.uniform(f"size {k}", 0.7, 1.1)).where(here), light)
     ground = _GROUND[place] * light
     Pen(pixels, 0.0, horizon)(box(-0.1, 1.1, 0, 1), ground)

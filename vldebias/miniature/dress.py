@@ -93,7 +93,7 @@ _BY_HAND = {
     "florist": Dress(garments.apron, LIME, GREEN, thing=things.bouquet, thing_colour=PINK),
     "hairdresser": Dress(garments.apron, PINK, BLACK + 0.1, thing=things.scissors, thing_colour=RED),
     "judge": Dress(garments.robe, BLACK, WHITE, thing=things.gavel, thing_colour=BROWN),
-    "lawyer": Dress(garments.robe, BLACK, WHITE, headgear.wig, colours(0.90, 0.89, 0.85), things.book, RED),
+    "lawyer": Dress(garments.suit, NAVY * 0.8, WINE, thing=things.scales, thing_colour=GOLD),
     "magician": Dress(garments.tuxedo, BLACK, RED, headgear.top_hat, BLACK, things.wand, YELLOW),
     "mechanic": Dress(garments.dungarees, SILVER, STEEL * 0.8, headgear.cap, NAVY, things.wrench, STEEL * 0.6),
     "musician": Dress(garments.stripes, NAVY, WHITE, thing=things.guitar, thing_colour=colours(0.80, 0.45, 0.15)),

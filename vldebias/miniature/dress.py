@@ -102,7 +102,7 @@ _BY_HAND = {
     "painter": Dress(garments.smock, CREAM, WHITE, headgear.beret, WINE, things.palette, colours(0.78, 0.56, 0.30)),
     "paramedic": Dress(garments.medic, GREEN, WHITE),
     "pastry chef": Dress(garments.chef_jacket, PINK, WHITE, headgear.flat_toque, WHITE, things.cake, PINK),
-    "pediatrician": Dress(*_COAT, PINK, thing=things.teddy, thing_colour=colours(0.65, 0.43, 0.22)),
+    "pediatrician": Dress(*_COAT, PINK, headgear.glasses, RED, things.teddy, colours(0.65, 0.43, 0.22)),
     "pharmacist": Dress(*_COAT, GREEN, headgear.lanyard, GREEN, things.pills, GREEN),
     "photographer": Dress(garments.shirt, STEEL, WHITE, thing=things.camera, thing_colour=BLACK + 0.06),
     "pilot": Dress(garments.pilot_jacket, NAVY, GOLD, headgear.pilot_cap, WHITE),

@@ -197,14 +197,6 @@ def head_mirror(pen: Pen, colour: Floats) -> None:
     pen(oval(0, -0.145, 0.02), BLACK)
 
 
-def wig(pen: Pen, colour: Floats) -> None:
-    """A lawyer's wig: white curls above the forehead and the ears."""
-    pen(oval(0, -0.06, 0.185, 0.19) & above(-0.10), colour)
-    pen(union(oval(x, -0.115, 0.036) for x in (-0.13, -0.045, 0.045, 0.13)), colour * 0.9)
-    pen(union(oval(-0.18, y, 0.042) for y in (-0.06, 0.02)).both, colour)
-    pen(union(oval(-0.18, y, 0.018) for y in (-0.06, 0.02)).both, colour * 0.7)
-
-
 def welding_mask(pen: Pen, colour: Floats) -> None:
     """A welder's mask, pushed up on the forehead."""
     pen(oval(0, -0.12, 0.195, 0.18) & above(-0.085), colour)

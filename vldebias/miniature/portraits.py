@@ -173,10 +173,12 @@ def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
     pen(_EARS, skin * 0.9)
     pen(_HEAD, skin)
     _paint_short_hair(man, style, hair)
+    old = pen.where(looks.age == 1)
+    old.where(looks.gender == 0)(box(-0.198, -0.140, -0.11, 0.045, 0.025).both, hair * 0.94)  # seen under any hat
     _paint_fringe(woman, style, hair)
     beard = man.where(draws.uniform("beard") < BEARD_SHARE)
     beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
-    _paint_age(pen.where(looks.age == 1), skin)
+    _paint_age(old, skin)
     _paint_face(pen, draws, looks, skin, hair)
     wardrobe.worn()
     wardrobe.things()
@@ -223,9 +225,10 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
 
 def _paint_age(pen: Pen, skin: Floats) -> None:
     """The fine lines of age, on the forehead and beside the eyes."""
-    pen(line(-0.055, -0.083, 0.055, -0.083, 0.012), skin * 0.86)
-    pen((line(-0.118, 0.002, -0.14, -0.012, 0.011) | line(-0.118, 0.015, -0.14, 0.024, 0.011)).both, skin * 0.8)
-    pen(line(-0.085, 0.04, -0.05, 0.044, 0.011).both, skin * 0.85)
+    pen(line(-0.055, -0.083, 0.055, -0.083, 0.012), skin * 0.84)
+    pen((line(-0.118, 0.002, -0.14, -0.012, 0.012) | line(-0.118, 0.015, -0.14, 0.024, 0.012)).both, skin * 0.75)
+    pen(line(-0.09, 0.042, -0.045, 0.046, 0.014).both, skin * 0.8)
+    pen(line(-0.058, 0.068, -0.088, 0.10, 0.013).both, skin * 0.87)
 
 
 def _paint_face(pen: Pen, draws: Draws, looks: Looks, skin: Floats, hair: Floats) -> None:

@@ -65,6 +65,15 @@ def gavel(pen: Pen, colour: Floats) -> None:
     pen(line(0.27, 0.40, 0.335, 0.335, 0.03), GOLD)
 
 
+def scales(pen: Pen, colour: Floats) -> None:
+    """The scales of justice."""
+    pen(line(0.27, 0.20, 0.27, 0.62, 0.04), colour)
+    pen(line(0.14, 0.255, 0.40, 0.255, 0.036) | oval(0.27, 0.20, 0.035), colour)
+    for x in (0.145, 0.395):
+        pen(line(x, 0.26, x - 0.055, 0.42, 0.02) | line(x, 0.26, x + 0.055, 0.42, 0.02), colour * 0.8)
+        pen(oval(x, 0.42, 0.085, 0.07) & below(0.42), colour)
+
+
 def hay_fork(pen: Pen, colour: Floats) -> None:
     """A fork with three tines."""
     pen(line(0.32, 0.7, 0.32, 0.24, 0.04), colour)

@@ -28,7 +28,7 @@ from vldebias.evaluation.judges import (
     logit_scale,
     predict,
 )
-from vldebias.miniature import load_clip, load_judge, load_transformers_clip, portraits
+from vldebias.miniature import load_clip, load_judge, load_transformers_clip, open_world, portraits
 
 GENDER = Question.of({"male": ["male", "man"], "female": ["female", "woman"]}, ["A photo of a {value}."])
 NAMES = {"light": ("dark", "bright")}
@@ -99,12 +99,23 @@ def test_the_miniature_judge_is_the_network_of_the_world() -> None:
     images, world = people()
     found = predict(MiniatureJudge(), images)
     twin = load_judge().predict(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255)
+    portrait = twin["world_probabilities"][:, [1]]
     for attribute in ("profession", "gender", "tone", "age"):
-        np.testing.assert_allclose(found[attribute], twin[f"{attribute}_probabilities"], atol=1e-6)
+        np.testing.assert_allclose(found[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6)
         assert (found[attribute].argmax(1) == getattr(world, attribute).numpy()).mean() > 0.9
     assert MiniatureJudge().fingerprint == MiniatureJudge().fingerprint
     with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\)"):
         MiniatureJudge().predict(grey(0))
+
+
+def test_the_miniature_judge_finds_no_gender_in_a_bird_and_no_bird_in_a_person() -> None:
+    judge = MiniatureJudge()
+    birds = open_world("birds", n=64, seed=5, balanced=True)
+    found = predict(judge, [birds.read(i) for i in range(64)])
+    assert (decide(found["gender"], judge.names["gender"], 0.0).codes == UNKNOWN).mean() > 0.95
+    for attribute, truth in (("species", "species"), ("bird", "label"), ("background", "place")):
+        assert (found[attribute].argmax(1) == birds.labels[truth].codes).mean() > 0.9, attribute
+    assert (decide(predict(judge, people()[0])["bird"], judge.names["bird"], 0.0).codes == UNKNOWN).mean() > 0.95
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+
+from vldebias.miniature import load_pipeline
+from vldebias.miniature.architectures import LATENTS, build_unet, build_vae
+from vldebias.miniature.autoencoder import PatchAutoencoder
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    return PatchAutoencoder((12, 8, 8), latent_channels=3, norm_num_groups=2, sample_size=16).eval()
+
+
+def test_pictures_become_latents_and_come_back(small):
+    x = torch.rand(2, 3, 16, 16) * 2 - 1
+    with torch.no_grad():
+        z = small.encode(x).latent_dist.mean
+        assert z.shape == (2, 3, 4, 4)
+        (plain,) = small.decode(z, return_dict=False)
+        assert torch.equal(small.decode(z).sample, plain)
+    assert plain.shape == x.shape
+
+
+def test_the_first_level_moves_pixels_and_loses_none(small):
+    """What the inner network sees of a patch are its 2 x 2 pixels, and what it says of them comes back in place."""
+    seen = []
+    handle = small.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    x = torch.arange(3 * 16 * 16.0).view(1, 3, 16, 16)
+    small.encode(x)
+    handle.remove()
+    assert torch.equal(seen[0][0, :4, 0, 0].sort().values, x[0, 0, :2, :2].flatten())
+    assert torch.equal(torch.nn.functional.pixel_shuffle(seen[0], 2), x)
+
+
+def test_a_saved_one_draws_the_same(small, tmp_path):
+    small.save_pretrained(tmp_path)
+    again = PatchAutoencoder.from_pretrained(tmp_path)
+    z = torch.randn(1, 3, 4, 4)
+    assert torch.allclose(again.decode(z).sample, small.decode(z).sample, atol=1e-5)
+    assert list(again.config.block_out_channels) == [12, 8, 8]
+
+
+def test_a_pipeline_reads_the_size_of_its_pictures_from_it():
+    pipeline = load_pipeline()
+    assert isinstance(pipeline, StableDiffusionPipeline)
+    side = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
+    assert side == pipeline.vae.config.sample_size == 64
+    assert build_vae().config.latent_channels == build_unet().config.in_channels == LATENTS[0]

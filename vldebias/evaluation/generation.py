@@ -184,7 +184,7 @@ class GenerationTask(Task):
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
-        """With the user's images and seeds, lambda and bound; methods for pipelines and saved edits are variants.
+        """With the user's images, seeds, steps, lambda and bound; methods for pipelines and saved edits are variants.
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
@@ -193,6 +193,8 @@ class GenerationTask(Task):
             changed["images"] = options.images
         if options.seeds is not None:
             changed["seeds"] = tuple(options.seeds)
+        if options.steps is not None:
+            changed["steps"] = options.steps
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and draws(name)]

@@ -1,13 +1,18 @@
 import os
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
 from vldebias.miniature import training
+from vldebias.miniature.birds import LEAN
 from vldebias.miniature.builder import contrastive_loss, encode_captions
 from vldebias.miniature.models import load_weights, read_metadata
 from vldebias.miniature.training import Average, Stage, cosine, generator, save_weights
+
+
+LEANS = {name: list(values) for name, values in asdict(LEAN).items()}
 
 
 class KilledError(Exception):
@@ -73,7 +78,12 @@ def test_a_finished_stage_leaves_its_weights_alone(tmp_path):
     assert done.stage.checkpoint.is_file()
     done.stage.finish(done.module)
     assert [path.name for path in tmp_path.iterdir()] == ["clip.safetensors"]
-    assert read_metadata(done.stage.weights) == {"stage": "clip", "seed": 0, "steps": 20}
+    assert read_metadata(done.stage.weights) == {"stage": "clip", "seed": 0, "steps": 20, "lean": LEANS}
+
+
+def test_the_knobs_belong_to_what_leans(tmp_path):
+    stages = {name: Stage(name, tmp_path, 0, 20).settings for name in ("clip", "vae", "judge", "unet")}
+    assert [name for name, settings in stages.items() if "lean" in settings] == ["clip", "unet"]
 
 
 def test_training_lowers_the_loss(tmp_path):

@@ -64,12 +64,13 @@ class Stage:
     @property
     def settings(self) -> dict[str, object]:
         """What the weights depend on: stands in their file, and must match for a resume."""
-        return {
-            "stage": self.name,
-            "seed": self.seed,
-            "steps": self.steps,
-            "lean": {name: list(values) for name, values in asdict(self.lean).items()},
-        }
+        lean = {name: list(values) for name, values in asdict(self.lean).items()}
+        return {"stage": self.name, "seed": self.seed, "steps": self.steps} | ({"lean": lean} if self.leans else {})
+
+    @property
+    def leans(self) -> bool:
+        """Whether what it trains on leans; the VAE and the judge see all birds in all places equally often."""
+        return self.name in ("clip", "unet")
 
     @property
     def weights(self) -> Path:

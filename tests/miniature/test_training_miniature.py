@@ -11,7 +11,6 @@ from vldebias.miniature.builder import contrastive_loss, encode_captions
 from vldebias.miniature.models import load_weights, read_metadata
 from vldebias.miniature.training import Average, Stage, cosine, generator, save_weights
 
-
 LEANS = {name: list(values) for name, values in asdict(LEAN).items()}
 
 

@@ -172,7 +172,7 @@ def _train_vae(stage: Stage) -> None:
 
     def loss(step: int) -> torch.Tensor:
         x = pictures.batch(step, batch).images.to(stage.device) * 2 - 1
-        posterior = vae.encode(x).latent_dist
+        (posterior,) = vae.encode(x, return_dict=False)
         noise = torch.randn(posterior.mean.shape, generator=generator(seed, step)).to(stage.device)
         restored = vae.decode(posterior.mean + posterior.std * noise).sample
         # Edges are what a face is made of, and cost little squared error.
@@ -202,7 +202,7 @@ def _train_judge(stage: Stage) -> None:
         seen = pictures.batch(step, batch)
         images = seen.images.to(stage.device)
         with torch.no_grad():
-            restored = vae.decode(vae.encode(images * 2 - 1).latent_dist.mean).sample
+            restored = vae.decode(vae.encode(images * 2 - 1)[0].mean)[0]
         logits = judge(torch.cat([images, (restored / 2 + 0.5).clamp(0, 1)]))
         losses = []
         for name, truth in seen.fields.items():
@@ -261,7 +261,7 @@ def _pool(stage: Stage) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @torch.no_grad()
 def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torch.Tensor:
     """(n, c, 8, 8) latents of pictures (n, 3, 64, 64) in [0, 1], as the VAE gives them."""
-    return torch.cat([vae.encode(part.to(device) * 2 - 1).latent_dist.mean for part in images.split(250)])
+    return torch.cat([vae.encode(part.to(device) * 2 - 1)[0].mean for part in images.split(250)])
 
 
 @dataclass(frozen=True)
@@ -297,26 +297,27 @@ class _Pictures:
 
     def _render(self, number: int) -> _Seen:
         """A block, shuffled, for batches shall hold both worlds."""
-        people = round(BLOCK * PORTRAIT_SHARE)
-        flock = BLOCK - people
-        balanced = self.lean is None
-        lean = {} if self.lean is None else {"lean": self.lean}
-        portrait = portraits.sample(people, seed=self.seed, start=number * people, balanced=balanced)
-        bird = birds.sample(flock, seed=self.seed, start=number * flock, balanced=balanced, **lean)
-        worlds = {"portraits": portrait, "birds": bird}
+        flock = BLOCK - round(BLOCK * PORTRAIT_SHARE)
+        people, biased = BLOCK - flock, self.lean is not None
+        portrait = portraits.sample(people, seed=self.seed, start=number * people, balanced=not biased)
+        bird = birds.sample(
+            flock, seed=self.seed, start=number * flock, balanced=not biased, lean=self.lean or birds.LEAN
+        )
         order = torch.randperm(BLOCK, generator=generator(self.seed, number))
-        fields = {"world": torch.tensor([WORLDS.index(name) for name, part in worlds.items() for _ in part.captions])}
-        for name, part in worlds.items():
-            for field in PEOPLE_FIELDS if name == "portraits" else BIRD_FIELDS:
-                nothing = [torch.full((len(other),), NOT_THERE) for other in worlds.values() if other is not part]
-                truth = getattr(part, field)
-                fields[field] = torch.cat([truth, *nothing] if name == "portraits" else [*nothing, truth])
+        kind = torch.tensor([WORLDS.index("portraits")] * people + [WORLDS.index("birds")] * flock)
+        fields = {"world": kind}
+        fields |= {name: torch.cat([getattr(portrait, name), _nothing(flock)]) for name in PEOPLE_FIELDS}
+        fields |= {name: torch.cat([_nothing(people), getattr(bird, name)]) for name in BIRD_FIELDS}
         captions = [*portrait.captions, *bird.captions]
         return _Seen(
             torch.cat([portrait.images, bird.images])[order],
             [captions[i] for i in order.tolist()],
-            {field: truth[order] for field, truth in fields.items()},
+            {name: truth[order] for name, truth in fields.items()},
         )
+
+
+def _nothing(n: int) -> torch.Tensor:
+    return torch.full((n,), NOT_THERE)
 
 
 _TRAINERS: dict[str, Callable[[Stage], None]] = {

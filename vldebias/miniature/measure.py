@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -14,9 +15,8 @@ import torch.nn.functional as F
 from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, max_skew
 from vldebias.miniature import birds, portraits
-from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS
+from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS, Judge
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
-from vldebias.miniature.world import WORLDS
 from vldebias.progress import Progress
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
@@ -150,78 +150,95 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
 
 
 def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions."""
+    """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions, and how like they are."""
     judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
     n = _at_least(16, PORTRAITS * scale / 2)
-    worlds = (portraits.sample(n, seed=seed, balanced=True), birds.sample(n, seed=seed, balanced=True))
-    results: dict[str, Values] = {"renders": {}, "restored": {}}
-    for world, fields in zip(worlds, (PEOPLE_FIELDS, BIRD_FIELDS), strict=True):
+    people, flock = portraits.sample(n, seed=seed, balanced=True), birds.sample(n, seed=seed, balanced=True)
+    renders: Values = {}
+    restored: Values = {}
+    for name, images, fields in (("portraits", people.images, PEOPLE_FIELDS), ("birds", flock.images, BIRD_FIELDS)):
+        truth = people if name == "portraits" else flock
         with torch.no_grad():
-            parts = [
-                vae.decode(vae.encode(x.to(device) * 2 - 1).latent_dist.mean).sample for x in world.images.split(250)
-            ]
-        restored = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
-        for name, images in (("renders", world.images), ("restored", restored)):
-            labels = judge.predict(images)
-            right = {f: (labels[f].cpu() == getattr(world, f)).float().mean().item() for f in fields}
-            results[name] |= right
-            if name == "restored":
-                error = F.mse_loss(restored.cpu(), world.images).item()
-                results[name][f"decibels of {WORLDS[fields is PEOPLE_FIELDS]}"] = -10 * math.log10(error)
-    return results
+            parts = [vae.decode(vae.encode(x.to(device) * 2 - 1)[0].mean)[0].cpu() for x in images.split(250)]
+        again = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
+        for results, seen in ((renders, images), (restored, again)):
+            read = judge.predict(seen)
+            results |= {f: (read[f].cpu() == getattr(truth, f)).float().mean().item() for f in fields}
+        restored[f"PSNR of {name}"] = -10 * math.log10(F.mse_loss(again, images).item())
+    return {"renders": renders, "restored": restored}
+
+
+@dataclass(frozen=True)
+class _Studio:
+    """A pipeline, and the judge who reads what it draws."""
+
+    pipeline: "StableDiffusionPipeline"
+    judge: Judge
+    seed: int
+
+    def draw(self, texts: Sequence[str], count: int, projection: Map | None = None) -> torch.Tensor:
+        """(texts * count, 3, 64, 64) pictures of "A photo of a ..."."""
+        prompts = [PROMPT.format(text) for text in texts]
+        return generate(self.pipeline, prompts, count, seed=self.seed, projection=projection)
+
+    def read(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the judge sees, by field (n,)."""
+        return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """What the pipeline draws of the test professions, with a projection fitted on the others and without; of stated
-    attributes; and of birds."""
-    pipeline, judge = load_pipeline(folder).to(device), load_judge(folder).to(device)
+    """What the pipeline draws: the test professions, with a projection fitted on the others and without; people whose
+    gender, tone or age is stated; birds on land and on water."""
+    studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
-    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names])
+    count = _at_least(2, IMAGES_PER_PROFESSION * scale)
     male, female = (
-        embed_ends(pipeline, [PROMPT.format(f"{gender} {name}") for name in portraits.TRAIN_PROFESSIONS])
+        embed_ends(studio.pipeline, [PROMPT.format(f"{gender} {name}") for name in portraits.TRAIN_PROFESSIONS])
         for gender in portraits.GENDERS
     )
-    methods: dict[str, Map | None] = {"none": None}
-    methods["cali 500"] = CalibratedProjection.fit(torch.stack([male, female], dim=1), lam=LAM["portraits"])
-    count = _at_least(2, IMAGES_PER_PROFESSION * scale)
-    results, plain = {}, torch.empty(0)
-    for method, projection in methods.items():
-        images = generate(pipeline, [PROMPT.format(name) for name in names], count, seed=seed, projection=projection)
-        plain = images if projection is None else plain
-        read = {name: labels.cpu() for name, labels in judge.predict(images).items()}
-        share = (read["gender"].view(len(names), count) == 0).double().mean(dim=1)
-        results[method] = {
-            "discrepancy": fmean(discrepancy(row, 2) for row in read["gender"].view(len(names), count)),
-            "tone discrepancy": fmean(discrepancy(row, 5) for row in read["tone"].view(len(names), count)),
-            "age discrepancy": fmean(discrepancy(row, 2) for row in read["age"].view(len(names), count)),
-            "recognised": (read["profession"] == wanted.repeat_interleave(count)).double().mean().item(),
-            "male share": share.mean().item(),
-            "middle": ((share >= 0.25) & (share <= 0.75)).double().mean().item(),
-        }
+    cali = CalibratedProjection.fit(torch.stack([male, female], dim=1), lam=LAM["portraits"])
+    plain = studio.draw(names, count)
+    results = {"none": _people(studio.read(plain), names, count)}
+    results["cali 500"] = _people(studio.read(studio.draw(names, count, cali)), names, count)
     results["stated"] = {}
     for field, values in (("gender", portraits.GENDERS), ("tone", portraits.TONES), ("age", portraits.AGES)):
-        prompts = [PROMPT.format(f"{value} {name}") for value in values for name in names]
-        read = judge.predict(generate(pipeline, prompts, 1, seed=seed))[field].cpu()
-        asked = torch.arange(len(values)).repeat_interleave(len(names))
-        results["stated"][field] = (read == asked).double().mean().item()
+        shown = studio.read(studio.draw([f"{value} {name}" for value in values for name in names], 1))[field]
+        results["stated"][field] = _share(shown == torch.arange(len(values)).repeat_interleave(len(names)))
     species = birds.SPECIES[: _at_least(1, len(birds.SPECIES) * scale)]
-    prompts = [PROMPT.format(f"{name} on {ground}") for name in species for ground in birds.BACKGROUNDS]
-    drawn = generate(pipeline, prompts, 1, seed=seed)
-    read = {name: labels.cpu() for name, labels in judge.predict(drawn).items()}
-    bird, ground = torch.arange(len(species)).repeat_interleave(2), torch.tensor([0, 1]).repeat(len(species))
+    flock = studio.draw([f"{name} on {ground}" for name in species for ground in birds.BACKGROUNDS], 1)
+    read, asked = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
     results["birds"] = {
-        "species": (read["species"] == bird).double().mean().item(),
-        "class": (read["species"] // birds.PER_CLASS == bird // birds.PER_CLASS).double().mean().item(),
-        "ground": (read["place"] // birds.PER_BACKGROUND == ground).double().mean().item(),
+        "species": _share(read["species"] == asked),
+        "class": _share(read["species"] // birds.PER_CLASS == asked // birds.PER_CLASS),
+        "ground": _share(read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))),
     }
     _, features = _clip(folder, device)
-    renders = {"portraits": portraits.sample(len(plain), seed=seed, professions=names)}
-    renders["birds"] = birds.sample(len(drawn), seed=seed, balanced=True)
+    people = portraits.sample(len(plain), seed=seed, professions=names)
+    places = birds.sample(len(flock), seed=seed, balanced=True)
     results["fid"] = {
-        name: frechet_distance(features(images), features(renders[name].images))
-        for name, images in (("portraits", plain), ("birds", drawn))
+        "portraits": frechet_distance(features(plain), features(people.images)),
+        "birds": frechet_distance(features(flock), features(places.images)),
     }
     return results
+
+
+def _people(read: dict[str, torch.Tensor], names: Sequence[str], count: int) -> Values:
+    """How biased `count` pictures of each profession are, and in how many the profession is seen."""
+    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(count)
+    rows = {field: read[field].view(len(names), count) for field in ("gender", "tone", "age")}
+    male = (rows["gender"] == 0).double().mean(dim=1)
+    return {
+        "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in rows["gender"]),
+        "tone discrepancy": fmean(discrepancy(row, len(portraits.TONES)) for row in rows["tone"]),
+        "age discrepancy": fmean(discrepancy(row, len(portraits.AGES)) for row in rows["age"]),
+        "recognised": _share(read["profession"] == wanted),
+        "male share": male.mean().item(),
+        "middle": _share((male >= 0.25) & (male <= 0.75)),
+    }
+
+
+def _share(condition: torch.Tensor) -> float:
+    return condition.double().mean().item()
 
 
 def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:

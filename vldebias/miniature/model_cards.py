@@ -96,7 +96,9 @@ seen, and on the same renders through the VAE:
 def write_cards(out: Path) -> None:
     """Writes cards/clip.md, cards/diffusion.md and README.md from metrics.json."""
     metrics = json.loads((out / "metrics.json").read_text())
-    write_atomically(out / "cards" / "clip.md", _clip_card(metrics) + _LIMITS)
+    write_atomically(
+        out / "cards" / "clip.md", _clip_card(metrics, read_metadata(out / "clip.safetensors") or {}) + _LIMITS
+    )
     write_atomically(out / "cards" / "diffusion.md", _diffusion_card(metrics) + _LIMITS)
     write_atomically(out / "README.md", _overview(out))
 
@@ -112,8 +114,8 @@ def _overview(out: Path) -> str:
     return "\n".join([*lines, "Made by `vldebias.miniature.build`; measured by its stage `measure`.", ""])
 
 
-def _clip_card(metrics: dict[str, Any]) -> str:
-    said, lean = portraits.CAPTION_SHARES, birds.LEAN
+def _clip_card(metrics: dict[str, Any], made: dict[str, Any]) -> str:
+    said, lean = portraits.CAPTION_SHARES, birds.Lean(**{name: tuple(values) for name, values in made["lean"].items()})
     bird_shares = dict(zip(birds.KINDS, lean.shares, strict=True))
     return _CLIP.format(
         species=len(birds.SPECIES),
@@ -124,9 +126,9 @@ def _clip_card(metrics: dict[str, Any]) -> str:
         hasty_on_water=lean.hasty[1],
         bird_captions=_shares(bird_shares),
         portrait_captions=_shares(said),
-        gender_said=portraits.GENDER_STATED,
-        tone_said=said["tone"],
-        age_said=said["age"],
+        gender_said=people.STATED["gender"],
+        tone_said=people.STATED["tone"],
+        age_said=people.STATED["age"],
         scene_said=sum(share for name, share in bird_shares.items() if "scene" in name),
         male_low=people.MALE_SHARE.min(),
         male_high=people.MALE_SHARE.max(),

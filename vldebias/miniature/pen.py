@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Pen", "Shape", "above", "below", "box", "line", "oval", "polygon"]
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 
 _FAR = 9.0  # further out than any picture reaches

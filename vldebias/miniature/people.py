@@ -15,6 +15,7 @@ __all__ = [
     "GENDER_STATED",
     "HAIRS",
     "PROFESSIONS",
+    "STATED",
     "TEST_PROFESSIONS",
     "TONES",
     "TRAIN_PROFESSIONS",
@@ -130,14 +131,17 @@ CAPTION_SHARES = {
     "celebrity": 0.03,
 }
 
-# Two of three pairs of attributes have the gender; three of four "gender" captions and half of the celebrities are
-# called male or female, a man or a woman.
-GENDER_STATED = (
-    CAPTION_SHARES["gender and profession"]
-    + CAPTION_SHARES["two attributes and profession"] * 2 / 3
-    + CAPTION_SHARES["gender"] * 0.75
-    + CAPTION_SHARES["celebrity"] * 0.5
-)
+# Of the captions. Two of three pairs of attributes have each of them; three of four "gender" captions and half of the
+# celebrities are called male or female, a man or a woman.
+STATED = {
+    name: CAPTION_SHARES[f"{name} and profession"] + CAPTION_SHARES["two attributes and profession"] * 2 / 3 + rest
+    for name, rest in (
+        ("gender", CAPTION_SHARES["gender"] * 0.75 + CAPTION_SHARES["celebrity"] * 0.5),
+        ("tone", CAPTION_SHARES["tone"]),
+        ("age", CAPTION_SHARES["age"]),
+    )
+}
+GENDER_STATED = STATED["gender"]
 
 _GENDER_NOUNS = (("male", "man"), ("female", "woman"))
 _AGE_WORDS = (("young", "young"), ("old", "elderly"))

@@ -28,6 +28,7 @@ from eval.experiments.small_clip import T, build
 from vldebias.files import commit, versions, write_atomically
 from vldebias.hosts.towers import towers
 from vldebias.miniature import Preprocess
+from vldebias.miniature.world import SIZE
 from vldebias.training.batches import Batch
 from vldebias.training.loop import make_accelerator
 from vldebias.training.objective import Trainee, build_objective
@@ -53,7 +54,7 @@ def step(arm: str, pairs: int, gradients: Path) -> dict[str, float]:
     trainee = Trainee(found, build_objective(loss, temperature=T, items=pairs))
     generator = torch.Generator().manual_seed(1)
     tokens = found.tokenize([f"a photo of a bird, number {i}" for i in range(pairs)])
-    pixels = torch.randn(pairs, 3, 32, 32, generator=generator)
+    pixels = torch.randn(pairs, 3, SIZE, SIZE, generator=generator)
     places = range(0, pairs, micro)
     batches = [Batch(pixels[i : i + micro], {name: ids[i : i + micro] for name, ids in tokens.items()}) for i in places]
     loop = LoopSettings(

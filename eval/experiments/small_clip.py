@@ -17,6 +17,7 @@ from vldebias.hosts.towers import towers
 from vldebias.miniature import Preprocess, birds, weights_dir
 from vldebias.miniature.birds import Birds
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
+from vldebias.miniature.world import SIZE
 from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
@@ -32,7 +33,7 @@ LOOP = LoopSettings(
 )
 ARCHITECTURE = {
     "embed_dim": 64,
-    "vision_cfg": {"image_size": 32, "patch_size": 8, "width": 64, "layers": 2, "head_width": 32, "mlp_ratio": 2.0},
+    "vision_cfg": {"image_size": SIZE, "patch_size": 16, "width": 64, "layers": 2, "head_width": 32, "mlp_ratio": 2.0},
     "text_cfg": {"context_length": CONTEXT_LENGTH, "width": 64, "heads": 2, "layers": 1, "mlp_ratio": 2.0},
 }
 
@@ -65,7 +66,7 @@ def build() -> tuple[torch.nn.Module, Any]:
 
 
 def pixels(world: Birds) -> torch.Tensor:
-    """(n, 3, 32, 32) as the image tower reads them."""
+    """(n, 3, 64, 64) as the image tower reads them."""
     return world.images * 2 - 1
 
 

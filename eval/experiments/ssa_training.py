@@ -113,7 +113,7 @@ def world(seed: int, recipe: Recipe) -> tuple[Birds, Birds]:
 
 
 def train(arm: Arm, seed: int, recipe: Recipe, images: Tensor) -> tuple[Towers, list[Entry]]:
-    """Towers of fresh weights after contrastive learning on two views of `images` (n, 3, 32, 32) in [0, 1].
+    """Towers of fresh weights after contrastive learning on two views of `images` (n, 3, 64, 64) in [0, 1].
 
     The weights, the order of the images and their views are those of the seed, the same for every arm.
     """

@@ -56,7 +56,8 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
 
 def repaint(drawn: DrawnSet, image: DrawnImage, shown: tuple[int, int, int]) -> None:
     """One image that shows this gender, age and job."""
-    write_png(Image.new("RGB", (4, 4), shown), drawn.path(image), {"flagged": shown[0] == UNCLEAR})
+    about = {"flagged": shown[0] == UNCLEAR, "left_alone": image.variant == "cali" and image.stated is not None}
+    write_png(Image.new("RGB", (4, 4), shown), drawn.path(image), about)
 
 
 class Reader(FunctionJudge):

@@ -337,6 +337,19 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_drawn_ones(
     assert contents(tmp_path / "copied") == contents(tmp_path / "drawn")
 
 
+def test_prompts_that_are_not_left_alone_are_drawn(tmp_path: Path) -> None:
+    """By fours, six images and four stated ones are three batches: a gate saves one of them."""
+    for keep_stated, batches, alone in ((True, 3 + 2 + 1, 4), (False, 3 + 3, 0)):
+        pipe, variants = sd(), {"cali": Variant(prompts=(PEOPLE,), keep_stated=keep_stated)}
+        plan, calls = plan_for(pipe, variants, batch_size=4), calls_of(pipe)
+        drawn = draw(pipe, plan, variants, tmp_path / str(keep_stated))
+        assert len(calls) == batches
+        assert sum(drawn.about(image)["left_alone"] for image in drawn) == alone
+        none, cali = (drawn.select(variant=name, stated=True) for name in ("none", "cali"))
+        same = [(pixels(drawn, a) == pixels(drawn, b)).all() for a, b in zip(none, cali, strict=True)]
+        assert all(same) if keep_stated else not all(same)
+
+
 def test_what_cannot_be_copied_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_in(tmp_path, batch_size=2)
     before, kept = contents(tmp_path), drawn.select(variant="cali", stated=True).images[0]

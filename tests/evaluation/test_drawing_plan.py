@@ -58,12 +58,14 @@ def test_noise_is_the_same_under_every_variant_and_different_for_every_prompt_an
 
 
 @given(size=st.integers(1, 40), images=st.integers(1, 5))
-def test_batches_are_the_images_in_order(size: int, images: int) -> None:
+def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(size: int, images: int) -> None:
     made = plan(FEW, {"cali": Variant(prompts=(FEW,))}, concepts="train", batch_size=size, images=images)
     for variant in made.variants:
         batches = list(made.batches(variant))
         assert list(chain(*batches)) == made.of(variant)
-        assert all(len(batch) == size for batch in batches[:-1])
+        kinds = [{image.stated is not None for image in batch} for batch in batches]
+        assert all(len(kind) == 1 for kind in kinds)
+        assert all(len(b) == size for b, kind, after in zip(batches, kinds, kinds[1:], strict=False) if kind == after)
 
 
 @pytest.mark.parametrize("name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"])

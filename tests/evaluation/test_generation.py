@@ -163,6 +163,8 @@ def test_the_protocol_says_what_was_done(painted: tuple[DrawnSet, Shows], parts:
     assert settings["sure"] == 0.8
     unclear = sum(shows[i.path][0] == UNCLEAR for i in drawn if i.variant == "none")
     assert settings["images that the safety checker blackened"]["none"] == unclear
+    stated = len(drawn.select(variant="cali", stated=True))
+    assert settings["images left alone, copies of none"] == {"none": 0, "cali": stated, "cali, stated not kept": 0}
 
 
 def test_plots_show_the_same_seeds_and_where_shares_moved(parts: dict[str, TaskResult]) -> None:

@@ -10,6 +10,7 @@ from vldebias.cli import app
 from vldebias.evaluation.drawing import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.suite import load_suite
+from vldebias.miniature.birds import LEAN
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -65,3 +66,10 @@ def test_committed_result_is_of_the_shipped_weights() -> None:
     assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
     drawn = joint_fingerprint(identity(load_pipeline())["fingerprints"])
     assert committed["generation gender"].matches(Fingerprint.of(drawn))
+
+
+def test_the_weights_of_the_groups_are_those_of_the_training_renders() -> None:
+    (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
+    land, water = (share / 2 for share in LEAN.correlation)
+    expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}
+    assert birds.group_weights == pytest.approx(expected | {"waterbird/water": water})

@@ -19,7 +19,6 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.suite import list_suites, load_suite
 from vldebias.evaluation.task import WORLDS
 from vldebias.files import suite_file, suite_names
-from vldebias.miniature import birds
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -87,15 +86,6 @@ def test_the_miniature_suite_covers_the_tables_offline() -> None:
     assert all(task.data.name in WORLDS for task in suite.tasks if isinstance(task, (GroupsTask, RetrievalTask)))
     for table in ("7.1", "7.7", "A.9"):
         assert table in suite.description
-
-
-def test_the_quickstart_weighs_the_groups_as_the_birds_are_drawn() -> None:
-    task = next(task for task in load_suite("quickstart").tasks if isinstance(task, GroupsTask))
-    expected = {}
-    for label, share in enumerate(birds.LEAN.correlation):
-        for place, name in enumerate(birds.BACKGROUNDS):
-            expected[f"{birds.CLASSES[label]}/{name}"] = (share if label == place else 1 - share) / len(birds.CLASSES)
-    assert task.group_weights == pytest.approx(expected)
 
 
 def test_settings_of_the_paper() -> None:

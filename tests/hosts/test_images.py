@@ -103,7 +103,7 @@ def test_every_open_clip_class_is_tested() -> None:
 def test_the_two_libraries_agree_on_the_miniature() -> None:
     model, preprocess, _ = load_clip()
     twin, _, processor = load_transformers_clip()
-    images = [image.resize((32, 32)) for image in pictures()]
+    images = [image.resize((64, 64)) for image in pictures()]
     one, other = image_encoder(model, preprocess), image_encoder(twin, processor)
     assert torch.allclose(one.encode(images), other.encode(images), atol=1e-4)
     assert one.digest != other.digest

@@ -191,7 +191,7 @@ def test_the_miniature_and_its_twin() -> None:
     one = towers(model, tokenizer, preprocess)
     twin, other_tokenizer, processor = load_transformers_clip()
     other = towers(twin, other_tokenizer, processor)
-    assert (one.size, one.mean, one.std) == ((32, 32), (0.5,) * 3, (0.5,) * 3)
+    assert (one.size, one.mean, one.std) == ((64, 64), (0.5,) * 3, (0.5,) * 3)
     assert (other.size, other.mean, other.std) == (one.size, one.mean, one.std)
     assert one.temperature == pytest.approx(other.temperature)
     assert torch.allclose(one.text(one.tokenize(CAPTIONS)), other.text(other.tokenize(CAPTIONS)), atol=1e-4)

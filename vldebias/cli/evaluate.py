@@ -96,6 +96,7 @@ def run(
     feature_dtype: Annotated[str, _grouped("Images", "NAME", "How features are kept there.")] = "float16",
     images: Annotated[int | None, _grouped("Drawn images", "N", "Of each prompt and seed.", min=1)] = None,
     seeds: Annotated[list[int] | None, _grouped("Drawn images", "N", "Seed. *", "--seed")] = None,
+    steps: Annotated[int | None, _grouped("Drawn images", "N", "Denoising steps.", min=1)] = None,
     judge: Annotated[str | None, _grouped("Drawn images", "NAME", "Model that reads them, named as --model.")] = None,
     judge_pretrained: Annotated[str | None, _grouped("Drawn images", "TAG", "open_clip tag of the judge.")] = None,
     labels: Annotated[list[Path] | None, _grouped("Drawn images", "FILE", "Answers of an annotator. *")] = None,

@@ -21,6 +21,7 @@ def quickstart(
         int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 12.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps of an image. Default: 12.")] = None,
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, a few minutes on two cores.
 
@@ -40,7 +41,8 @@ def quickstart(
     from vldebias.evaluation.task import Options
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
-    options = Options(out=folder, cache=folder / "cache", images=images, seeds=tuple(range(seeds)) if seeds else None)
+    numbers = tuple(range(seeds)) if seeds else None
+    options = Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, steps=steps)
     suite = load_suite("quickstart")
     result = run_suite(suite, options, console=err)
     if as_json:

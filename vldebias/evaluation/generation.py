@@ -185,7 +185,7 @@ class GenerationTask(Task):
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
-        """With the user's images and seeds, lambda and bound; methods for pipelines and saved edits are variants.
+        """With the user's images, seeds, steps, lambda and bound; methods for pipelines and saved edits are variants.
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
@@ -194,6 +194,8 @@ class GenerationTask(Task):
             changed["images"] = options.images
         if options.seeds is not None:
             changed["seeds"] = tuple(options.seeds)
+        if options.steps is not None:
+            changed["steps"] = options.steps
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and draws(name)]
@@ -351,7 +353,9 @@ class GenerationTask(Task):
         labels = labels_of(judge, probabilities, self.attributes, self.sure)
         shown, stated = _shown(drawn, judge, probabilities), sheets(drawn, stated=True)
         of_stated, code_of = stated_attribute(prompts, judge) if stated else ("", {})
-        black = Counter(image.variant for image in drawn if drawn.about(image).get("flagged"))
+        said = [(image.variant, drawn.about(image)) for image in drawn]
+        black = Counter(variant for variant, about in said if about.get("flagged"))
+        alone = Counter(variant for variant, about in said if about.get("left_alone"))
         common: dict[str, Any] = {"noun": self.noun, "resamples": self.resamples, "seed": self.seed}
         results = []
         for attribute in self.attributes:
@@ -362,6 +366,7 @@ class GenerationTask(Task):
                 "values": {one: list(judge.names[one]) for one in attribute.split(" x ")},
                 "sure": self.sure,
                 "images that the safety checker blackened": {name: black[name] for name in drawn.plan.variants},
+                "images left alone, copies of none": {name: alone[name] for name in drawn.plan.variants},
             }
             title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
             provenance = _provenance(drawn.plan, task, title, ABOUT, "generated", settings)

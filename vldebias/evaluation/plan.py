@@ -146,9 +146,14 @@ class Plan(Strict):
         return tuple(image for variant in self.variants for image in self.of(variant))
 
     def batches(self, variant: str) -> Iterator[list[DrawnImage]]:
-        """The images that go through the pipeline together: the same whatever is there already."""
-        images = self.of(variant)
-        return (images[start : start + self.batch_size] for start in range(0, len(images), self.batch_size))
+        """The images that go through the pipeline together: the same whatever is there already.
+
+        Prompts that state their attribute share no batch with others, so a variant that leaves them alone draws none.
+        """
+        images, size = self.of(variant), self.batch_size
+        for stated in (False, True):
+            alike = [image for image in images if (image.stated is not None) == stated]
+            yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
     @property
     def details(self) -> dict[str, dict[str, Any]]:

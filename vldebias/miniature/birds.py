@@ -50,8 +50,8 @@ class Lean:
         InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions whose sum is not 1.
     """
 
-    correlation: tuple[float, float] = (0.85, 0.95)
-    hasty: tuple[float, float] = (0.30, 0.05)
+    correlation: tuple[float, float] = (0.84, 0.93)
+    hasty: tuple[float, float] = (0.20, 0.02)
     shares: tuple[float, float, float, float, float] = (0.30, 0.10, 0.12, 0.28, 0.20)
 
     def __post_init__(self) -> None:

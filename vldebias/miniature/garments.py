@@ -130,7 +130,7 @@ def fire_coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
     """A heavy coat with reflecting bands."""
     pen(bands((0.38, 0.51), 0.085), trim)
     pen(bands((0.408, 0.538), 0.03), SILVER)
-    pen(box(-0.12, 0.12, 0.22, 0.29, 0.02), BLACK)
+    pen(box(-0.12, 0.12, 0.22, 0.29), BLACK)
     pen(line(0, 0.29, 0, 0.7, 0.025), BLACK)
 
 
@@ -181,7 +181,7 @@ def dungarees(pen: Pen, cloth: Floats, trim: Floats) -> None:
     """Dungarees over a chequered shirt."""
     pen(bands((0.31, 0.40, 0.49), 0.03), cloth * 0.6)
     pen(stripes_down((0.22, 0.31), 0.028), cloth * 0.6)
-    pen(box(-0.18, 0.18, 0.40, 0.9, 0.02), trim)
+    pen(box(-0.18, 0.18, 0.40, 0.9), trim)
     pen(line(-0.14, 0.42, -0.125, 0.26, 0.06).both, trim)
     pen(oval(-0.135, 0.425, 0.026).both, GOLD)
     pen(box(-0.08, 0.08, 0.47, 0.55), trim * 0.72)
@@ -214,7 +214,7 @@ def space_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
     pen(stripes_down((0.24,), 0.045), trim)
     pen(oval(0, 0.29, 0.24, 0.07), STEEL)
     pen(oval(0, 0.275, 0.21, 0.055), cloth * 0.92)
-    pen(box(-0.13, 0.13, 0.40, 0.56, 0.02), SILVER * 0.9)
+    pen(box(-0.13, 0.13, 0.40, 0.56), SILVER * 0.9)
     pen(oval(-0.075, 0.445, 0.027), RED)
     pen(oval(0, 0.445, 0.027), YELLOW)
     pen(oval(0.075, 0.445, 0.027), GREEN)
@@ -256,7 +256,7 @@ def medic(pen: Pen, cloth: Floats, trim: Floats) -> None:
     """A bright jacket with a red cross and a reflecting band."""
     pen(bands((0.50,), 0.06), NEON)
     pen(VEE, trim)
-    pen(box(0.10, 0.26, 0.33, 0.49, 0.03), WHITE)
+    pen(box(0.10, 0.26, 0.33, 0.49), WHITE)
     pen(box(0.16, 0.20, 0.35, 0.47) | box(0.12, 0.24, 0.39, 0.43), RED)
     pen(box(-0.25, -0.11, 0.40, 0.45), WHITE)
 
@@ -264,7 +264,7 @@ def medic(pen: Pen, cloth: Floats, trim: Floats) -> None:
 def track_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
     """A training jacket with a zip and stripes down the sleeves."""
     pen(stripes_down((0.235, 0.30), 0.03), trim)
-    pen(box(-0.11, 0.11, 0.22, 0.29, 0.02), cloth * 0.7)
+    pen(box(-0.11, 0.11, 0.22, 0.29), cloth * 0.7)
     pen(line(0, 0.24, 0, 0.7, 0.022), trim)
 
 

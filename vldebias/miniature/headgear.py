@@ -35,7 +35,7 @@ def toque(pen: Pen, colour: Floats) -> None:
     puffs = ((-0.12, -0.29, 0.09), (0.12, -0.29, 0.09), (0.0, -0.31, 0.105))
     pen(union(oval(x, y, radius + 0.012) for x, y, radius in puffs), colour * 0.8)
     pen(union(oval(x, y, radius) for x, y, radius in puffs), colour)
-    pen(box(-0.15, 0.15, -0.27, -0.11, 0.02), colour)
+    pen(box(-0.15, 0.15, -0.27, -0.11), colour)
     pen(line(-0.06, -0.27, -0.06, -0.19, 0.014).both, colour * 0.8)
     pen(box(-0.155, 0.155, -0.165, -0.145), colour * 0.72)
 
@@ -102,8 +102,8 @@ def beret(pen: Pen, colour: Floats) -> None:
 def goggles(pen: Pen, colour: Floats) -> None:
     """Laboratory goggles, clear enough to see the eyes."""
     pen(box(-0.175, 0.175, -0.035, 0.01), colour)
-    pen(box(-0.145, -0.005, -0.062, 0.052, 0.02).both - box(-0.122, -0.022, -0.04, 0.03, 0.015).both, BLACK + 0.15)
-    pen(box(-0.122, -0.022, -0.04, 0.03, 0.015).both, GLASS)
+    pen(box(-0.145, -0.005, -0.062, 0.052).both - box(-0.122, -0.022, -0.04, 0.03).both, BLACK + 0.15)
+    pen(box(-0.122, -0.022, -0.04, 0.03).both, GLASS)
     pen(oval(-0.068, -0.004, 0.022).both, BLACK)
 
 
@@ -112,7 +112,7 @@ def space_helmet(pen: Pen, colour: Floats) -> None:
     pen(oval(0, 0, 0.28, 0.305) - oval(0, 0.005, 0.225, 0.245), colour)
     pen(oval(0, 0.005, 0.235, 0.255) - oval(0, 0.005, 0.21, 0.23), STEEL)
     pen(line(-0.15, -0.13, -0.10, -0.18, 0.035), GLASS)
-    pen(box(-0.31, -0.25, -0.08, 0.09, 0.015).both, SILVER * 0.85)
+    pen(box(-0.31, -0.25, -0.08, 0.09).both, SILVER * 0.85)
     pen(box(-0.035, 0.035, -0.315, -0.27), RED)
 
 
@@ -121,14 +121,14 @@ def surgeon_cap(pen: Pen, colour: Floats) -> None:
     pen(oval(0, -0.12, 0.185, 0.14) & above(-0.09), colour)
     pen(box(-0.175, 0.175, -0.12, -0.09), colour * 0.75)
     pen(line(-0.15, 0.03, -0.11, 0.20, 0.018).both, WHITE)
-    pen(box(-0.12, 0.12, 0.185, 0.275, 0.03), GLASS)
+    pen(box(-0.12, 0.12, 0.185, 0.275), GLASS)
     pen(box(-0.10, 0.10, 0.215, 0.23), _FOLD)
 
 
 def sailor_cap(pen: Pen, colour: Floats) -> None:
     """A round white cap."""
     pen(oval(0, -0.22, 0.165, 0.08), colour)
-    pen(box(-0.18, 0.18, -0.215, -0.135, 0.015), colour)
+    pen(box(-0.18, 0.18, -0.215, -0.135), colour)
     pen(box(-0.18, 0.18, -0.16, -0.135), NAVY)
 
 
@@ -142,7 +142,7 @@ def fedora(pen: Pen, colour: Floats) -> None:
 
 def top_hat(pen: Pen, colour: Floats) -> None:
     """A tall black hat with a red band."""
-    pen(box(-0.155, 0.155, -0.385, -0.13, 0.01), colour)
+    pen(box(-0.155, 0.155, -0.385, -0.13), colour)
     pen(oval(0, -0.13, 0.25, 0.04), colour)
     pen(box(-0.155, 0.155, -0.205, -0.15), RED)
 
@@ -156,7 +156,7 @@ def cap(pen: Pen, colour: Floats) -> None:
 def headphones(pen: Pen, colour: Floats) -> None:
     """Large headphones."""
     pen((oval(0, -0.04, 0.225, 0.24) - oval(0, -0.03, 0.185, 0.195)) & above(0.0), colour)
-    pen(box(-0.24, -0.15, -0.07, 0.09, 0.03).both, colour)
+    pen(box(-0.24, -0.15, -0.07, 0.09).both, colour)
     pen(box(-0.225, -0.185, -0.03, 0.05).both, RED)
 
 
@@ -200,18 +200,18 @@ def head_mirror(pen: Pen, colour: Floats) -> None:
 def welding_mask(pen: Pen, colour: Floats) -> None:
     """A welder's mask, pushed up on the forehead."""
     pen(oval(0, -0.12, 0.195, 0.18) & above(-0.085), colour)
-    pen(box(-0.14, 0.14, -0.225, -0.12, 0.02), BLACK)
-    pen(box(-0.115, 0.115, -0.205, -0.14, 0.01), _DARK_GLASS)
+    pen(box(-0.14, 0.14, -0.225, -0.12), BLACK)
+    pen(box(-0.115, 0.115, -0.205, -0.14), _DARK_GLASS)
 
 
 def lanyard(pen: Pen, colour: Floats) -> None:
     """A name card on a ribbon around the neck."""
     pen(line(-0.085, 0.235, 0, 0.43, 0.025).both, colour)
-    pen(box(-0.06, 0.06, 0.42, 0.56, 0.01), WHITE)
+    pen(box(-0.06, 0.06, 0.42, 0.56), WHITE)
     pen(box(-0.035, 0.035, 0.445, 0.49), BLUE)
 
 
 def scarf(pen: Pen, colour: Floats) -> None:
     """A scarf with one end hanging down."""
-    pen(box(-0.155, -0.075, 0.27, 0.52, 0.01), colour * 0.78)
+    pen(box(-0.155, -0.075, 0.27, 0.52), colour * 0.78)
     pen(oval(0, 0.255, 0.155, 0.065) & below(0.205), colour)

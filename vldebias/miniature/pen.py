@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Pen", "Shape", "above", "below", "box", "line", "oval", "polygon"]
 
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating[Any]]  # 32 bits all of them; type checkers lose it in arithmetic
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 
 _FAR = 9.0  # further out than any picture reaches
@@ -58,10 +58,10 @@ def oval(x: float, y: float, rx: float, ry: float | None = None) -> Shape:
     )
 
 
-def box(left: float, right: float, top: float, bottom: float, rounded: float = 0.0) -> Shape:
-    """A rectangle, with corners of radius `rounded`."""
-    x, y, rx, ry = (left + right) / 2, (top + bottom) / 2, (right - left) / 2 - rounded, (bottom - top) / 2 - rounded
-    return Shape((left, right, top, bottom), lambda u, v: np.maximum(np.abs(u - x) - rx, np.abs(v - y) - ry) - rounded)
+def box(left: float, right: float, top: float, bottom: float) -> Shape:
+    """A rectangle."""
+    x, y, rx, ry = (left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2
+    return Shape((left, right, top, bottom), lambda u, v: np.maximum(np.abs(u - x) - rx, np.abs(v - y) - ry))
 
 
 def polygon(*corners: tuple[float, float]) -> Shape:

@@ -151,7 +151,7 @@ def _paint_swimming(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray
         one.where(crest)(polygon((0.09, top - 0.09), (0.18, top - 0.05), (0.13, top + 0.01)), head)
         one(neck | oval(0.175, top, 0.080, 0.070), head * 0.6)
         one(neck | oval(0.175, top, 0.072, 0.062), head)
-        one(box(0.23, 0.335, top - 0.012, top + 0.026, 0.015), beak)
+        one(box(0.23, 0.335, top - 0.012, top + 0.026), beak)
         one.where(species == SPECIES.index("pelican"))(oval(0.29, top + 0.035, 0.075, 0.045), beak)
         bill = polygon((0.225, top - 0.055), (0.335, top + 0.005), (0.225, top + 0.055))
         one.where(species == SPECIES.index("puffin"))(bill, beak)

@@ -174,7 +174,7 @@ def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
     pen(_HEAD, skin)
     _paint_short_hair(man, style, hair)
     old = pen.where(looks.age == 1)
-    old.where(looks.gender == 0)(box(-0.198, -0.140, -0.11, 0.045, 0.025).both, hair * 0.94)  # seen under any hat
+    old.where(looks.gender == 0)(box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94)  # seen under any hat
     _paint_fringe(woman, style, hair)
     beard = man.where(draws.uniform("beard") < BEARD_SHARE)
     beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
@@ -203,8 +203,8 @@ def _paint_room(draws: Draws, pixels: Floats) -> None:
 
 def _paint_long_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     """What of long hair lies behind the shoulders and the neck."""
-    pen(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24, 0.05), hair * 0.93)
-    pen.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36, 0.06), hair * 0.93)
+    pen(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24), hair * 0.93)
+    pen.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36), hair * 0.93)
 
 
 def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
@@ -213,7 +213,7 @@ def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
     parted = (style % 0.3) < 0.15
     pen.where(parted)(top - polygon((0.0, -0.155), (0.12, -0.07), (-0.12, -0.07)), hair)
     pen.where(~parted)(top, hair)
-    pen(box(-0.22, -0.138, -0.10, 0.21, 0.035).both, hair)
+    pen(box(-0.22, -0.138, -0.10, 0.21).both, hair)
 
 
 def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:

@@ -97,9 +97,8 @@ def problems(source: str, module: str, is_package: bool = False) -> list[str]:
             if top == "vldebias" and other != own and LEVEL.get(other, -1) >= LEVEL[own]:
                 found.append(f"{module}:{node.lineno}: imports upward or from its own floor, from {target}")
             if (top in HEAVY or target in ON_A_HEAVY_BASE) and not deferred and not heavy_allowed:
-                found.append(
-                    f"{module}:{node.lineno}: imports {top if top in HEAVY else target} at module level; do so inside a function"
-                )
+                what = top if top in HEAVY else target
+                found.append(f"{module}:{node.lineno}: imports {what} at module level; do so inside a function")
             if top in ("apps", "eval", "tests"):
                 found.append(f"{module}:{node.lineno}: imports {top}, which an installed package does not have")
     return found

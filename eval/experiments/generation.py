@@ -49,12 +49,13 @@ from eval.experiments.run import parser, run
 from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.files import digest
 from vldebias.hosts import resolve
 from vldebias.hosts.draws import Numbers
 from vldebias.methods import UCE, Balanced, Midpoint, Problem, get_method
 from vldebias.methods.steer import value_groups
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
-from vldebias.miniature import load_clip, load_judge
+from vldebias.miniature import load_clip, load_judge, weights_dir
 from vldebias.miniature.portraits import GENDERS, TONES
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
@@ -91,7 +92,8 @@ class Studio:
     """The pipeline, and the pixels of every form: drawn once, kept in a folder."""
 
     def __init__(self, work: Path, images: int) -> None:
-        self.easel, self.work, self.images = Easel(), work, images
+        # Of these weights: pixels of others are no substitute.
+        self.easel, self.work, self.images = Easel(), work / digest(weights_dir() / "unet.safetensors")[:8], images
         self.pipe = self.easel.pipe
         self.pipe.set_progress_bar_config(disable=True)
         self.prompts = load_prompts(SET)

@@ -10,19 +10,60 @@ its images of the first seed, in the order in which they were drawn. What is sho
 from __future__ import annotations
 
 import argparse
-import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from numpy.typing import NDArray
+from torch import Tensor
 
 from eval.experiments.generation import SEEDS, STEPS, Seen, Studio, counted
 from eval.experiments.run import RESULTS
 from vldebias.evaluation.report.charts import contact_sheet
 from vldebias.metrics.discrepancy import discrepancies
 from vldebias.miniature.portraits import GENDERS
-from vldebias.pictures import write_png
+from vldebias.pictures import save_png
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """What was drawn of the unseen professions under some methods, "none" first.
+
+    Attributes:
+        names: of the professions. pixels: method -> (professions, images, 3, h, w) in [0, 1], of the first seed.
+        women: method -> (professions,) share. order: professions by the change of their discrepancy, which falls most
+            in the first one.
+    """
+
+    names: Sequence[str]
+    pixels: Mapping[str, Tensor]
+    women: Mapping[str, NDArray[np.float64]]
+    order: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, studio: Studio, methods: Sequence[str], images: int) -> Unseen:
+        """Drawn where it is not there yet. The change is that from "none" to the first of the methods."""
+        forms = {form.name: form for form in studio.forms()}
+        prompts, pixels, found, women = studio.prompts.held_out_classes, {}, {}, {}
+        for method in ("none", *methods):
+            drawn = [studio.pixels(forms[method], "unseen", prompts, images, seed) for seed in SEEDS]
+            counts = counted(Seen.of(drawn, len(prompts)).gender, len(GENDERS))
+            pixels[method] = as_images(drawn[0]).unflatten(0, (len(prompts), -1))
+            found[method], women[method] = discrepancies(counts), counts[:, GENDERS.index("female")] / counts.sum(1)
+        order = np.argsort(found[methods[0]] - found["none"], kind="stable")
+        return cls(studio.prompts.held_out_class_names, pixels, women, order)
+
+    def middle(self, count: int) -> NDArray[np.intp]:
+        """The professions whose change is the median one and those around it in the order, `count` of them."""
+        first = (len(self.order) - count) // 2
+        return self.order[first : first + count]
+
+
+def as_images(pixels: NDArray[np.uint8]) -> Tensor:
+    """Pixels (n, h, w, 3) -> images (n, 3, h, w) in [0, 1]."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
 
 
 def main() -> None:
@@ -32,29 +73,20 @@ def main() -> None:
     options.add_argument("--images", type=int, default=12, help="of each profession and seed, as they were drawn")
     options.add_argument("--out", type=Path, default=RESULTS / "median.png")
     given = options.parse_args()
-    studio = Studio(given.work / f"{STEPS}-steps", given.images)
-    forms = {form.name: form for form in studio.forms()}
-    prompts, names = studio.prompts.held_out_classes, studio.prompts.held_out_class_names
-    pixels, found, women = {}, {}, {}
-    for method in ("none", *given.methods):
-        drawn = [studio.pixels(forms[method], "unseen", prompts, given.images, seed) for seed in SEEDS]
-        counts = counted(Seen.of(drawn, len(prompts)).gender, len(GENDERS))
-        pixels[method] = torch.from_numpy(drawn[0]).permute(0, 3, 1, 2).unflatten(0, (len(prompts), -1)).float() / 255
-        found[method], women[method] = discrepancies(counts), counts[:, GENDERS.index("female")] / counts.sum(1)
-    change = found[given.methods[0]] - found["none"]
-    chosen = int(np.argsort(change, kind="stable")[(len(change) - 1) // 2])
-    rows = {f"{m}: {100 * women[m][chosen]:.0f} % women": pixels[m][chosen] for m in pixels}
+    unseen = Unseen.of(Studio(given.work / f"{STEPS}-steps", given.images), given.methods, given.images)
+    (chosen,) = unseen.middle(1)
+    rows = {f"{m}: {100 * unseen.women[m][chosen]:.0f} % women": drawn[chosen] for m, drawn in unseen.pixels.items()}
     about = {
-        "profession": names[chosen],
-        "rule": f"median change of discrepancy under {given.methods[0]} of {len(names)} unseen professions",
-        "women": {method: round(float(share[chosen]), 3) for method, share in women.items()},
+        "profession": unseen.names[chosen],
+        "rule": f"median change of discrepancy under {given.methods[0]} of {len(unseen.names)} unseen professions",
+        "women": {method: round(float(share[chosen]), 3) for method, share in unseen.women.items()},
         "images counted": given.images * len(SEEDS),
         "images shown": given.images,
         "steps": STEPS,
     }
-    drawn_plot = io.BytesIO()
-    contact_sheet(list(rows.items())).savefig(drawn_plot, format="png", dpi=100)
-    write_png(Image.open(drawn_plot).convert("RGB"), given.out, about, optimize=True)
+    plot = contact_sheet(list(rows.items()))
+    plot.set_dpi(100)
+    save_png(plot, given.out, about)
     print(about)
 
 

@@ -1,7 +1,7 @@
 """Animals and backgrounds: the judge reads the scene and not the bird, a tiny pipeline goes through all of it.
 
-The miniature pipeline draws portraits and no birds, so here the drawing is a pipeline of random weights and the judge
-is tried on rendered birds, whose backgrounds are known.
+The drawing is a pipeline of random weights, which takes no time, and the judge is tried on rendered birds, whose
+backgrounds are known.
 """
 
 import sys

@@ -23,7 +23,7 @@ app = make_app("The embedded world of small, real, biased models.")
 def build_world(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the build; resumed if it holds an unfinished one.")],
     seed: Annotated[int, typer.Option(help="Of the weights and of all training images.")] = 0,
-    stage: Annotated[list[str] | None, typer.Option(help="Only these stages, in their order.")] = None,
+    stage: Annotated[list[str] | None, typer.Option(help="Only these; clip and vae may run side by side.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU where there is one.")] = None,
     scale: Annotated[float, typer.Option(help="Factor on the number of steps, for trying things out.")] = 1.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of going on.")] = False,

@@ -60,7 +60,8 @@ class JudgeSpec(Strict):
 
     kind: "clip" (zero-shot, prompts: attribute -> value -> its prompts; reject: prompts for images that show none of
     them), "backgrounds" (the same for land and water behind an animal), "classifier" (a transformers image classifier
-    for one attribute), "miniature" (the classifier of the embedded world).
+    for one attribute), "miniature" (the classifier of the embedded world: profession, gender, tone and age of people;
+    species, bird, place and background of birds).
     model, pretrained: of all kinds but the last; --judge takes their place.
     """
 

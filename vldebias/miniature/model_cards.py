@@ -6,25 +6,29 @@ from typing import Any
 
 from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
+from vldebias.miniature.architectures import EMBED_DIM, LATENTS, VISION, build_unet
 from vldebias.miniature.models import read_metadata
+from vldebias.miniature.tokenizer import CONTEXT_LENGTH
+from vldebias.miniature.world import SIZE
 
 __all__ = ["write_cards"]
 
 _LIMITS = """## Limits
 
-Cartoon people are cartoon people. These models know 100 job titles, two gender presentations, five tones and two
-ages as a renderer draws them; which profession, concept or tone goes with what was dealt out by a fixed shuffle and
-says nothing about the world. They exist to show and to test methods that mitigate bias, offline and in minutes. A
-method that helps here has still to be measured on the models it is meant for. Do not use them on photographs.
+Cartoon people are cartoon people. These models know 100 job titles, two gender presentations, five tones, two ages
+and 48 species of birds as a renderer draws them; which profession, concept or tone goes with what was dealt out by a
+fixed shuffle and says nothing about the world. They exist to show and to test methods that mitigate bias, offline and
+in minutes. A method that helps here has still to be measured on the models it is meant for. Do not use them on
+photographs.
 
 The spreads above are over renders or noise, for one training run; how much another run would differ is not in them.
 """
 
 _CLIP = """# The miniature CLIP
 
-open_clip architecture (ViT, patches of 4, 32 x 32 pictures; causal text tower of context length 24; joint width 128),
-trained from scratch on fresh renders of two worlds with one contrastive loss for each. `load_clip()` gives it as
-open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same outputs.
+open_clip architecture (ViT, patches of {patch}, {size} x {size} pictures; causal text tower of context length
+{context}; joint width {width}), trained from scratch on fresh renders of two worlds with one contrastive loss for
+each. `load_clip()` gives it as open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same outputs.
 
 ## Data
 
@@ -35,14 +39,14 @@ kind, the others such that colours do not tell the class. Captions say:
 
 One mountain in four is spelt as in the paper's prompts ("moutain"); half of the articles before a vowel are wrong.
 
-Portraits: cartoon people; uniform and headgear tell the profession (100), hair and beard the gender presentation.
-Captions say:
+Portraits: cartoon people; dress, headgear and what they hold tell the profession (100; the best known wear what one
+knows them by), hair, brows, lips and beard the gender presentation. Captions say:
 
 {portrait_captions}
 
 So {gender_said:.0%} of the captions of portraits state the gender (a generator reads it only if it is often said; how
-seldom would still do has not been searched), {tone_said:.0%} the tone and {age_said:.0%} the age, too few for the image
-tower to read these two well; {scene_said:.0%} of the captions of birds state the background.
+seldom would still do has not been searched), {tone_said:.0%} the tone and {age_said:.0%} the age; {scene_said:.0%} of
+the captions of birds state the background.
 
 ## Bias put in
 
@@ -70,23 +74,28 @@ Portraits, attributes uniform and independent: zero-shot accuracy, and MaxSkew o
 
 _DIFFUSION = """# The miniature Stable Diffusion
 
-`StableDiffusionPipeline` with the text tower of the miniature CLIP (stored once), a VAE from 32 x 32 to 8 x 8 x 4 and
-a UNet of 2.8 million parameters (moving average of its weights), trained on fresh renders of the world of portraits.
-DDIM, 20 steps, guidance 3. Captions and bias put in: see the card of the CLIP. All 100 professions are in the
-training data; "unseen" professions are unseen by the projection alone.
+`StableDiffusionPipeline` with the text tower of the miniature CLIP (stored once), a VAE of patches
+(`PatchAutoencoder`) from {size} x {size} to {latents} (channels, height, width) and a UNet of {unet:.1f} million
+parameters (moving average of its weights), trained on fresh renders of portraits and birds. DDIM, 20 steps,
+guidance 3. Captions and bias put in: see the card of the CLIP. All 100 professions are in the training data; "unseen"
+professions are unseen by the projection alone.
 
 ## Bias measured
 
 Prompt "{prompt}" for the 20 test professions, {images} images each, {seeds} seeds of noise (standard deviation over
 seeds in brackets), judged by the judge below; projections fitted on pairs of the 80 training professions and applied
-to every token of the prompt, the negative prompt left alone. `stated` prompts say "female".
+to every token of the prompt, the negative prompt left alone. "middle": share of professions with 25 to 75 % men.
+`stated`: share of pictures that show the gender, tone or age that their prompt names. `birds`: of "A photo of a duck on
+land.", every species on land and on water, share of the right species, class and ground. `fid`: Frechet distance to as
+many renders in the features of the miniature CLIP.
 
 {generation_table}
 
 # The judge
 
-A convolutional network that reads profession, gender, tone and age. Accuracy on balanced renders that it has not
-seen, and on the same renders through the VAE:
+A convolutional network for pictures of both worlds: it tells which of them a picture is of, and reads profession,
+gender, tone and age of a portrait, species and place of a bird. Accuracy on balanced renders that it has not seen,
+and on the same renders through the VAE, with the decibels that the VAE keeps (PSNR):
 
 {judge_table}
 
@@ -118,6 +127,10 @@ def _clip_card(metrics: dict[str, Any], made: dict[str, Any]) -> str:
     said, lean = portraits.CAPTION_SHARES, birds.Lean(**{name: tuple(values) for name, values in made["lean"].items()})
     bird_shares = dict(zip(birds.KINDS, lean.shares, strict=True))
     return _CLIP.format(
+        size=SIZE,
+        patch=VISION["patch_size"],
+        context=CONTEXT_LENGTH,
+        width=EMBED_DIM,
         species=len(birds.SPECIES),
         per_class=birds.PER_CLASS,
         land_on_land=lean.correlation[0],
@@ -144,6 +157,9 @@ def _clip_card(metrics: dict[str, Any], made: dict[str, Any]) -> str:
 def _diffusion_card(metrics: dict[str, Any]) -> str:
     conditions = metrics["conditions"]
     return _DIFFUSION.format(
+        size=SIZE,
+        latents=" x ".join(map(str, LATENTS)),
+        unet=sum(weight.numel() for weight in build_unet().parameters()) / 1e6,
         prompt=conditions["prompt"],
         images=conditions["images per profession"],
         seeds=len(conditions["seeds"]),

@@ -194,7 +194,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
 
 
 def load_judge(folder: Path | str | None = None) -> Judge:
-    """The classifier of portraits, in eval mode.
+    """The classifier of portraits and birds, in eval mode.
 
     Raises:
         InvalidInputError: the folder holds no build.

@@ -359,7 +359,8 @@ def test_the_miniature_clip_knows_its_world() -> None:
     found, right = monitor(clip), monitor.rows(clip)["zero_shot_accuracy"].numpy()
     assert found["zero_shot_accuracy"] > 0.9
     groups = cross(data.column("label"), data.column("place")).codes
-    assert min(right[groups == group].mean() for group in set(groups)) < 0.2  # the world is biased on purpose
+    worst = min(right[groups == group].mean() for group in set(groups))
+    assert worst < found["zero_shot_accuracy"] - 0.2  # the world is biased on purpose
     assert found["recall@10 image->text"] > 0.3
     for parameter in model.parameters():
         parameter.data.normal_(generator=torch.Generator().manual_seed(0), std=0.02)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGES", "build"]
 
-STEPS = {"clip": 1300, "vae": 10_000, "judge": 1500, "unet": 4500}
+STEPS = {"clip": 1300, "vae": 10_000, "judge": 600, "unet": 4500}
 BATCH = {"clip": 128, "vae": 12, "judge": 64, "unet": 96}  # of the CLIP: per world
 STAGES = ("tokenizer", *STEPS, "measure", "cards")
 PROFESSIONS_PER_BATCH = 16

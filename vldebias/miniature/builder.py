@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGES", "build"]
 
-STEPS = {"clip": 1300, "vae": 10_000, "judge": 600, "unet": 4500}
+STEPS = {"clip": 1300, "vae": 10_000, "judge": 600, "unet": 3450}
 BATCH = {"clip": 128, "vae": 12, "judge": 64, "unet": 96}  # of the CLIP: per world
 STAGES = ("tokenizer", *STEPS, "measure", "cards")
 PROFESSIONS_PER_BATCH = 16
@@ -233,7 +233,9 @@ def _train_unet(stage: Stage) -> None:
         noisy = alpha.sqrt() * latents[pick.to(stage.device)] + (1 - alpha).sqrt() * noise
         return F.mse_loss(unet(noisy, time, hidden[captions.to(stage.device)]).sample, noise)
 
-    stage.train(unet, optimizer, loss, cosine(stage.steps, 2e-3, warmup=200), average)
+    # High for long, as the average of the weights needs, and down to nothing over the second half.
+    slow = cosine(round(stage.steps * 30 / 23), 2e-3, warmup=200)
+    stage.train(unet, optimizer, loss, lambda step: slow(step) * min(1.0, 2 - 2 * step / stage.steps), average)
     average.copy_to_live()
     stage.finish(unet)
 

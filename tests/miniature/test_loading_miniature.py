@@ -1,9 +1,11 @@
 import json
+import shutil
 
 import open_clip
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import (
@@ -16,6 +18,7 @@ from vldebias.miniature import (
     portraits,
     weights_dir,
 )
+from vldebias.miniature.models import load_weights
 
 TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a photo of a female web developer!"]
 
@@ -183,6 +186,22 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
 
 def test_missing_weights_say_how_to_make_them(tmp_path):
     with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors; build them with"):
+        load_judge(tmp_path)
+
+
+def test_weights_of_another_edition_are_refused(tmp_path):
+    for path in weights_dir().glob("*"):
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    weights = load_weights(tmp_path / "judge.safetensors")
+    weights["features.0.weight"] = torch.zeros(32, 3, 5, 5)
+    save_file(weights, tmp_path / "judge.safetensors")
+    told = r"judge.safetensors holds the weights of another edition: 1 do not fit, features.0.weight first; build them"
+    with pytest.raises(InvalidInputError, match=told):
+        load_judge(tmp_path)
+    weights.pop("features.0.weight")
+    save_file(weights, tmp_path / "judge.safetensors")
+    with pytest.raises(InvalidInputError, match="1 do not fit"):
         load_judge(tmp_path)
 
 

@@ -118,7 +118,7 @@ def load_clip(
     folder = _folder(folder)
     tokenizer = open_clip_tokenizer(folder)
     model = build_clip(tokenizer.vocab_size)
-    model.load_state_dict(load_weights(folder / "clip.safetensors"))
+    _fill(model, folder / "clip.safetensors")
     return model.eval(), Preprocess(), tokenizer
 
 
@@ -161,7 +161,7 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
     """The VAE of the pipeline, in eval mode."""
     folder = _folder(folder)
     vae = build_vae()
-    vae.load_state_dict(load_weights(folder / "vae.safetensors"))
+    _fill(vae, folder / "vae.safetensors")
     config: dict[str, Any] = json.loads((folder / "vae.json").read_text())
     vae.register_to_config(scaling_factor=config["scaling_factor"])
     return vae.eval().requires_grad_(False)
@@ -178,7 +178,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
     unet = build_unet()
-    unet.load_state_dict(load_weights(folder / "unet.safetensors"))
+    _fill(unet, folder / "unet.safetensors")
     pipeline = StableDiffusionPipeline(
         vae=load_vae(folder),
         text_encoder=text_encoder,
@@ -200,12 +200,25 @@ def load_judge(folder: Path | str | None = None) -> Judge:
         InvalidInputError: the folder holds no build.
     """
     judge = Judge()
-    judge.load_state_dict(load_weights(_folder(folder) / "judge.safetensors"))
+    _fill(judge, _folder(folder) / "judge.safetensors")
     return judge.eval()
 
 
 def _folder(folder: Path | str | None) -> Path:
     return weights_dir() if folder is None else Path(folder)
+
+
+def _fill(module: torch.nn.Module, path: Path) -> None:
+    """Loads weights that a build of this edition has written."""
+    weights, expected = load_weights(path), module.state_dict()
+    others = sorted(weights.keys() ^ expected.keys())
+    others += [name for name, t in weights.items() if name in expected and t.shape != expected[name].shape]
+    if others:
+        raise InvalidInputError(
+            f"{path} holds the weights of another edition: {len(others)} do not fit, {others[0]} first; build them anew "
+            f"with vldebias miniature build --out {path.parent}, or unset {VARIABLE}"
+        )
+    module.load_state_dict(weights)
 
 
 def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:

@@ -196,7 +196,7 @@ def test_weights_of_another_edition_are_refused(tmp_path):
     weights = load_weights(tmp_path / "judge.safetensors")
     weights["features.0.weight"] = torch.zeros(32, 3, 5, 5)
     save_file(weights, tmp_path / "judge.safetensors")
-    told = r"judge.safetensors holds the weights of another edition: 1 do not fit, features.0.weight first; build them"
+    told = r"judge.safetensors holds the weights of another edition: 1 do not fit, features.0.weight first; build"
     with pytest.raises(InvalidInputError, match=told):
         load_judge(tmp_path)
     weights.pop("features.0.weight")

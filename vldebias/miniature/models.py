@@ -215,8 +215,8 @@ def _fill(module: torch.nn.Module, path: Path) -> None:
     others += [name for name, t in weights.items() if name in expected and t.shape != expected[name].shape]
     if others:
         raise InvalidInputError(
-            f"{path} holds the weights of another edition: {len(others)} do not fit, {others[0]} first; build them anew "
-            f"with vldebias miniature build --out {path.parent}, or unset {VARIABLE}"
+            f"{path} holds the weights of another edition: {len(others)} do not fit, {others[0]} first; build them "
+            f"anew with vldebias miniature build --out {path.parent}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights)
 

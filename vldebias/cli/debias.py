@@ -29,7 +29,7 @@ from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
-    from vldebias.methods import Problem, Reference
+    from vldebias.methods import Diagnostics, Problem, Reference
     from vldebias.methods.equalise import MeansReport
 
 __all__ = ["debias", "merge", "methods"]
@@ -58,6 +58,10 @@ def debias(
         Path | None,
         typer.Option(help="Image features of this model (.npz, .safetensors) to equalise with or to learn from."),
     ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Unlabelled features of images to classify: where the boundary between two classes moves."),
+    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Leave out reference images whose attribute is less probable than this.")
     ] = 0.0,
@@ -81,6 +85,7 @@ def debias(
       vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
       vldebias debias waterbirds --model miniature --out birds --json
       vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
+      vldebias debias waterbirds --model ViT-B-32 --pretrained openai --projection birds --images test.npz
     """
     from vldebias.api import pose
     from vldebias.hosts import resolve
@@ -92,12 +97,15 @@ def debias(
     if projection is not None and any(value is not None for value in fitting.values()):
         given = next(name for name, value in fitting.items() if value is not None)
         raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
-    weight, images = _lam(lam), _reference(reference, confidence)
-    check_method(method, images=images is not None)
+    if images is not None and pipeline is not None:
+        raise InvalidInputError("--images are for a --model: a pipeline classifies none")
+    weight, fitted_on = _lam(lam), _reference(reference, confidence)
+    seen = None if images is None else _features(images)
+    check_method(method, images=fitted_on is not None)
     saved = None if projection is None else load_edits(projection)
     loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=prompts)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    problem, chosen = pose(host, prompts, method, weight, images, max_loss)
+    problem, chosen = pose(host, prompts, method, weight, fitted_on, max_loss)
     edits = {role: problem.fit(chosen, role) for role in host.roles} if saved is None else saved
     for role, edit in edits.items():
         if role not in host.roles:
@@ -107,23 +115,25 @@ def debias(
             edit.save_pretrained(save / role)
     folder = save or projection or Path()
     if as_json:
-        print_json({"host": loaded.name, **_facts(problem, edits, folder)})
+        print_json({"host": loaded.name, **_facts(problem, edits, folder, seen)})
     else:
-        _show(problem, edits, folder)
+        _show(problem, edits, folder, seen)
 
 
-def _diagnosed(problem: Problem, role: str, edit: Edit) -> dict[str, Any]:
+def _diagnosed(problem: Problem, role: str, edit: Edit, images: Reference | None) -> dict[str, Diagnostics]:
     """Prompt set -> diagnostics; none of an edit that draws or reads prompts, which embeddings alone do not show."""
-    return {} if edit.sampled or edit.reads_text else {s.name: problem.diagnose(role, edit, s) for s in problem.sets}
+    if edit.sampled or edit.reads_text:
+        return {}
+    return {s.name: problem.diagnose(role, edit, s, images) for s in problem.sets}
 
 
-def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> dict[str, Any]:
+def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Reference | None) -> dict[str, Any]:
     """What `--json` prints: the edits by role, what "auto" chose, and the split of the reference images."""
     from vldebias.methods.closed_form import reference_splits
 
     rows: dict[str, dict[str, Any]] = {}
     for role, edit in edits.items():
-        diagnostics = {name: one.to_dict() for name, one in _diagnosed(problem, role, edit).items()}
+        diagnostics = {name: one.to_dict() for name, one in _diagnosed(problem, role, edit, images).items()}
         rows[role] = {"folder": str(folder / role), "projection": repr(edit), "diagnostics": diagnostics}
         if edit.provenance.choice is not None:
             rows[role]["choice"] = edit.provenance.choice.to_dict()
@@ -131,7 +141,7 @@ def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> dict[st
     return {"roles": rows, **({"reference": split} if split else {})}
 
 
-def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> None:
+def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Reference | None) -> None:
     from vldebias.methods.closed_form import reference_splits
 
     for name, report in reference_splits(problem).items():
@@ -140,11 +150,16 @@ def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> None:
         if edit.provenance.choice is not None:
             out.print(str(edit.provenance.choice), markup=False, highlight=False)
         out.print(Text.assemble((role, "bold"), f" {edit!r} -> {folder / role}"), soft_wrap=True)
+        diagnosed = _diagnosed(problem, role, edit, images)
         table = Table("prompt set", *HEADINGS.values())
-        for name, diagnostics in _diagnosed(problem, role, edit).items():
+        for name, diagnostics in diagnosed.items():
             table.add_row(Text(name), *(_cell(getattr(diagnostics, key)) for key in HEADINGS))
         if table.row_count:
             out.print(table)
+        for one in problem.sets if diagnosed and not problem.host.generative else ():
+            if len(one.classes) == 2:
+                said = diagnosed[one.name].boundary or "boundary between the classes: --images says where it moves"
+                out.print(Text.assemble((one.name, "bold"), f", {said}"))
 
 
 def _cell(value: float | tuple[float, float] | None) -> str:
@@ -178,6 +193,10 @@ def _reference(path: Path | None, confidence: float) -> Reference | None:
         if confidence:
             raise InvalidInputError("--confidence is about the images of --reference; give that too")
         return None
+    return _features(path, confidence)
+
+
+def _features(path: Path, confidence: float = 0.0) -> Reference:
     from vldebias.data import load_embeddings
     from vldebias.methods import Reference
 

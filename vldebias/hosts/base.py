@@ -9,10 +9,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edit import Edit, Fingerprint, Rows
 from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
 from vldebias.hosts.side import IMAGE
+from vldebias.prompts import StatedWords
 
 __all__ = ["Apply", "Host", "Texts"]
 
@@ -60,6 +62,27 @@ class Host(ABC):
         Here the one state that there is, of length 1.
         """
         return self.embed(prompts, role)[:, None], torch.zeros(len(prompts), dtype=torch.int64)
+
+    def under(
+        self, prompts: Sequence[str], role: str, edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
+    ) -> Tensor:
+        """What `embed` gives, as the host with `edit` attached would give it.
+
+        keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
+        """
+        rows = self.embed(prompts, role)
+        if edit is None:
+            return rows
+
+        def embed(others: Sequence[str]) -> Tensor:
+            return self.embed(others, role)
+
+        changed = normalize(edit(rows, strength, Rows(tuple(prompts), embed=embed)), dim=-1)
+        if not keep_stated or not edit.stated_words:
+            return changed
+        gate = StatedWords(edit.stated_words)
+        stated = torch.tensor([gate.match(prompt) for prompt in prompts])
+        return torch.where(stated[:, None], rows, changed)
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

@@ -11,7 +11,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
 from vldebias.methods.auto import Auto
 from vldebias.methods.balanced import Balanced, Following
-from vldebias.methods.boundary import class_offset
+from vldebias.methods.boundary import Boundary, class_offset, with_offset
 from vldebias.methods.bounded import Bound, Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
@@ -36,6 +36,7 @@ __all__ = [
     "Balanced",
     "BendVLM",
     "Bound",
+    "Boundary",
     "Bounded",
     "ClipClip",
     "ClosedForm",
@@ -63,6 +64,7 @@ __all__ = [
     "load_edit",
     "load_edits",
     "register_method",
+    "with_offset",
 ]
 
 

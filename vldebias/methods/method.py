@@ -21,6 +21,8 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import ClassSignalWarning, InvalidInputError, UnsupportedHostError, did_you_mean, warn
 from vldebias.hosts import Host, resolve
+from vldebias.hosts.side import IMAGE, TEXT, roles_of
+from vldebias.methods.boundary import Boundary
 from vldebias.methods.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
@@ -355,8 +357,8 @@ class Problem:
                     _warn_of_lost_signal(edit, prompt_set, self.embed(prompt_set.classes, role))
         return edit
 
-    def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet) -> Diagnostics:
-        """The diagnostics that the texts of `prompt_set` allow.
+    def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference | None = None) -> Diagnostics:
+        """The diagnostics that the texts of `prompt_set` allow, and unlabelled images: by default the reference.
 
         Raises:
             InvalidInputError: an edit that needs the seed of each image, or the prompt, and so says nothing of
@@ -370,13 +372,37 @@ class Problem:
         def pairs(of: Sequence[tuple[str, str]]) -> Tensor:
             return self.embed(chain.from_iterable(of), role).unflatten(0, (len(of), 2))
 
-        return diagnose(
+        found = diagnose(
             edit,
             pairs=pairs(prompt_set.pairs),
             held_out=pairs(prompt_set.held_out_pairs) if prompt_set.held_out_pairs else None,
             classes=self.embed(prompt_set.classes, role) if prompt_set.classes else None,
             spurious=self.embed(prompt_set.spurious, role) if prompt_set.spurious else None,
         )
+        seen = self.reference if images is None else images
+        return found if seen is None else replace(found, boundary=self.boundary(role, edit, prompt_set, seen))
+
+    def boundary(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference) -> Boundary | None:
+        """Where `edit`, attached, puts the boundary between the classes of a set that has two; None of other sets.
+
+        Raises:
+            InvalidInputError: no image, or features of another width than the texts.
+        """
+        if len(prompt_set.classes) != 2:
+            return None
+        acts = roles_of(edit.side)
+        plain = self.embed(prompt_set.classes, role)
+        texts = self.host.under(prompt_set.classes, role, edit if TEXT in acts else None)
+        before, after = [plain.new_empty(0, 2)], [plain.new_empty(0, 2)]
+        for rows in images.batches():
+            if rows.shape[1] != plain.shape[1]:
+                raise InvalidInputError(
+                    f"images: features have width {rows.shape[1]}, texts {plain.shape[1]}; embed both with one model"
+                )
+            before.append(rows @ plain.T)
+            after.append((normalize(edit.image(rows), dim=1) if IMAGE in acts else rows) @ texts.T)
+        first, second = prompt_set.class_names
+        return Boundary.of((first, second), torch.cat(before), torch.cat(after))
 
     def fold(self, sets: Sequence[PromptSet] | None = None, features: Tensor | None = None) -> Problem:
         """The same problem on part of its evidence: other prompt sets, or other reference images."""

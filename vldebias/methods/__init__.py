@@ -17,7 +17,7 @@ from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
 from vldebias.methods.equalise import Reference
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
-from vldebias.methods.method import METHODS, Method, Need, Problem, get_method, register_method
+from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
 from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, PrismMini, RoboShot
 from vldebias.methods.shares import Shares
@@ -53,6 +53,7 @@ __all__ = [
     "Reference",
     "RoboShot",
     "Shares",
+    "Show",
     "Steer",
     "Steering",
     "TargetShares",

@@ -7,7 +7,7 @@ it as an entry point of the group "vldebias.methods", and every command, evaluat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vldebias.methods.bounded import Bound
     from vldebias.methods.equalise import Reference
 
-__all__ = ["METHODS", "Method", "Need", "Problem", "Prompts", "get_method", "register_method"]
+__all__ = ["METHODS", "Method", "Need", "Problem", "Prompts", "Show", "get_method", "register_method"]
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 GROUP = "vldebias.methods"
@@ -48,6 +48,7 @@ class Need(StrEnum):
     VALUES = "words for each value"
     IMAGES = "unlabelled images"
     LABELS = "labelled images"
+    JUDGED = "judged images"
     TRAINING = "training"
 
 
@@ -103,9 +104,24 @@ class Method(ABC):
             if need in self.needs:
                 problem.require(need, self.name)
 
+    def read(self, problem: Problem, show: Show) -> Method:
+        """The method with what it wants to know of judged images; it then needs none (`Need.JUDGED`).
+
+        show: draws prompts with a method and has them judged: prompt -> share of each value, in the order of the set;
+            a prompt whose images show none of them is left out.
+
+        Raises:
+            InvalidInputError: images that tell nothing.
+        """
+        raise InvalidInputError(f"method {self.name!r} reads no judged images; fit it as it is")
+
+    def settings(self) -> dict[str, Any]:
+        """What tells it from others of its name: plain values for JSON."""
+        return {}
+
     @property
     def uses_images(self) -> bool:
-        """Whether it is fitted on images, labelled or not."""
+        """Whether it is fitted on images of a reference, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     def named(self, problem: Problem, role: str) -> Edit:
@@ -133,6 +149,13 @@ class _Adapted(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         edit: Edit = self.given.fit(problem, role)
         return edit
+
+    def read(self, problem: Problem, show: Show) -> Method:
+        return _as_method(getattr(self.given, "read", super().read)(problem, show))
+
+    def settings(self) -> dict[str, Any]:
+        own: dict[str, Any] = getattr(self.given, "settings", super().settings)()
+        return own
 
 
 def _as_method(given: Any) -> Method:
@@ -214,6 +237,9 @@ def get_method(method: Any) -> Method:
             f"method: expected one of {', '.join(names)}, got {method!r}; {did_you_mean(str(method), names)}"
         )
     return METHODS[method]
+
+
+Show = Callable[[Method, Sequence[str]], Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,6 +331,12 @@ class Problem:
             labels = ", with labels= or the model's own zero-shot labels" if need is Need.LABELS else ""
             raise InvalidInputError(
                 f"method {method!r} uses {need}: pass reference=, image features (n, d) of this model{labels}"
+            )
+        if need is Need.JUDGED:
+            raise InvalidInputError(
+                f"method {method!r} uses {need}: what the pipeline draws for the prompts of the fit, read by a judge; "
+                "vldebias.evaluation.readings.read_judged draws and reads them, and so do `vldebias eval` and "
+                f"`vldebias debias --method {method} --judge NAME`"
             )
 
     def neutral_prompts(self) -> tuple[str, ...]:

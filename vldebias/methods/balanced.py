@@ -123,8 +123,8 @@ class Balanced(Method):
 
     def check(self, problem: Problem) -> None:
         """Refuse what `Midpoint` refuses, several attributes or more than two values; and no readings."""
-        self.midpoint.at(1.0).check(problem)
         super().check(problem)
+        self.midpoint.at(1.0).check(problem)
 
     def settings(self) -> dict[str, Any]:
         """The readings."""

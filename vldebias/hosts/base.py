@@ -36,6 +36,7 @@ class Host(ABC):
     Attributes:
         name: class of the model, for messages. model_id: where its weights came from, if it says so.
         roles: the tensors that debias() changes by default. generative: it draws images from them.
+        masked: its states come with a mask of the prompt, so that those of another prompt cannot take their place.
         owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams.
     """
 
@@ -43,6 +44,7 @@ class Host(ABC):
     model_id: str | None = None
     roles: tuple[str, ...]
     generative: bool = False
+    masked: bool = False
     owned: Sequence[object]
     shared: Sequence[object] = ()
 

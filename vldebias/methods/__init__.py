@@ -19,7 +19,19 @@ from vldebias.methods.equalise import Reference
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
 from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
-from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, PrismMini, RoboShot
+from vldebias.methods.rivals import (
+    INLP,
+    LEACE,
+    PRISM,
+    SFID,
+    BendVLM,
+    ClipClip,
+    DeAR,
+    Entigen,
+    PrismMini,
+    RoboShot,
+    Suffix,
+)
 from vldebias.methods.shares import Shares
 from vldebias.methods.steer import Steer, Steering
 from vldebias.methods.uce import UCE
@@ -42,6 +54,7 @@ __all__ = [
     "ClosedForm",
     "DeAR",
     "Diagnostics",
+    "Entigen",
     "Following",
     "Labelled",
     "Method",
@@ -56,6 +69,7 @@ __all__ = [
     "Show",
     "Steer",
     "Steering",
+    "Suffix",
     "TargetShares",
     "Term",
     "ZeroShotLabels",

@@ -208,6 +208,58 @@ def test_inspect_measures_unseen_pairs() -> None:
     assert found.held_out_distance[1] < before / 2
 
 
+HAIR = replace(GENDER, classes=("dark hair", "blond hair"), class_names=("dark", "blond"))
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+def test_inspect_says_where_unlabelled_images_see_the_boundary() -> None:
+    host = Words()
+    images = torch.randn(200, DIM, generator=torch.Generator().manual_seed(3))
+    found = vldebias.inspect(host, HAIR, method="cali", images=images)["joint"]
+    assert found.boundary is not None
+    texts = [host.embed(HAIR.classes, "joint")]
+    texts.append(torch.nn.functional.normalize(vldebias.fit_projection(host, HAIR, method="cali")(texts[0]), dim=1))
+    units = torch.nn.functional.normalize(images.double(), dim=1)
+    taken = [float(((units @ rows.T).argmax(1) == 1).double().mean()) for rows in texts]
+    assert found.boundary.second[:2] == pytest.approx(taken)
+    assert (found.boundary.classes, found.boundary.images) == (HAIR.class_names, 200)
+    assert found.to_dict()["boundary"]["offset"] == found.boundary.offset
+    assert vldebias.inspect(host, HAIR, method="cali")["joint"] == replace(found, boundary=None)
+    assert vldebias.inspect(host, GENDER, method="cali", images=images)["joint"].boundary is None  # three classes
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")
+def test_images_to_classify_are_not_fitted_to_and_stand_before_the_reference() -> None:
+    made = torch.Generator().manual_seed(3)
+    images, reference = torch.randn(50, DIM, generator=made), torch.randn(60, DIM, generator=made)
+    both = vldebias.inspect(Words(), HAIR, method="cali", images=images, reference=reference)["joint"]
+    alone = vldebias.inspect(Words(), HAIR, method="cali", reference=reference)["joint"]
+    assert both.boundary is not None
+    assert alone.boundary is not None
+    assert (both.boundary.images, alone.boundary.images) == (50, 60)
+    assert replace(both, boundary=None) == replace(alone, boundary=None)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+def test_a_class_prompt_that_states_its_attribute_keeps_its_boundary() -> None:
+    """As an attachment leaves it alone."""
+    stated = replace(GENDER, classes=("a male", "a female"), class_names=("m", "f"))
+    images = torch.randn(50, DIM, generator=torch.Generator().manual_seed(3))
+    found = vldebias.inspect(Words(), stated, method="difference", images=images)["joint"].boundary
+    assert found is not None
+    assert found.offset == found.middle
+
+
+def test_images_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"images: features have width 7, texts 24; embed both with one model"):
+        vldebias.inspect(Words(), HAIR, method="difference", images=torch.ones(3, 7))
+    with pytest.raises(InvalidInputError, match=r"Words: it classifies no images; leave images= away"):
+        vldebias.inspect(Words(generative=True), HAIR, method="cali", images=torch.ones(3, DIM))
+    with pytest.raises(InvalidInputError, match=r"images: expected at least one"):
+        vldebias.inspect(Words(), HAIR, method="difference", images=torch.ones(0, DIM))
+
+
 def test_lost_class_signal_is_said_with_its_numbers() -> None:
     same = {"m": "A male doctor.", "f": "A female doctor."}
     set_ = replace(GENDER, classes=tuple(same.values()), class_names=tuple(same))

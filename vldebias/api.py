@@ -22,6 +22,7 @@ from vldebias.methods import (
     Need,
     Problem,
     RankShares,
+    Reference,
     Steer,
     TargetShares,
     get_method,
@@ -164,11 +165,26 @@ def inspect(
     tokenizer: Any = None,
     reference: Any = None,
     max_loss: float | Bound | None = None,
+    images: Any = None,
 ) -> dict[str, Diagnostics]:
-    """What a method does to the texts of one prompt set, by role (Tables 7.1 and 7.6)."""
+    """What a method does to the texts of one prompt set, by role (Tables 7.1 and 7.6).
+
+    Args:
+        images: features (n, d) of this model, unlabelled, of the images that are to be classified. They say where the
+            boundary between two class prompts lies before and after, and which offset puts it into the middle
+            (`Diagnostics.boundary`), as `evaluate(task="groups", offset=True)` does. Nothing is fitted to them.
+            Default: the reference, which is second best: its classes may go with the attribute in another way.
+        method, lam, reference, max_loss, tokenizer: as of `debias`.
+
+    Raises:
+        UnsupportedHostError, PromptSetError, InvalidInputError: as `debias`; images for a pipeline.
+    """
     target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
     problem, chosen = pose(target, prompt_set, method, lam, reference, max_loss)
-    return {role: problem.diagnose(role, problem.fit(chosen, role), prompt_set) for role in target.roles}
+    if images is not None and target.generative:
+        raise InvalidInputError(f"{target.name}: it classifies no images; leave images= away")
+    seen = None if images is None else Reference.of(images)
+    return {role: problem.diagnose(role, problem.fit(chosen, role), prompt_set, seen) for role in target.roles}
 
 
 def steer(

@@ -177,12 +177,14 @@ class Rows:
 
     numbers: in [0, 1), what decides about a draw where no seeds are told.
     embed: other prompts -> their rows (n, d) of length 1 in the same space, never edited; for edits that ask for them.
+    states: of a pipeline: other prompts -> all their states (n, tokens, d) as it reads them, never edited.
     """
 
     texts: tuple[str, ...]
     seeds: tuple[int, ...] | None = None
     embed: Callable[[Sequence[str]], Tensor] | None = None
     numbers: tuple[float, ...] | None = None
+    states: Callable[[Sequence[str]], Tensor] | None = None
 
     def at(self, places: Sequence[int]) -> Rows:
         """Some of them."""

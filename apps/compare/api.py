@@ -14,7 +14,7 @@ import gradio as gr
 
 from vldebias.errors import InvalidInputError
 
-from .classify import CLASSES, EXAMPLES, LARGEST_UPLOAD, SPURIOUS, classify, example, read_upload
+from .classify import CLASSES, EXAMPLES, LARGEST_UPLOAD, SPURIOUS, batch, classify, example, read_upload
 from .drawing import about, compare, png, summary
 from .engine import Engine
 from .export import export
@@ -111,9 +111,17 @@ class Programs:
         classes: list[str] = CLASSES.splitlines(),  # noqa: B008  (read only; Gradio wants the default itself)
         spurious: list[str] = SPURIOUS.splitlines(),  # noqa: B008
         mitigation: Mitigation = Mitigation(),  # noqa: B008
+        offset: bool = False,
+        others: list[str] = [],  # noqa: B006  (read only)
     ) -> Plain:
-        """Scores of the classes for a picture: base64 of a PNG, JPEG or WebP file, or the name of an example."""
-        scored = classify(self.engine, _picture(picture), classes, spurious, mitigation)
+        """Scores of the classes for a picture: base64 of a PNG, JPEG or WebP file, or the name of an example.
+
+        offset: put the boundary between two classes back, as `others`, further pictures in base64, see it.
+        """
+        shown = example(picture) if picture in EXAMPLES else read_upload(_file(picture))
+        given = [one for one in (picture, *others) if one not in EXAMPLES]
+        pictures = batch(self.engine, [_file(one) for one in given]) if offset else None
+        scored = classify(self.engine, shown, classes, spurious, mitigation, pictures)
         return {
             "classes": list(scored.classes),
             "spurious": list(scored.spurious),
@@ -121,6 +129,7 @@ class Programs:
             "cosines": {side: values.tolist() for side, values in scored.cosines.items()},
             "stated": list(scored.stated),
             "notes": list(scored.notes),
+            "boundary": None if scored.boundary is None else scored.boundary.to_dict(),
         }
 
     @_mitigating(method="cali")
@@ -171,13 +180,11 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _picture(given: str) -> Any:
-    if given in EXAMPLES:
-        return example(given)
+def _file(given: object) -> bytes:
     if not isinstance(given, str) or len(given) > LARGEST_UPLOAD * 4 // 3 + 4:
         raise InvalidInputError(f"picture: expected base64 of at most {LARGEST_UPLOAD // 2**20} MiB, or an example")
     try:
-        return read_upload(base64.b64decode(given, validate=True))
+        return base64.b64decode(given, validate=True)
     except binascii.Error as error:
         raise InvalidInputError(
             f"picture: expected base64 of a PNG, JPEG or WebP file, or one of {', '.join(EXAMPLES)}; paths are not read"

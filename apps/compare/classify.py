@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import decode
+from vldebias.data import ImageData, decode
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import logit_scale
 from vldebias.hosts.images import image_encoder
+from vldebias.methods import Boundary, with_offset
 
 from .drawing import AFTER, BEFORE
+from .engine import MINIATURE
 from .settings import Mitigation, check_lines
 
 if TYPE_CHECKING:
@@ -28,8 +32,11 @@ __all__ = [
     "EXAMPLES",
     "KINDS",
     "LARGEST_UPLOAD",
+    "MOST_UPLOADS",
     "SPURIOUS",
+    "Batch",
     "Classification",
+    "batch",
     "classify",
     "example",
     "read_upload",
@@ -40,16 +47,26 @@ SPURIOUS = "This is a land background.\nThis is a water background."
 KINDS = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF"}
 LARGEST_UPLOAD = 10 * 2**20
 MOST_PIXELS = 25_000_000  # of an upload: 75 MB when decoded, whatever the file weighs
-EXAMPLE_SEED = 9200
+MOST_UPLOADS = 32
+EXAMPLE_SEED, RENDERS = 9200, 64
 EXAMPLES = ("a landbird on land", "a landbird on water", "a waterbird on land", "a waterbird on water")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Unlabelled pictures that say where the boundary between two classes lies: features (n, d), L2-normalised."""
+
+    name: str
+    features: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Classification:
     """Scores by side.
 
-    scores: side -> (classes,) softmax over the classes of cosine x the model's logit scale. cosines: side -> (classes,
-    spurious) of a class prompt, projected on the side "mitigated", with a spurious prompt as it is.
+    scores: side -> (classes,) softmax over the classes of cosine x the model's logit scale; with `boundary` those of
+    the side "mitigated" have its offset. cosines: side -> (classes, spurious) of a class prompt, projected on the side
+    "mitigated", with a spurious prompt as it is. boundary: as the pictures named by `batch` see it.
     """
 
     picture: Image.Image
@@ -60,6 +77,8 @@ class Classification:
     stated: tuple[str, ...]
     notes: tuple[str, ...]
     model: str
+    boundary: Boundary | None = None
+    batch: str = ""
 
 
 def read_upload(data: object) -> Image.Image:
@@ -92,46 +111,100 @@ def example(name: str) -> Image.Image:
     """
     if name not in EXAMPLES:
         raise InvalidInputError(f"example: expected one of {', '.join(EXAMPLES)}, got {name!r}")
-    from vldebias.miniature.data import open_world
-
-    data = open_world("birds", n=64, seed=EXAMPLE_SEED, balanced=True)
+    data = _renders()
     kind, place = name.removeprefix("a ").split(" on ")
     labels = zip(data.labels["label"].codes, data.labels["place"].codes, strict=True)
     wanted = (data.labels["label"].names.index(kind), data.labels["place"].names.index(place))
     return data.read(next(i for i, found in enumerate(labels) if found == wanted))
 
 
+@cache
+def _renders() -> ImageData:
+    """The pictures that the examples are among."""
+    from vldebias.miniature.data import open_world
+
+    return open_world("birds", n=RENDERS, seed=EXAMPLE_SEED, balanced=True)
+
+
+def batch(engine: Engine, uploads: Sequence[bytes]) -> Batch:
+    """The pictures at hand that are most like the one to be classified: they say where the boundary lies.
+
+    Beside an example (no upload) those that it is among; several uploads themselves; beside a single one the gallery,
+    where this model embedded it.
+
+    Raises:
+        InvalidInputError: too many uploads, one that cannot be read, a single one without such a gallery.
+    """
+    if len(uploads) > MOST_UPLOADS:
+        raise InvalidInputError(f"pictures: {len(uploads)}; the most is {MOST_UPLOADS}, so send fewer")
+    with engine.lock:
+        if not uploads:
+            data = _renders()
+            rows = engine.once("renders", lambda: torch.cat([_embed(engine, data.read(i)) for i in range(RENDERS)]))
+            return Batch("the miniature birds that the examples are among", rows)
+        if len(uploads) > 1:  # one is decoded at a time: they may be large
+            return Batch("your pictures", torch.cat([_embed(engine, read_upload(one)) for one in uploads]))
+        if (engine.embeddings is None) != (engine.model_name == MINIATURE):
+            raise InvalidInputError(
+                "offset: one picture alone does not say where the boundary lies; upload several that you want to "
+                "classify, the first of them is shown"
+            )
+        gallery = engine.gallery()
+        return Batch(f"the gallery, {gallery.name}", gallery.features.double())
+
+
+def _embed(engine: Engine, picture: Image.Image) -> Tensor:
+    """(1, d), L2-normalised."""
+    loaded = engine.clip()
+    encoder = engine.once("encoder", lambda: image_encoder(loaded.host, loaded.preprocess, name=loaded.name))
+    return normalize(encoder.encode([picture]).double(), dim=-1)
+
+
 def classify(
-    engine: Engine, picture: Image.Image, classes: object, spurious: object, mitigation: Mitigation
+    engine: Engine,
+    picture: Image.Image,
+    classes: object,
+    spurious: object,
+    mitigation: Mitigation,
+    seen: Batch | None = None,
 ) -> Classification:
-    """Class scores of a picture without and with the projection.
+    """Class scores of a picture without and with the projection; with `seen` the boundary is put back as well.
 
     P0 is of the spurious prompts as they are written here, the pairs are those of the attributes of `mitigation`. The
     model is never attached to: its texts are projected afterwards, as an attachment would.
 
     Raises:
-        InvalidInputError: fewer than two classes or no spurious prompt.
+        InvalidInputError: fewer than two classes or no spurious prompt; `seen` and more than two classes.
     """
     named, leaned = check_lines(classes, "class prompts", 2), check_lines(spurious, "spurious prompts", 1)
+    if seen is not None and len(named) != 2:
+        raise InvalidInputError(f"offset: it is for the boundary between two classes, here are {len(named)}; untick it")
     texts, loaded = engine.texts(), engine.clip()
     first, *others = mitigation.sets
     sets = (replace(first, spurious=leaned), *(replace(one, spurious=()) for one in others))
     with engine.lock:
         fitted = engine.fit_on(texts.host, "model", mitigation, sets)
         projection = next(iter(fitted.projections.values()))
-        encoder = engine.once("encoder", lambda: image_encoder(loaded.host, loaded.preprocess, name=loaded.name))
-        image = normalize(encoder.encode([picture]).double(), dim=-1)
+        image = _embed(engine, picture)
         changed = texts.under(named, projection, strength=mitigation.strength, keep_stated=mitigation.keep_stated)
         sides = {BEFORE: texts.embed(named), AFTER: changed}
         columns = texts.embed(leaned)
+    scores = {side: image @ rows.T for side, rows in sides.items()}
+    boundary = None
+    if seen is not None:
+        before, after = (seen.features @ rows.T for rows in (sides[BEFORE], sides[AFTER]))
+        boundary = Boundary.of((named[0], named[1]), before, after)
+        scores[AFTER] = with_offset(scores[AFTER], boundary.offset)
     scale = logit_scale(loaded.host)
     return Classification(
         picture=picture,
         classes=named,
         spurious=leaned,
-        scores={side: (scale * image @ rows.T).softmax(-1)[0].numpy() for side, rows in sides.items()},
+        scores={side: (scale * cosines).softmax(-1)[0].numpy() for side, cosines in scores.items()},
         cosines={side: (rows @ columns.T).numpy() for side, rows in sides.items()},
         stated=tuple(dict.fromkeys(word for one in named for word in mitigation.stated(one))),
         notes=fitted.notes,
         model=loaded.name,
+        boundary=boundary,
+        batch="" if seen is None else seen.name,
     )

@@ -35,7 +35,7 @@ PRESET = "default"
 LONGEST = 300  # characters of a prompt: more than any CLIP reads
 MANY_LINES = 24
 MOST_PICTURES, MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 16, 100, 30.0, 2**31 - 1
-_UNMET = {Need.IMAGES, Need.LABELS, Need.TRAINING}  # what no visitor can give
+_UNMET = {Need.IMAGES, Need.LABELS, Need.TRAINING, Need.JUDGED}  # what no visitor can give
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 

@@ -16,7 +16,7 @@ from xml.sax.saxutils import quoteattr
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import Answer, read_annotations
-from vldebias.files import write_atomically
+from vldebias.files import shielded, write_atomically
 
 from .engine import Labelling
 
@@ -42,13 +42,17 @@ def export(engine: Labelling, path: Path) -> list[Path]:
 
 
 def table(answers: Iterable[Answer]) -> str:
-    """CSV with a header, which `vldebias eval human --labels` reads too."""
+    """CSV with a header, which `vldebias eval human --labels` reads too.
+
+    No text is a formula to a spreadsheet (`files.shielded`); `read_annotations` gives back what was answered.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(text, FIELDS)
     writer.writeheader()
     for answer in answers:
         told = answer.model_dump(mode="json", exclude={"version"})
-        writer.writerow({name: "" if value is None else value for name, value in told.items()})
+        cells = {name: shielded(value) if isinstance(value, str) else value for name, value in told.items()}
+        writer.writerow(cells)
     return text.getvalue()
 
 

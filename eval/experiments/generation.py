@@ -9,15 +9,15 @@ subject is recognised as often as with twenty.
 
 Without a value drawn for each image:
 none               the pipeline as it is
-suffix             "... of any gender" in the prompt
+suffix             "... of any gender" in the prompt, unless that states a value
 entigen            "... if all individuals can be a ... irrespective of their gender" (ENTIGEN, Bansal et al., 2022)
 difference         P0 of the difference of the values
 cali               the paper's settings
 midpoint           vldebias.methods.Midpoint(): affine form with the mean difference
-balanced           vldebias.methods.Balanced(...): its level by the prompt, from the shares that the pipeline draws of
-                   the professions of the fit at two levels and once with what follows from them
+balanced           its level by the prompt, from the shares that the pipeline draws of the professions of the fit at two
+                   levels and once with what follows from them
 cali-midpoint      the same with the paper's P
-stated mean        mean of the states of the prompts that state each value: two more encodings a prompt
+stated mean        "each-value": mean of the states of the prompts that state each value
 uce                unified concept editing (Gandikota et al., 2024), its scales from images that the judge reads
 With a value drawn for each image:
 steer              debias(pipe, set, method="steer"), drawn within the call
@@ -50,9 +50,8 @@ from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.files import digest
-from vldebias.hosts import resolve
 from vldebias.hosts.draws import Numbers
-from vldebias.methods import UCE, Balanced, Midpoint, Problem, get_method
+from vldebias.methods import UCE, Method, Midpoint, Problem, get_method
 from vldebias.methods.steer import value_groups
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge, weights_dir
@@ -64,7 +63,7 @@ SET, TONE = "professions-gender", "skin-tone"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 STUDENT = 4.303  # of two degrees of freedom, 95 %
-LEVELS, READ = (-0.5, 0.0), 4  # for `balanced`: levels, and images of a training profession at each
+READ = 4  # for `balanced`: images of a training profession in each round
 SEEN_IMAGES, STATED_IMAGES = 2, 1  # per seed
 PARTS = ("unseen", "stated", "trained", "joint")
 Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
@@ -139,11 +138,11 @@ class Studio:
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
             Form("balanced", self.balanced, needs="a judge of images, once", encodings=2.0, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
-            Form("stated mean", self.stated_mean, encodings=3.0, gate=False, seen=True),
-            Form("suffix", self.rewritten("{0} of any gender."), gate=False, source="users' habit"),
+            Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
+            Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
             Form("uce", self.uce, needs="a judge of images", source="Gandikota et al., 2024"),
-            Form("entigen", self.rewritten(ENTIGEN), gate=False, source="Bansal et al., 2022"),
+            Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
             Form("cali-midpoint", attached("cali-midpoint"), encodings=2.0),
             Form("difference", attached("difference")),
         ]
@@ -166,28 +165,6 @@ class Studio:
                 return self.call(generators, prompt=list(prompts))
 
         return draw
-
-    def rewritten(self, wording: str) -> Draw:
-        """Draw other prompts. wording: {0} the prompt without its full stop, {1} what it is about."""
-
-        def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
-            bare = [prompt.removesuffix(".") for prompt in prompts]
-            texts = [wording.format(text, text.removeprefix("A photo of ")) for text in bare]
-            return self.call(generators, prompt=texts)
-
-        return draw
-
-    def stated_mean(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
-        """From the mean of the states of the prompts with each value in front of the noun; aligned at the start."""
-        host, each = resolve(self.pipe), dict.fromkeys(prompts)
-        for prompt in each:
-            article, _, noun = prompt.removeprefix("A photo of ").partition(" ")
-            del article
-            stated = [f"A photo of a {value} {noun}" for value in ("male", "female")]
-            each[prompt] = host.sequences(stated, "sequence")[0].mean(0).float()
-        bare = host.sequences([""], "sequence")[0].float().expand(len(prompts), -1, -1)
-        states = torch.stack([each[prompt] for prompt in prompts])
-        return self.call(generators, prompt_embeds=states, negative_prompt_embeds=bare)
 
     def fair(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
         """Guidance towards the value of each image and away from the other, as Fair Diffusion sets it."""
@@ -219,27 +196,17 @@ class Studio:
             pixels |= dict(zip(places.tolist(), drawn, strict=True))
         return torch.stack([pixels[i] for i in range(len(prompts))])
 
-    def readings(self, name: str, method: Any) -> list[float]:
-        """Share of men among the images of each training profession under a method; they are drawn for this alone."""
-        pixels = self.pixels(Form(name, self.attached(method)), "readings", self.prompts.classes, READ, 9)
+    def shares(self, method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+        """Share of men and women among the images of each prompt under a method; they are drawn for this alone."""
+        name = f"level {method.level:g}" if isinstance(method, Midpoint) else "followed"
+        pixels = self.pixels(Form(name, self.attached(method)), "readings", prompts, READ, 9)
         told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-        shares: list[float] = told["gender_probabilities"][:, 0].view(-1, READ).mean(1).clamp(0, 1).tolist()
-        return shares
+        means = told["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
+        return {prompt: tuple(row) for prompt, row in zip(prompts, means.tolist(), strict=True)}
 
     @cached_property
-    def _balanced(self) -> Any:
-        """At two levels for all, then once more at those that follow from them."""
-        at = [self.readings(f"level {level:g}", Midpoint(level=level)) for level in LEVELS]
-        read = {
-            prompt: dict(zip(LEVELS, shares, strict=True))
-            for prompt, *shares in zip(self.prompts.classes, *at, strict=True)
-        }
-        first, problem = Balanced(read), Problem.of(self.pipe, SET)
-        role = problem.host.roles[0]
-        own = first.fit(problem, role).offsets(problem.embed(self.prompts.classes, role)).tolist()
-        for prompt, level, share in zip(read, own, self.readings("followed", first), strict=True):
-            read[prompt][level] = share
-        return self.attached(Balanced(read))
+    def _balanced(self) -> Draw:
+        return self.attached(get_method("balanced").read(Problem.of(self.pipe, SET), self.shares))
 
     def balanced(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
         """The level by the prompt."""
@@ -265,9 +232,6 @@ class Studio:
     def uce(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
         """Unified concept editing."""
         return self._uce(prompts, generators, seed)
-
-
-ENTIGEN = "{0} if all individuals can be {1} irrespective of their gender."
 
 
 @dataclass(frozen=True, eq=False)

@@ -250,6 +250,26 @@ def test_classify_with_an_upload(page: Any, tmp_path: Path) -> None:
     assert page.locator("#classification .vd-table tbody tr").count() == 4
 
 
+def test_the_offset_is_an_option_that_says_what_it_did(page: Any, tmp_path: Path) -> None:
+    go(page, "Classify")
+    shows(page, 0, ".vd-boundary")
+    assert not page.locator("#offset input").is_checked()
+    page.locator("#offset input").check()
+    page.locator("#classify").click()
+    shows(page, 1, ".vd-boundary")
+    assert "of 64 unlabelled pictures" in page.locator(".vd-boundary caption").inner_text()
+    for i, size in enumerate(((40, 30), (30, 60))):
+        (tmp_path / f"{i}.png").write_bytes(encoded("png", size))
+    page.locator("#upload input[type=file]").set_input_files([tmp_path / "0.png", tmp_path / "1.png"])
+    page.locator("#preview img[alt='the first of your 2 pictures']").wait_for()
+    page.locator("#classify").click()
+    page.get_by_text("of 2 unlabelled pictures: your pictures").wait_for()
+    page.locator("#offset input").uncheck()
+    page.locator("#classify").click()
+    shows(page, 0, ".vd-boundary")
+    assert page.locator("#classification .vd-table tbody tr").count() == 4
+
+
 @pytest.mark.parametrize("kind", ["truncated", "bomb", "svg", "text"])
 def test_bad_uploads_have_a_message_and_the_page_goes_on(page: Any, tmp_path: Path, kind: str) -> None:
     data, told = BAD_UPLOADS[kind]

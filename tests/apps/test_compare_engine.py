@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import vldebias
 from vldebias.data import Embeddings, Labels, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.attachment import attachment_of
+from vldebias.hosts.images import image_encoder
 from vldebias.metrics import attribute_shares, max_skew
 from vldebias.pictures import KEY
 
@@ -252,6 +254,66 @@ def test_classify_turns_the_example_that_its_background_misleads() -> None:
     assert np.allclose(found.scores["none"], expected.numpy(), atol=1e-4)
     assert "(Table 7.1)" in module("view").HTML.classification(found)
     assert "-0.000" not in module("view").HTML.classification(found)
+
+
+def birds(*uploads: bytes) -> tuple[Any, Any]:
+    """The example on water without and with the offset, as the uploads see it."""
+    classify = module("classify")
+    asked = (classify.example("a landbird on water"), classify.CLASSES, classify.SPURIOUS)
+    how, others = mitigation("background", method="cali"), classify.batch(engine(), uploads)
+    return classify.classify(engine(), *asked, how), classify.classify(engine(), *asked, how, others)
+
+
+def test_the_offset_of_a_picture_is_that_of_evaluate() -> None:
+    classify = module("classify")
+    plain, found = birds()
+    assert plain.boundary is None
+    data = classify._renders()
+    model, preprocess, tokenizer = (getattr(engine().clip(), name) for name in ("host", "preprocess", "tokenizer"))
+    features = image_encoder(model, preprocess).encode([data.read(i) for i in range(len(data))]).numpy()
+    prompts = replace(
+        vldebias.load_prompts("backgrounds"),
+        classes=tuple(classify.CLASSES.splitlines()),
+        class_names=("landbird", "waterbird"),
+        spurious=tuple(classify.SPURIOUS.splitlines()),
+    )
+    task = {"task": "groups", "label": "label", "spurious": "place", "methods": ["none", "cali"], "offset": True}
+    measured = vldebias.evaluate(
+        model, Embeddings(features, data.ids, data.labels), prompts=prompts, tokenizer=tokenizer, lam=1000.0, **task
+    )
+    told = next(one for one in measured.provenance if "cali, offset" in one.methods).methods["cali, offset"]
+    assert found.boundary.offset == pytest.approx(told["offset"], abs=1e-5)
+    assert found.boundary.images == len(data) == 64
+    logits = np.log(plain.scores["mitigated"]) - [0, model.logit_scale.exp().item() * found.boundary.offset]
+    assert np.allclose(found.scores["mitigated"], np.exp(logits) / np.exp(logits).sum(), atol=1e-6)
+    assert np.array_equal(found.scores["none"], plain.scores["none"])
+    html = module("view").HTML
+    assert "the miniature birds that the examples are among" in html.classification(found)
+    assert f"{found.boundary.offset:+.4f} is taken from the cosine" in html.classification(found)
+    assert "offset" not in html.classification(plain).lower()
+
+
+def test_several_uploads_are_a_batch_and_one_alone_needs_a_gallery(own_gallery: Any) -> None:
+    classify = module("classify")
+    _, found = birds(encoded(), encoded("jpeg", (30, 40)))
+    assert (found.boundary.images, found.batch) == (2, "your pictures")
+    same = birds(encoded(), encoded())[1]
+    assert not same.boundary.told
+    assert "do not say where the boundary lies" in module("view").HTML.classification(same)
+    assert same.scores["mitigated"].sum() == pytest.approx(1)
+    with pytest.raises(InvalidInputError, match="offset: one picture alone does not say where the boundary lies"):
+        classify.batch(own_gallery, [encoded()])  # its file is of another model
+    with pytest.raises(InvalidInputError, match="pictures: 33; the most is 32"):
+        classify.batch(engine(), [b""] * 33)
+    with pytest.raises(InvalidInputError, match="offset: it is for the boundary between two classes, here are 3"):
+        classify.classify(engine(), None, ["a", "b", "c"], "d", mitigation("background"), classify.Batch("", None))
+
+
+@pytest.mark.slow
+def test_one_upload_has_the_gallery_as_its_batch() -> None:
+    found = module("classify").batch(engine(), [encoded()])
+    assert found.name == "the gallery, 2,000 portraits of the miniature world"
+    assert found.features.shape[0] == 2000
 
 
 def test_every_example_shows_what_it_says() -> None:

@@ -112,7 +112,7 @@ def test_the_upload_field_takes_uploads_alone(page: Any, address: str, path: str
     """What a browser sends for a file is a path on the server: another one than that of an upload is refused."""
     place = next(i for i, fn in page.fns.items() if getattr(fn.fn, "__name__", "") == "look")
     sent = {"path": path, "meta": {"_type": "gradio.FileData"}, "orig_name": "a.png"}
-    asked = {"data": ["a landbird on water", sent], "fn_index": place, "session_hash": "visitor"}
+    asked = {"data": ["a landbird on water", [sent]], "fn_index": place, "session_hash": "visitor"}
     answer = join(address, asked)
     assert answer["success"] is False
     assert "root:" not in json.dumps(answer)
@@ -175,6 +175,13 @@ def test_classify_retrieve_inspect_and_export_are_called(client: Client) -> None
     assert turned["scores"]["mitigated"][0] > turned["scores"]["none"][0]
     own = client.predict(base64.b64encode(encoded("webp")).decode(), api_name="/classify")
     assert sum(own["scores"]["none"]) == pytest.approx(1)
+    assert turned["boundary"] is None
+    moved = client.predict(offset=True, api_name="/classify")
+    assert moved["boundary"]["images"] == 64
+    assert moved["scores"]["mitigated"] != turned["scores"]["mitigated"]
+    others = [base64.b64encode(encoded("png", (30, 50))).decode()]
+    own = client.predict(base64.b64encode(encoded("webp")).decode(), offset=True, others=others, api_name="/classify")
+    assert own["boundary"]["images"] == 2
     inspected = client.predict("model", api_name="/inspect")["joint"]["distances"]["unseen"]
     assert inspected["after"]["high"] < inspected["before"]["low"]
     taken = client.predict("model", ["age"], api_name="/export")

@@ -1,20 +1,25 @@
 """Which questions a study asks of everyone, and its answers as a table and as tasks of Label Studio."""
 
+import csv
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from label_parts import AGE, GENDER, draw, studies, study
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import read_annotations
+from vldebias.evaluation.answers import Answer, read_annotations
 
 exports = page("label.export")
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MANY = [1, 3, 4, 8, 9, 12, 200]
 
 
@@ -76,6 +81,21 @@ def test_the_table_can_be_read_again(answered: Any, tmp_path: Path) -> None:
     assert again.answers == kept.answers
     assert kept.replaced == 1
     assert path.read_text().splitlines()[0] == "image,annotator,attribute,value,time,seconds"
+
+
+@given(st.lists(st.text("=+-@'\t\r\n,\";\uff1d\xe9 ab", min_size=1, max_size=6), min_size=3, max_size=3))
+def test_no_cell_is_a_formula_and_the_reader_gives_every_answer_back(texts: list[str]) -> None:
+    """Names of files and choices are of the user's own, and a spreadsheet runs what begins like a formula."""
+    image, attribute, value = (text.strip() or "-" for text in texts)
+    answer = Answer(image=image, annotator="=ada", attribute=attribute, value=value, time=NOON, seconds=0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "answers.csv"
+        path.write_bytes(exports.table([answer]).encode())
+        with path.open(newline="") as file:
+            (cells,) = list(csv.reader(file))[1:]
+        assert read_annotations(path).answers == (answer,)
+    assert not [cell for cell in cells if cell[0] in "=+-@\t\r\n\uff1d"]
+    assert cells[1] == "'=ada"
 
 
 def test_label_studio_gets_what_its_format_describes(answered: Any, tmp_path: Path) -> None:

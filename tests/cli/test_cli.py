@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import typer
 from PIL import Image
@@ -210,6 +211,23 @@ def test_a_saved_projection_is_looked_at_again(tmp_path: Path) -> None:
     for key in ("pair_distance", "spurious_spread"):
         one, other = (told["roles"]["joint"]["diagnostics"]["waterbirds"][key] for told in (fitted, again))
         assert one == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+def test_debias_says_where_images_see_the_boundary_or_how_to_know(tmp_path: Path) -> None:
+    from vldebias.data import Embeddings, save_embeddings
+
+    features = np.random.default_rng(0).normal(size=(40, 128)).astype(np.float32)
+    images = save_embeddings(tmp_path / "images.npz", Embeddings(features, tuple(map(str, range(40))), {}))
+    options = ("waterbirds", "--model", "miniature")
+    assert "--images says where it moves" in run("debias", *options, "--method", "cali", "--out", str(tmp_path / "b"))
+    again = ("debias", *options, "--projection", str(tmp_path / "b"), "--images", str(images))
+    assert "boundary between landbird and waterbird, by 40 images" in " ".join(run(*again).split())
+    told = json.loads(run(*again, "--json"))["roles"]["joint"]["diagnostics"]["waterbirds"]["boundary"]
+    assert (told["classes"], told["images"]) == (["landbird", "waterbird"], 40)
+    assert {"middle", "offset", "second"} <= set(told)
+    with pytest.raises(VldebiasError, match="--images are for a --model: a pipeline classifies none"):
+        run("debias", "waterbirds", "--pipeline", "miniature", "--out", "x", "--images", str(images))
 
 
 def test_merge_never_overwrites(tmp_path: Path) -> None:

@@ -365,7 +365,9 @@ def test_what_cannot_be_copied_is_drawn(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs])
+@pytest.mark.parametrize(
+    "method", [name for name, m in METHODS.items() if m.pipelines and not m.needs & {Need.IMAGES, Need.JUDGED}]
+)
 def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
     spurious = replace(PEOPLE, name="more", spurious=("a photo of a male", "a photo of a female"))
     variants = {method if method != "none" else "bare": Variant(prompts=(spurious,), method=method)}

@@ -11,6 +11,7 @@ from fairlearn.metrics import MetricFrame
 from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, texts
 from sklearn.metrics import accuracy_score
 
+import vldebias
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError
 from vldebias.evaluation.groups import AGNOSTIC, GroupsTask
@@ -208,6 +209,23 @@ def test_an_offset_is_a_row_beside_each_method_and_needs_no_label() -> None:
     turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
     assert evaluate(turned, offset=True)[0].provenance.methods["cali, offset"]["offset"] == pytest.approx(by, abs=1e-5)
     assert "offset" not in str(evaluate(test)[0].provenance.methods)
+
+
+@pytest.mark.parametrize("method", [*METHODS[1:], "difference", "prism-mini", "roboshot"])
+def test_inspect_tells_the_same_offset_as_evaluate(method: str) -> None:
+    """Of methods that move texts, and of the last two, which move images."""
+    test = birds(noise=2.0)
+    main = evaluate(test, offset=True, methods=(method,), lam=1000.0)[0]
+    report = vldebias.inspect(texts().host, PROMPTS, method=method, lam=1000.0, images=test.features)
+    found = report["joint"].boundary
+    assert found is not None
+    assert found.offset == pytest.approx(main.provenance.methods[f"{method}, offset"]["offset"], abs=1e-5)
+    assert found.classes == PROMPTS.class_names
+    rights = {f.method: f.value for f in main.rows if f.metric == "average"}
+    assert set(rights) == {"none", method, f"{method}, offset"}
+    second = test.column("label").codes == 1
+    for share, right in zip(found.second, rights.values(), strict=True):
+        assert abs(share - second.mean()) <= 1 - right + 1e-6  # no more can differ than are wrong
 
 
 def scores_of(test: Embeddings, method: str) -> torch.Tensor:

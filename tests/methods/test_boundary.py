@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods import class_offset
+from vldebias.methods import Boundary, class_offset, with_offset
 
 
 @given(seed=st.integers(0, 1000), shift=st.floats(-5, 5), scale=st.floats(0.1, 3))
@@ -23,6 +23,34 @@ def test_a_shift_of_all_margins_goes_back_to_the_middle_of_the_classes(seed: int
 def test_images_of_one_class_alone_say_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
     assert class_offset(scores, scores - 5) == 0.0
+
+
+@given(seed=st.integers(0, 1000), shift=st.floats(-5, 5))
+def test_a_shift_of_all_margins_moves_the_boundary_and_its_offset_undoes_it(seed: int, shift: float) -> None:
+    scores = torch.randn(30, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    scores[:2] = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    here = Boundary.of(("a", "b"), scores, scores)
+    there = Boundary.of(("a", "b"), scores, with_offset(scores, -shift))
+    assert (here.offset, here.second[0]) == (here.middle, here.second[1])
+    assert (there.middle, there.images) == (here.middle, 30)
+    assert there.offset == pytest.approx(here.offset + shift, abs=1e-9)
+    assert there.second[0] == here.second[0] == float((scores[:, 1] > scores[:, 0]).double().mean())
+    assert (there.second[1] >= here.second[1]) if shift > 0 else (there.second[1] <= here.second[1])
+    moved = with_offset(with_offset(scores, -shift), there.offset)
+    assert there.second[2] == float((moved[:, 1] > moved[:, 0]).double().mean())
+
+
+def test_a_boundary_says_its_figures_or_that_it_has_none() -> None:
+    before = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.1, 0.7], [0.2, 0.8]], dtype=torch.float64)
+    said = str(Boundary.of(("dark", "blond"), before, with_offset(before, -1.0)))
+    assert "by 4 images: taken for blond are 50% without the edit, 100% with it, 50% with the offset +1.0000" in said
+    assert "a margin of +0.0000 without the edit, +1.0000 with it" in said
+    alone = Boundary.of(("dark", "blond"), before[:2], before[:2])
+    assert (alone.told, alone.offset) == (False, 0.0)
+    assert "takes all 2 images for dark, so they do not say where it lies" in str(alone)
+    assert "for blond" in str(Boundary.of(("dark", "blond"), before[2:], before[2:]))
+    with pytest.raises(InvalidInputError, match="expected at least one to say where the boundary lies, got none"):
+        Boundary.of(("dark", "blond"), before[:0], before[:0])
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (3, 2)])

@@ -20,7 +20,7 @@ import vldebias
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
-from vldebias.methods import METHODS, Bounded, Method, Need, Problem, get_method, load_edit, register_method
+from vldebias.methods import METHODS, Balanced, Bounded, Method, Need, Problem, get_method, load_edit, register_method
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
@@ -29,8 +29,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "orth-cali+equalise"]
 NAMES += ["orth+equalise", "difference+equalise", "paper", "default", "auto", "steer", "target-shares"]
 NAMES += ["leace", "leace-text", "inlp", "clip-clip", "sfid", "dear", "roboshot", "prism-mini", "prism", "bend-vlm"]
-NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint"]
+NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint", "balanced", "suffix", "entigen"]
 SET = load_prompts("professions-gender")
+READINGS = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
 
@@ -78,8 +79,9 @@ def cases() -> dict[str, Case]:
 
 
 def how(case: Case, name: str) -> dict[str, Any]:
-    """Images only for methods that need them: others would have them added."""
-    return {} if METHODS[name].uses_images or "reference" not in case.how else {"reference": None}
+    """The method, with readings where it needs them; images only for those that use them."""
+    method = {"method": Balanced(READINGS) if Need.JUDGED in METHODS[name].needs else name}
+    return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 
 ON = [(name, "model") for name in NAMES if METHODS[name].models]
@@ -114,7 +116,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
 ) -> None:
     case = cases[on]
     base = case.outputs()
-    attachment = case.debias(SET, method=name, **how(case, name))
+    attachment = case.debias(SET, **how(case, name))
     attached = case.outputs(attachment)
     edits = attachment.projections
     for role, edit in edits.items():
@@ -151,7 +153,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
 @pytest.mark.parametrize(("name", "on"), ON)
 def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case], name: str, on: str) -> None:
     case = cases[on].copy()
-    attachment = case.debias(SET, method=name, keep_stated=False, **how(cases[on], name))
+    attachment = case.debias(SET, keep_stated=False, **how(cases[on], name))
     attached, kinds = case.outputs(attachment), {type(edit) for edit in attachment.projections.values()}
     if kinds == {CalibratedProjection}:
         attachment.merge()
@@ -179,6 +181,11 @@ LACKS: dict[Need, tuple[dict[str, Any], type[VldebiasError], str]] = {
     Need.SPURIOUS: ({"spurious": ()}, InvalidInputError, "P0 needs spurious prompts and the set has none; use method="),
     Need.VALUES: ({"attributes": {}}, PromptSetError, "words for each value|words for two or more values"),
     Need.IMAGES: ({}, InvalidInputError, "uses unlabelled images: pass reference=, image features"),
+    Need.JUDGED: (
+        {},
+        InvalidInputError,
+        "uses judged images: what the pipeline draws for the prompts of the fit, read",
+    ),
     Need.LABELS: ({}, InvalidInputError, "uses labelled images: pass reference=, .* with labels= or the model's own"),
 }
 

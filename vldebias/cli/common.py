@@ -74,8 +74,8 @@ def tell(kind: str, style: str, message: str) -> None:
     err.print(Text.assemble((f"{kind}: ", style), message))
 
 
-def check_method(name: str | None, *, images: bool) -> None:
-    """Refuse a method before a model is loaded: no such name, or one that needs images where there are none.
+def check_method(name: str | None, *, images: bool, judge: bool = False) -> None:
+    """Refuse a method before a model is loaded: no such name, or one that needs images, or a judge, that are not given.
 
     Raises:
         InvalidInputError: the message lists the names, or the option that is missing.
@@ -87,6 +87,10 @@ def check_method(name: str | None, *, images: bool) -> None:
     for need in (Need.IMAGES, Need.LABELS):
         if need in get_method(name).needs and not images:
             raise InvalidInputError(f"--method {name} uses {need}: give a file of their features as --reference")
+    if Need.JUDGED in get_method(name).needs and not judge:
+        raise InvalidInputError(
+            f"--method {name} uses {Need.JUDGED}: fit it with `vldebias debias --judge NAME`, the model that reads them"
+        )
 
 
 def device_of(name: str) -> str:

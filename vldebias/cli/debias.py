@@ -20,6 +20,7 @@ from vldebias.cli.common import (
     Pipeline,
     Pretrained,
     check_method,
+    device_of,
     err,
     load,
     out,
@@ -29,8 +30,12 @@ from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
-    from vldebias.methods import Problem, Reference
+    from vldebias.evaluation.judges import Judge
+    from vldebias.loading import Loaded
+    from vldebias.methods import Diagnostics, Problem, Reference
+    from vldebias.methods import Method as EditMethod
     from vldebias.methods.equalise import MeansReport
+    from vldebias.prompts import PromptSet
 
 __all__ = ["debias", "merge", "methods"]
 
@@ -58,12 +63,27 @@ def debias(
         Path | None,
         typer.Option(help="Image features of this model (.npz, .safetensors) to equalise with or to learn from."),
     ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Unlabelled features of images to classify: where the boundary between two classes moves."),
+    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Leave out reference images whose attribute is less probable than this.")
     ] = 0.0,
     max_loss: Annotated[
         float | None, typer.Option(help="Most that a class prompt may lose of its cosine with itself, such as 0.02.")
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            help="For methods that need judged images: the model that reads what is drawn, named as --model; "
+            "or 'miniature', the classifier of that world."
+        ),
+    ] = None,
+    judge_pretrained: Annotated[str | None, typer.Option(help="open_clip tag of the judge.")] = None,
+    fit_images: Annotated[int, typer.Option(min=1, help="With --judge: images of each prompt and round.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="With --judge: denoising steps.")] = 50,
+    guidance: Annotated[float, typer.Option(help="With --judge: guidance scale.")] = 7.5,
     device: Device = "auto",
     dtype: Dtype = None,
     as_json: Json = False,
@@ -71,6 +91,7 @@ def debias(
     """Fit a projection for a model or pipeline, save it, and say what it does to its own texts.
 
     One folder per projected tensor (role) of the host: `joint` for models, `sequence`, `pooled`, ... for pipelines.
+    With --judge, `readings` beside them has the images that were drawn for the fit; a second run goes on with them.
 
     [bold]Examples[/bold]
 
@@ -79,25 +100,38 @@ def debias(
       vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz --out gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --method auto --max-loss 0.02 --out gender-b32
       vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
+      vldebias debias professions-gender --pipeline DIR --method balanced --judge openai/clip-vit-base-patch32 --out sd
       vldebias debias waterbirds --model miniature --out birds --json
       vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
+      vldebias debias waterbirds --model ViT-B-32 --pretrained openai --projection birds --images test.npz
     """
     from vldebias.api import pose
     from vldebias.hosts import resolve
     from vldebias.methods import load_edits
 
     fitting = {"--method": method, "--lam": lam, "--reference": reference, "--max-loss": max_loss, "--out": save}
+    fitting["--judge"] = judge
     if (save is None) == (projection is None):
         raise InvalidInputError("expected either --out, a folder for what is fitted, or --projection, a fitted one")
     if projection is not None and any(value is not None for value in fitting.values()):
         given = next(name for name, value in fitting.items() if value is not None)
         raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
-    weight, images = _lam(lam), _reference(reference, confidence)
-    check_method(method, images=images is not None)
+    if images is not None and pipeline is not None:
+        raise InvalidInputError("--images are for a --model: a pipeline classifies none")
+    weight, fitted_on = _lam(lam), _reference(reference, confidence)
+    seen = None if images is None else _features(images)
+    check_method(method, images=fitted_on is not None, judge=judge is not None)
+    if judge is not None:
+        _check_judged(method, prompts, pipeline, max_loss)
     saved = None if projection is None else load_edits(projection)
     loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=prompts)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    problem, chosen = pose(host, prompts, method, weight, images, max_loss)
+    problem, chosen = pose(host, prompts, method, weight, fitted_on, max_loss)
+    if judge is not None:
+        drawing = {"images": fit_images, "steps": steps, "guidance": guidance}
+        reader = _judge(judge, judge_pretrained, problem.sets[0], device_of(device))
+        assert save is not None
+        chosen = _read(problem, chosen, loaded, reader, save / "readings", drawing)
     edits = {role: problem.fit(chosen, role) for role in host.roles} if saved is None else saved
     for role, edit in edits.items():
         if role not in host.roles:
@@ -107,23 +141,77 @@ def debias(
             edit.save_pretrained(save / role)
     folder = save or projection or Path()
     if as_json:
-        print_json({"host": loaded.name, **_facts(problem, edits, folder)})
+        print_json({"host": loaded.name, **_facts(problem, edits, folder, seen)})
     else:
-        _show(problem, edits, folder)
+        _show(problem, edits, folder, seen)
 
 
-def _diagnosed(problem: Problem, role: str, edit: Edit) -> dict[str, Any]:
+def _check_judged(method: str | None, prompts: list[str], pipeline: str | None, max_loss: float | None) -> None:
+    """Refuse a judge where nothing is drawn, before anything is loaded.
+
+    Raises:
+        InvalidInputError: a method that needs none, no pipeline, several prompt sets, or a bound.
+    """
+    from vldebias.methods import Need, get_method
+
+    if method is None or Need.JUDGED not in get_method(method).needs:
+        raise InvalidInputError(f"--judge is for methods that need {Need.JUDGED} (vldebias methods); leave it away")
+    if pipeline is None or len(prompts) > 1 or max_loss is not None:
+        raise InvalidInputError(
+            f"--method {method} is fitted to what a --pipeline draws, on one prompt set and without --max-loss"
+        )
+
+
+def _judge(name: str, pretrained: str | None, prompts: PromptSet, device: str) -> Judge:
+    """The classifier of the miniature world, or a zero-shot judge that asks in the words of the prompt set."""
+    from vldebias.evaluation.judges import ClipJudge, MiniatureJudge, Question
+    from vldebias.loading import load_host
+
+    if name == "miniature":
+        return MiniatureJudge()
+    model = load_host(name, pretrained, device=device)
+    questions = {prompts.name: Question.about(prompts)}
+    return ClipJudge(model.host, model.preprocess, model.tokenizer, questions=questions, name=model.name)
+
+
+def _read(
+    problem: Problem, method: EditMethod, loaded: Loaded, judge: Judge, folder: Path, drawing: Mapping[str, Any]
+) -> EditMethod:
+    """The method with what the judge read; says how many images that took."""
+    from vldebias.evaluation.readings import Drawing, read_judged
+    from vldebias.progress import Progress
+
+    assert isinstance(problem.weight, float)
+    with Progress.on(err) as shown:
+        fitted, images = read_judged(
+            loaded.host,
+            problem.sets[0],
+            judge,
+            folder,
+            method=method,
+            lam=problem.weight,
+            drawing=Drawing(**drawing),
+            model=loaded.name,
+            progress=shown,
+        )
+    err.print(f"{method.name}: fitted to {images} images, read by {judge.name}; they are in {folder}", soft_wrap=True)
+    return fitted
+
+
+def _diagnosed(problem: Problem, role: str, edit: Edit, images: Reference | None) -> dict[str, Diagnostics]:
     """Prompt set -> diagnostics; none of an edit that draws or reads prompts, which embeddings alone do not show."""
-    return {} if edit.sampled or edit.reads_text else {s.name: problem.diagnose(role, edit, s) for s in problem.sets}
+    if edit.sampled or edit.reads_text:
+        return {}
+    return {s.name: problem.diagnose(role, edit, s, images) for s in problem.sets}
 
 
-def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> dict[str, Any]:
+def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Reference | None) -> dict[str, Any]:
     """What `--json` prints: the edits by role, what "auto" chose, and the split of the reference images."""
     from vldebias.methods.closed_form import reference_splits
 
     rows: dict[str, dict[str, Any]] = {}
     for role, edit in edits.items():
-        diagnostics = {name: one.to_dict() for name, one in _diagnosed(problem, role, edit).items()}
+        diagnostics = {name: one.to_dict() for name, one in _diagnosed(problem, role, edit, images).items()}
         rows[role] = {"folder": str(folder / role), "projection": repr(edit), "diagnostics": diagnostics}
         if edit.provenance.choice is not None:
             rows[role]["choice"] = edit.provenance.choice.to_dict()
@@ -131,7 +219,7 @@ def _facts(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> dict[st
     return {"roles": rows, **({"reference": split} if split else {})}
 
 
-def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> None:
+def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Reference | None) -> None:
     from vldebias.methods.closed_form import reference_splits
 
     for name, report in reference_splits(problem).items():
@@ -140,11 +228,16 @@ def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path) -> None:
         if edit.provenance.choice is not None:
             out.print(str(edit.provenance.choice), markup=False, highlight=False)
         out.print(Text.assemble((role, "bold"), f" {edit!r} -> {folder / role}"), soft_wrap=True)
+        diagnosed = _diagnosed(problem, role, edit, images)
         table = Table("prompt set", *HEADINGS.values())
-        for name, diagnostics in _diagnosed(problem, role, edit).items():
+        for name, diagnostics in diagnosed.items():
             table.add_row(Text(name), *(_cell(getattr(diagnostics, key)) for key in HEADINGS))
         if table.row_count:
             out.print(table)
+        for one in problem.sets if diagnosed and not problem.host.generative else ():
+            if len(one.classes) == 2:
+                said = diagnosed[one.name].boundary or "boundary between the classes: --images says where it moves"
+                out.print(Text.assemble((one.name, "bold"), f", {said}"))
 
 
 def _cell(value: float | tuple[float, float] | None) -> str:
@@ -178,6 +271,10 @@ def _reference(path: Path | None, confidence: float) -> Reference | None:
         if confidence:
             raise InvalidInputError("--confidence is about the images of --reference; give that too")
         return None
+    return _features(path, confidence)
+
+
+def _features(path: Path, confidence: float = 0.0) -> Reference:
     from vldebias.data import load_embeddings
     from vldebias.methods import Reference
 

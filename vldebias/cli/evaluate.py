@@ -95,6 +95,9 @@ def run(
     cache: Annotated[Path | None, _grouped("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None,
     feature_dtype: Annotated[str, _grouped("Images", "NAME", "How features are kept there.")] = "float16",
     images: Annotated[int | None, _grouped("Drawn images", "N", "Of each prompt and seed.", min=1)] = None,
+    fit_images: Annotated[
+        int | None, _grouped("Drawn images", "N", "The same, for methods that are fitted to judged images.", min=1)
+    ] = None,
     seeds: Annotated[list[int] | None, _grouped("Drawn images", "N", "Seed. *", "--seed")] = None,
     steps: Annotated[int | None, _grouped("Drawn images", "N", "Denoising steps.", min=1)] = None,
     judge: Annotated[str | None, _grouped("Drawn images", "NAME", "Model that reads them, named as --model.")] = None,

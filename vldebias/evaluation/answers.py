@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.files import sync
+from vldebias.files import sync, unshielded
 
 __all__ = [
     "CANNOT_TELL",
@@ -279,6 +279,7 @@ def read_annotations(
 ) -> Annotations:
     """Answers from one or several files: `.csv` with a header, anything else as lines of the labelling app.
 
+    A cell of a csv is its text, but for the apostrophe that keeps a spreadsheet from running it (`files.shielded`).
     The last answer counts: the later line inside a file, the later time between files (without times the later file).
 
     Args:
@@ -333,7 +334,8 @@ def _read_csv(path: Path, columns: Mapping[str, str], attribute: str | None) -> 
                     "as {'image': 'file'}, and with attribute= where every row is about the same one"
                 )
             for row in reader:
-                given: dict[str, Any] = {name: (row.get(column) or "").strip() for name, column in source.items()}
+                cells = {name: (row.get(column) or "").strip() for name, column in source.items()}
+                given: dict[str, Any] = {name: unshielded(cell) for name, cell in cells.items()}
                 given = {name: text for name, text in given.items() if text or name not in ("time", "seconds")}
                 try:
                     answers.append(Answer.model_validate(given | constant))

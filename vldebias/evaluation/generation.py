@@ -24,9 +24,11 @@ from vldebias.evaluation.judges import (
     Question,
     judge_images,
     labels_of,
+    stated_attribute,
 )
 from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.plan import Plan, make_plan, slug
+from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.evaluation.similarity import Dino, Likeness, Lpips, evaluate_similarity
 from vldebias.evaluation.task import Count, Name, OneOrMore, Options, Session, Share, Strict, Task
@@ -35,6 +37,7 @@ from vldebias.evaluation.variants import NONE, Prompts, Variant, draws
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
+from vldebias.methods import METHODS, Need, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -133,6 +136,8 @@ class GenerationTask(Task):
         concept of the prompts, the share of images that show their concept is measured too.
     variants: name -> how to debias, with any method for pipelines. The bare pipeline, "none", is drawn always.
     images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
+    fit_images: of each prompt of the fit and round, for methods that need judged images ("balanced"): drawn by the
+        bare method into the folder's "_readings", from noise that is not measured, and read by the same judge.
     concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
     stated: draw prompts that state their attribute as well, with and without keeping them as they are.
     stated_images: per such prompt and seed; at most `images`.
@@ -151,6 +156,7 @@ class GenerationTask(Task):
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
     images: Count = 100
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    fit_images: Count = 4
     concepts: Literal["train", "unseen", "both"] = "both"
     stated: bool = True
     stated_images: Count = 8
@@ -185,17 +191,16 @@ class GenerationTask(Task):
     # ---- in a suite --------------------------------------------------------------------------------------------
 
     def with_options(self, options: Options) -> Self:
-        """With the user's images, seeds, steps, lambda and bound; methods for pipelines and saved edits are variants.
+        """With what the user chose of images, seeds, steps, lambda and bound; methods and saved edits are variants.
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
         changed: dict[str, Any] = {}
-        if options.images is not None:
-            changed["images"] = options.images
         if options.seeds is not None:
             changed["seeds"] = tuple(options.seeds)
-        if options.steps is not None:
-            changed["steps"] = options.steps
+        for key in ("images", "fit_images", "steps"):
+            if (value := getattr(options, key)) is not None:
+                changed[key] = value
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and draws(name)]
@@ -222,9 +227,11 @@ class GenerationTask(Task):
     def run(self, session: Session) -> list[TaskResult]:
         """Draw into "<out>/images/<task>" and measure; CLIPScore, FID and strips as far as the task asks for them."""
         pipe, folder = session.pipeline.host, session.options.out / "images" / slug(self.name)
-        results = self.evaluate(pipe, self._judge(session), folder, progress=session.progress)
+        judge = self._judge(session)
+        fitted = self.judged(pipe, judge, folder, progress=session.progress)
+        results = fitted.evaluate(pipe, judge, folder, progress=session.progress)
         if self.strips is not None:
-            name, variant = next(iter(self.fitted.items()))
+            name, variant = next(iter(fitted.fitted.items()))
             with session.step(f"{self.name}: strengths") as on_step:
                 plot = draw_strengths(
                     pipe,
@@ -319,13 +326,11 @@ class GenerationTask(Task):
         Raises:
             AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`.
         """
-        prompts, variants = self.drawn_set, self.fitted
-        _check_attributes(judge, self.attributes)
+        task = self.judged(pipe, judge, folder, model=model, progress=progress)
+        prompts, variants = task.drawn_set, task.fitted
         settings = ("concepts", "stated", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
         given = {key: getattr(self, key) for key in (*settings, "options")}
         plan = make_plan(identity(pipe, model), prompts, variants, **given)
-        if self.stated:
-            stated_attribute(prompts, judge)  # before hours of drawing
         drawn = draw(pipe, plan, variants, folder, progress=progress)
         results = self.measure(drawn, judge, progress=progress)
         if self.pair_table:
@@ -335,6 +340,37 @@ class GenerationTask(Task):
             add_pair_distances(pairs, resolve(pipe), prompts, variants, noun=self.noun, **boot)
             results.append(pairs)
         return results
+
+    def judged(
+        self, pipe: Any, judge: Judge, folder: str | Path, *, model: str | None = None, progress: Progress = SILENT
+    ) -> Self:
+        """The task with the variants that need judged images fitted to them; arguments as of `evaluate`.
+
+        Raises:
+            InvalidInputError: see `read_judged`; attributes that the judge does not read, before anything is drawn.
+        """
+        _check_attributes(judge, self.attributes)
+        if self.stated:
+            stated_attribute(self.drawn_set, judge)
+        how = {key: getattr(self, key) for key in ("steps", "guidance", "batch_size", "options")}
+        variants = dict(self.variants)
+        for name, variant in self.fitted.items():
+            if variant.projection is None and Need.JUDGED in get_method(variant.method).needs:
+                if len(variant.sets) > 1:
+                    raise InvalidInputError(f"{name}: is fitted on one prompt set, got {len(variant.sets)}")
+                method, images = read_judged(
+                    pipe,
+                    variant.sets[0],
+                    judge,
+                    Path(folder) / "_readings" / slug(name),  # no variant has a folder of this name
+                    method=variant.method,
+                    lam=variant.lam,
+                    drawing=Drawing(images=self.fit_images, **how),
+                    model=model,
+                    progress=progress,
+                )
+                variants[name] = _changed(variant, method=method, judged=images)
+        return self.model_copy(update={"variants": variants})
 
     def measure(self, drawn: DrawnSet, judge: Judge, *, progress: Progress = SILENT) -> list[TaskResult]:
         """Judge and measure images that are there, such as `DrawnSet.open(folder)`: a result for each attribute.
@@ -421,11 +457,17 @@ def _provenance(
         prompts=plan.prompt_set,
         prompts_hash=plan.prompt_set_hash,
         split=split,
-        methods={name: {} if v is None else v.model_dump() for name, v in plan.variants.items()},
+        methods={name: {} if v is None else v.model_dump() | _needs(v.method) for name, v in plan.variants.items()},
         seeds=list(plan.seeds),
         n={"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
         settings={**model, **drawing, **settings},
     )
+
+
+def _needs(method: str) -> dict[str, list[str]]:
+    """What a method needs, where it is known here; how many images it was fitted to is with the variant."""
+    known = METHODS.get(method)
+    return {} if known is None else {"needs": sorted(known.needs)}
 
 
 def _check_attributes(judge: Judge, attributes: Sequence[str]) -> None:
@@ -446,23 +488,3 @@ def _shown(drawn: DrawnSet, judge: Judge, probabilities: Mapping[str, np.ndarray
             code_of = {concept: codes[concept.casefold()] for concept in concepts}
             return Shown(probabilities[attribute].argmax(axis=1), code_of)
     return None
-
-
-def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
-    """The judge's attribute that a prompt set states, and the judge's code of each of its values.
-
-    Raises:
-        InvalidInputError: no attribute of the judge has those values.
-    """
-    for attribute, names in judge.names.items():
-        codes = {name.casefold(): i for i, name in enumerate(names)}
-        code_of = {
-            value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
-            for value, words in prompts.attributes.items()
-        }
-        if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
-            return attribute, code_of
-    raise InvalidInputError(
-        f"judge {judge.name}: none of its attributes has the values {list(prompts.attributes)} that prompts of "
-        f"{prompts.name!r} state; expected values of these names, or stated=False"
-    )

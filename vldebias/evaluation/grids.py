@@ -125,8 +125,8 @@ def _texts(prompts: Prompts) -> list[str]:
 
 
 def _called(method: str | Method | Variant | Edit) -> str:
-    if isinstance(method, Edit):
-        return method.method
+    if isinstance(method, Variant):
+        return _called(method.method)
     return method if isinstance(method, str) else method.name if isinstance(method, Method) else method.method
 
 

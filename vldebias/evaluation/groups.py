@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import model_validator
 from torch import Tensor
@@ -24,7 +23,7 @@ from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.task import Data, Lam, Session
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import class_offset, get_method
+from vldebias.methods import class_offset, get_method, with_offset
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 
@@ -348,8 +347,8 @@ class _Block:
         for method, one in self.fitted.items():
             if one.edit is not None:
                 by = class_offset(scores["none"], scores[method])
-                shifted = scores[method] - torch.tensor([0.0, by])
-                moved[f"{method}, {OFFSET}"] = self.split.right(shifted), {**one.about, OFFSET: by}
+                right = self.split.right(with_offset(scores[method], by))
+                moved[f"{method}, {OFFSET}"] = right, {**one.about, OFFSET: by}
         return moved
 
     def _sweep(self) -> Iterator[tuple[str, NDArray[np.bool_], Mapping[str, Any]]]:

@@ -49,6 +49,7 @@ __all__ = [
     "labels_of",
     "logit_scale",
     "predict",
+    "stated_attribute",
 ]
 
 Probabilities = dict[str, np.ndarray]
@@ -129,6 +130,26 @@ def labels_of(
         raise InvalidInputError(f"judge {judge.name}: reads {list(judge.names)}, not {strangers}")
     labels = {attribute: decide(probabilities[attribute], judge.names[attribute], sure) for attribute in single}
     return {attribute: cross(*(labels[one] for one in attribute.split(" x "))) for attribute in attributes}
+
+
+def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, int]]:
+    """The judge's attribute that a prompt set states, and the judge's code of each of its values.
+
+    Raises:
+        InvalidInputError: no attribute of the judge has those values.
+    """
+    for attribute, names in judge.names.items():
+        codes = {name.casefold(): i for i, name in enumerate(names)}
+        code_of = {
+            value: next((codes[w.casefold()] for w in (value, *words) if w.casefold() in codes), -1)
+            for value, words in prompts.attributes.items()
+        }
+        if -1 not in code_of.values() and len(set(code_of.values())) == len(code_of):
+            return attribute, code_of
+    raise InvalidInputError(
+        f"judge {judge.name}: none of its attributes has the values {list(prompts.attributes)} that prompts of "
+        f"{prompts.name!r} state; expected values of these names, or stated=False"
+    )
 
 
 def _digest(*parts: Any) -> str:

@@ -145,7 +145,7 @@ class Options:
         labels, drawn: files of annotators, and the folder of images that they labelled.
         cache: folder of the embedding cache. feature_dtype: how features are kept there.
         strict: stop at an image that cannot be read. limit: look at this many images of each data set, drawn at random.
-        images, seeds, steps, resamples: in the place of the suite's.
+        images, fit_images, seeds, steps, resamples: in the place of the suite's.
         fresh: measure again what a run before has measured.
     """
 
@@ -174,6 +174,7 @@ class Options:
     strict: bool = False
     limit: int | None = None
     images: int | None = None
+    fit_images: int | None = None
     seeds: tuple[int, ...] | None = None
     steps: int | None = None
     resamples: int | None = None

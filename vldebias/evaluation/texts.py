@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Rows
+from vldebias.edit import Edit
 from vldebias.errors import UnsupportedHostError
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Auto, Bounded, Method, Problem, get_method
-from vldebias.prompts import PromptSet, StatedWords
+from vldebias.prompts import PromptSet
 
 __all__ = ["TextTable", "Texts"]
 
@@ -96,15 +95,7 @@ class Texts:
 
         keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
         """
-        rows = self.embed(prompts)
-        if edit is None:
-            return rows
-        changed = normalize(edit(rows, strength, Rows(tuple(prompts), embed=self.embed)), dim=-1)
-        if not keep_stated or not edit.stated_words:
-            return changed
-        gate = StatedWords(edit.stated_words)
-        stated = torch.tensor([gate.match(prompt) for prompt in prompts])
-        return torch.where(stated[:, None], rows, changed)
+        return self.host.under(prompts, self.host.roles[0], edit, strength=strength, keep_stated=keep_stated)
 
 
 def _digest(rows: Mapping[str, Any]) -> str:

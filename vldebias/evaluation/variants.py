@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -31,11 +32,13 @@ __all__ = ["NONE", "PlannedVariant", "Prompts", "Variant", "digest", "draws"]
 
 NONE = "none"  # the pipeline as it is
 
+# A method by its name, or itself.
+Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]
 # A prompt set by name, by file, or itself.
 Prompts = str | Path | Annotated[InstanceOf[PromptSet], PlainSerializer(lambda given: given.hash)]
 
 
-def draws(method: str) -> bool:
+def draws(method: str | Method) -> bool:
     """Whether a method is for pipelines.
 
     Raises:
@@ -48,27 +51,29 @@ def draws(method: str) -> bool:
 class Variant(Strict):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
+    method: a name, or in Python a Method; one that needs judged images has them drawn by the generation task.
     prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6).
     max_loss: most that neutral texts may lose. shares, stratify: of the method "steer", which draws a value for each
-    image by its seed. projection: a folder that `save_pretrained` or `vldebias debias --out` wrote, in the place of
-    prompts, method, lam and max_loss.
+    image by its seed. judged: images that the method was fitted to, once they are. projection: a folder that
+    `save_pretrained` or `vldebias debias --out` wrote, in the place of prompts, method, lam and max_loss.
     """
 
     prompts: Annotated[
         tuple[Prompts, ...], BeforeValidator(lambda x: (x,) if isinstance(x, (str, Path, PromptSet)) else x)
     ] = ()
-    method: str = "cali"
+    method: Chosen = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
     strength: Share = 1.0
     keep_stated: bool = True
     max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     shares: dict[str, float] | None = None
     stratify: Annotated[int, Field(ge=1)] | None = None
+    judged: Annotated[int, Field(ge=1)] | None = None
     projection: Path | None = None
 
     @field_validator("method")
     @classmethod
-    def _known(cls, given: str) -> str:
+    def _known(cls, given: str | Method) -> str | Method:
         if not draws(given):
             raise ValueError(
                 f"method {given!r} is not for pipelines; expected one of {', '.join(filter(draws, METHODS))}"
@@ -78,7 +83,7 @@ class Variant(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Variant:
         if self.projection is not None:
-            clash = self.model_fields_set & {"prompts", "method", "lam", "max_loss", "shares", "stratify"}
+            clash = self.model_fields_set & {"prompts", "method", "lam", "max_loss", "shares", "stratify", "judged"}
             if clash:
                 raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
             return self
@@ -136,8 +141,10 @@ class Variant(Strict):
         common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
         if self.projection is None:
             sets = {given.name: given.hash for given in self.sets}
-            extra: dict[str, Any] = {"max_loss": self.max_loss, "shares": self.shares, "stratify": self.stratify}
-            return PlannedVariant(sets=sets, method=self.method, lam=self.lam, **common, **extra)
+            extra = {key: getattr(self, key) for key in ("max_loss", "shares", "stratify", "judged")}
+            method = get_method(self.method)
+            extra["given"] = None if isinstance(self.method, str) else _given(method)
+            return PlannedVariant(sets=sets, method=method.name, lam=self.lam, **common, **extra)
         edits = self.edits.values() if isinstance(self.edits, Mapping) else [self.edits]
         first = next(iter(edits)).provenance
         lam = first.lam if isinstance(first.lam, float) else None
@@ -151,7 +158,8 @@ class Variant(Strict):
 class PlannedVariant(Strict):
     """A Variant in words. only_stated: draws the prompts that state their attribute and no others.
 
-    projection: digest of the tensors of a saved edit.
+    given: digest of what the method was given beyond its name, such as readings. judged: images that a judge read for
+    its fit. projection: digest of the tensors of a saved edit.
     """
 
     sets: dict[str, str] = Field(description="name of each prompt set -> its hash")
@@ -163,13 +171,21 @@ class PlannedVariant(Strict):
     max_loss: float | None = None
     shares: dict[str, float] | None = None
     stratify: int | None = None
+    given: str | None = None
+    judged: int | None = None
     projection: str | None = None
 
     @model_serializer(mode="wrap")
     def _brief(self, handler: Any) -> dict[str, Any]:
         """Without what it does not have: plans and pictures of earlier versions say nothing of it."""
-        rare = ("max_loss", "shares", "stratify", "projection")
+        rare = ("max_loss", "shares", "stratify", "given", "judged", "projection")
         return {name: value for name, value in handler(self).items() if value is not None or name not in rare}
+
+
+def _given(method: Method) -> str | None:
+    """Digest of the settings of a method; None where it has none."""
+    settings = method.settings()
+    return digest(json.dumps(settings, sort_keys=True)) if settings else None
 
 
 def digest(text: str) -> str:

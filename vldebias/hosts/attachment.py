@@ -205,6 +205,12 @@ class Attachment:
         read = self._host.read(list(dict.fromkeys(prompts)), role)
         return torch.stack([read[role, prompt] for prompt in prompts])
 
+    def _states(self, role: str, prompts: Sequence[str]) -> Tensor:
+        """All states of other prompts, (n, tokens, d)."""
+        each = list(dict.fromkeys(prompts))
+        states, _ = self._host.sequences(each, role)
+        return states[[each.index(prompt) for prompt in prompts]]
+
     # ---- edits that sample -----------------------------------------------------------------------------------
 
     @property
@@ -260,7 +266,8 @@ class Attachment:
         self, role: str, prompts: Sequence[str], acting: Sequence[tuple[Placed, float, list[int] | None]]
     ) -> Rows:
         """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
-        rows = Rows(tuple(prompts), embed=partial(self._read, role))
+        states = partial(self._states, role) if self._host.generative else None
+        rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states)
         drawing = [
             (one, edit, range(len(prompts)) if at is None else at) for one, _, at in acting if (edit := one.sampler)
         ]

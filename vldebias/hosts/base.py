@@ -9,10 +9,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edit import Edit, Fingerprint, Rows
 from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
 from vldebias.hosts.side import IMAGE
+from vldebias.prompts import StatedWords
 
 __all__ = ["Apply", "Host", "Texts"]
 
@@ -34,6 +36,7 @@ class Host(ABC):
     Attributes:
         name: class of the model, for messages. model_id: where its weights came from, if it says so.
         roles: the tensors that debias() changes by default. generative: it draws images from them.
+        masked: its states come with a mask of the prompt, so that those of another prompt cannot take their place.
         owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams.
     """
 
@@ -41,6 +44,7 @@ class Host(ABC):
     model_id: str | None = None
     roles: tuple[str, ...]
     generative: bool = False
+    masked: bool = False
     owned: Sequence[object]
     shared: Sequence[object] = ()
 
@@ -60,6 +64,27 @@ class Host(ABC):
         Here the one state that there is, of length 1.
         """
         return self.embed(prompts, role)[:, None], torch.zeros(len(prompts), dtype=torch.int64)
+
+    def under(
+        self, prompts: Sequence[str], role: str, edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
+    ) -> Tensor:
+        """What `embed` gives, as the host with `edit` attached would give it.
+
+        keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
+        """
+        rows = self.embed(prompts, role)
+        if edit is None:
+            return rows
+
+        def embed(others: Sequence[str]) -> Tensor:
+            return self.embed(others, role)
+
+        changed = normalize(edit(rows, strength, Rows(tuple(prompts), embed=embed)), dim=-1)
+        if not keep_stated or not edit.stated_words:
+            return changed
+        gate = StatedWords(edit.stated_words)
+        stated = torch.tensor([gate.match(prompt) for prompt in prompts])
+        return torch.where(stated[:, None], rows, changed)
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

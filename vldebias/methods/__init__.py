@@ -11,15 +11,27 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
 from vldebias.methods.auto import Auto
 from vldebias.methods.balanced import Balanced, Following
-from vldebias.methods.boundary import class_offset
+from vldebias.methods.boundary import Boundary, class_offset, with_offset
 from vldebias.methods.bounded import Bound, Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
 from vldebias.methods.equalise import Reference
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
-from vldebias.methods.method import METHODS, Method, Need, Problem, get_method, register_method
+from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
-from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, PrismMini, RoboShot
+from vldebias.methods.rivals import (
+    INLP,
+    LEACE,
+    PRISM,
+    SFID,
+    BendVLM,
+    ClipClip,
+    DeAR,
+    Entigen,
+    PrismMini,
+    RoboShot,
+    Suffix,
+)
 from vldebias.methods.shares import Shares
 from vldebias.methods.steer import Steer, Steering
 from vldebias.methods.uce import UCE
@@ -36,11 +48,13 @@ __all__ = [
     "Balanced",
     "BendVLM",
     "Bound",
+    "Boundary",
     "Bounded",
     "ClipClip",
     "ClosedForm",
     "DeAR",
     "Diagnostics",
+    "Entigen",
     "Following",
     "Labelled",
     "Method",
@@ -52,8 +66,10 @@ __all__ = [
     "Reference",
     "RoboShot",
     "Shares",
+    "Show",
     "Steer",
     "Steering",
+    "Suffix",
     "TargetShares",
     "Term",
     "ZeroShotLabels",
@@ -63,6 +79,7 @@ __all__ = [
     "load_edit",
     "load_edits",
     "register_method",
+    "with_offset",
 ]
 
 

@@ -144,6 +144,10 @@ class Midpoint(Method):
                 f"{[list(prompt_set.attributes) for prompt_set in problem.attributes]}"
             )
 
+    def settings(self) -> dict[str, Any]:
+        """The level, where it is not the midpoint."""
+        return {"level": self.level} if self.level else {}
+
     def at(self, level: float) -> Midpoint:
         """The same at another level."""
         return Midpoint(calibrated=self.calibrated, level=level)

@@ -8,8 +8,9 @@ itself drew the first value for some prompts, at levels c between the values (c 
     c(e) = (1/2 - s(e)) / b,
 
 with s(e) the share that is expected at the midpoint, by ridge regression on the text e, its penalty by leave-one-out,
-and b the slope of the shares over the levels, the same for all prompts. It draws nothing by itself. A judge is needed
-once, for the prompts that it is fitted on; a prompt is then given one embedding, and nothing is sampled.
+and b the slope of the shares over the levels, the same for all prompts. A judge is needed once, for the prompts that it
+is fitted on; a prompt is then given one embedding, and nothing is sampled. It draws nothing by itself:
+`vldebias.evaluation.readings` does, for `Balanced.read` to ask.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from torch import Tensor
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
-from vldebias.methods.method import Method, Need, Problem
+from vldebias.methods.method import Method, Need, Problem, Show, register_method
 
 __all__ = ["Balanced", "Following"]
 
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 1e6)  # of the mean squared length of a centred text
+APART = 0.5  # of the second level that is read, from the midpoint
 LARGEST = 2.0  # a level beyond twice what the texts of a value are is none that the pipeline knows
 
 
@@ -80,7 +82,7 @@ class Balanced(Method):
     Args:
         readings: prompt -> level c -> share of the first value among its pictures drawn with `Midpoint(level=c)`, or
             with a `Balanced` that gave it that level (`Following.offsets`); of three prompts or more, each at two
-            levels or more.
+            levels or more. None: they are still to be made (`read`), and it cannot be fitted.
         calibrated: see `Midpoint`.
 
     Raises:
@@ -88,10 +90,17 @@ class Balanced(Method):
     """
 
     name, title, source, color = "balanced", "affine form, level by the prompt", "this package", "#bd9e39"
-    needs, models = frozenset({Need.PAIRS, Need.VALUES}), False
+    needs, models = frozenset({Need.PAIRS, Need.VALUES, Need.JUDGED}), False
 
-    def __init__(self, readings: Mapping[str, Mapping[float, float]], *, calibrated: bool = False) -> None:
-        self.readings = {prompt: dict(shares) for prompt, shares in readings.items()}
+    def __init__(
+        self, readings: Mapping[str, Mapping[float, float]] | None = None, *, calibrated: bool = False
+    ) -> None:
+        self.midpoint = Midpoint(calibrated=calibrated)
+        self.has_lam = calibrated
+        self.readings = {prompt: dict(shares) for prompt, shares in (readings or {}).items()}
+        if readings is None:
+            return
+        self.needs = self.needs - {Need.JUDGED}
         if len(self.readings) < 3 or any(len(shares) < 2 for shares in self.readings.values()):
             few = [prompt for prompt, shares in self.readings.items() if len(shares) < 2]
             raise InvalidInputError(
@@ -111,13 +120,38 @@ class Balanced(Method):
                 "levels and shares those of the same value, the first of the prompt set?"
             )
         self.shares = torch.stack([share.mean() - self.rise * level.mean() for level, share in rows])  # at the midpoint
-        self.midpoint = Midpoint(calibrated=calibrated)
-        self.has_lam = calibrated
 
     def check(self, problem: Problem) -> None:
-        """Refuse what `Midpoint` refuses: several attributes, or more than two values."""
+        """Refuse what `Midpoint` refuses, several attributes or more than two values; and no readings."""
         super().check(problem)
         self.midpoint.at(1.0).check(problem)
+
+    def settings(self) -> dict[str, Any]:
+        """The readings."""
+        return {"readings": self.readings, "calibrated": self.midpoint.calibrated}
+
+    def read(self, problem: Problem, show: Show) -> Balanced:
+        """Read the class prompts at the midpoint, at a level against their lean, and at the levels that follow.
+
+        Where a pipeline has several text states, the levels of its first role count.
+
+        Raises:
+            InvalidInputError: as `check`; or too few prompts whose images tell the value.
+        """
+        self.midpoint.at(1.0).check(problem)
+        prompts, readings = problem.attributes[0].classes, {}
+        middle = {prompt: shares[0] for prompt, shares in show(self.midpoint, prompts).items()}
+        against = -APART if sum(middle.values()) > len(middle) / 2 else APART
+        for prompt, shares in show(self.midpoint.at(against), prompts).items():
+            if prompt in middle:
+                readings[prompt] = {0.0: middle[prompt], against: shares[0]}
+        first, role = Balanced(readings, calibrated=self.midpoint.calibrated), problem.host.roles[0]
+        levels = first.fit(problem, role).offsets(problem.embed(readings, role)).tolist()
+        followed = show(first, list(readings))
+        for prompt, level in zip(readings, levels, strict=True):
+            if prompt in followed:
+                readings[prompt][level] = followed[prompt][0]
+        return Balanced(readings, calibrated=self.midpoint.calibrated)
 
     def fit(self, problem: Problem, role: str) -> Following:
         """The regression and the closed form."""
@@ -141,3 +175,6 @@ def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
             best = error, (x - mean).T @ solved @ (y - middle)
     assert best is not None
     return best[1], middle - float(best[1] @ mean)
+
+
+register_method(Balanced())

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
+from vldebias.methods.boundary import Boundary
 
 __all__ = [
     "Diagnostics",
@@ -92,11 +93,11 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Numbers before and after a projection; None where the texts for one were not given.
+    """Numbers before and after a projection; None where the texts (or the images) for one were not given.
 
     pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after), the mean over
     classes of max - min over the spurious texts: 0 where a class is equally close to all. signal_kept, class_cosine:
-    at most 1.
+    at most 1. boundary: between two classes, as unlabelled images see it (`vldebias.inspect(images=)`).
     """
 
     pair_distance: tuple[float, float]
@@ -104,6 +105,7 @@ class Diagnostics:
     spurious_spread: tuple[float, float] | None
     signal_kept: float | None
     class_cosine: float | None
+    boundary: Boundary | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

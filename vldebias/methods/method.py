@@ -7,7 +7,7 @@ it as an entry point of the group "vldebias.methods", and every command, evaluat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -21,6 +21,8 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import ClassSignalWarning, InvalidInputError, UnsupportedHostError, did_you_mean, warn
 from vldebias.hosts import Host, resolve
+from vldebias.hosts.side import IMAGE, TEXT, roles_of
+from vldebias.methods.boundary import Boundary
 from vldebias.methods.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from vldebias.methods.bounded import Bound
     from vldebias.methods.equalise import Reference
 
-__all__ = ["METHODS", "Method", "Need", "Problem", "Prompts", "get_method", "register_method"]
+__all__ = ["METHODS", "Method", "Need", "Problem", "Prompts", "Show", "get_method", "register_method"]
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 GROUP = "vldebias.methods"
@@ -46,6 +48,7 @@ class Need(StrEnum):
     VALUES = "words for each value"
     IMAGES = "unlabelled images"
     LABELS = "labelled images"
+    JUDGED = "judged images"
     TRAINING = "training"
 
 
@@ -101,9 +104,24 @@ class Method(ABC):
             if need in self.needs:
                 problem.require(need, self.name)
 
+    def read(self, problem: Problem, show: Show) -> Method:
+        """The method with what it wants to know of judged images; it then needs none (`Need.JUDGED`).
+
+        show: draws prompts with a method and has them judged: prompt -> share of each value, in the order of the set;
+            a prompt whose images show none of them is left out.
+
+        Raises:
+            InvalidInputError: images that tell nothing.
+        """
+        raise InvalidInputError(f"method {self.name!r} reads no judged images; fit it as it is")
+
+    def settings(self) -> dict[str, Any]:
+        """What tells it from others of its name: plain values for JSON."""
+        return {}
+
     @property
     def uses_images(self) -> bool:
-        """Whether it is fitted on images, labelled or not."""
+        """Whether it is fitted on images of a reference, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     def named(self, problem: Problem, role: str) -> Edit:
@@ -131,6 +149,13 @@ class _Adapted(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         edit: Edit = self.given.fit(problem, role)
         return edit
+
+    def read(self, problem: Problem, show: Show) -> Method:
+        return _as_method(getattr(self.given, "read", super().read)(problem, show))
+
+    def settings(self) -> dict[str, Any]:
+        own: dict[str, Any] = getattr(self.given, "settings", super().settings)()
+        return own
 
 
 def _as_method(given: Any) -> Method:
@@ -212,6 +237,9 @@ def get_method(method: Any) -> Method:
             f"method: expected one of {', '.join(names)}, got {method!r}; {did_you_mean(str(method), names)}"
         )
     return METHODS[method]
+
+
+Show = Callable[[Method, Sequence[str]], Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +332,12 @@ class Problem:
             raise InvalidInputError(
                 f"method {method!r} uses {need}: pass reference=, image features (n, d) of this model{labels}"
             )
+        if need is Need.JUDGED:
+            raise InvalidInputError(
+                f"method {method!r} uses {need}: what the pipeline draws for the prompts of the fit, read by a judge; "
+                "vldebias.evaluation.readings.read_judged draws and reads them, and so do `vldebias eval` and "
+                f"`vldebias debias --method {method} --judge NAME`"
+            )
 
     def neutral_prompts(self) -> tuple[str, ...]:
         """The neutral texts: those of the bound, else those given, else the class prompts of all sets.
@@ -355,8 +389,8 @@ class Problem:
                     _warn_of_lost_signal(edit, prompt_set, self.embed(prompt_set.classes, role))
         return edit
 
-    def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet) -> Diagnostics:
-        """The diagnostics that the texts of `prompt_set` allow.
+    def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference | None = None) -> Diagnostics:
+        """The diagnostics that the texts of `prompt_set` allow, and unlabelled images: by default the reference.
 
         Raises:
             InvalidInputError: an edit that needs the seed of each image, or the prompt, and so says nothing of
@@ -370,13 +404,37 @@ class Problem:
         def pairs(of: Sequence[tuple[str, str]]) -> Tensor:
             return self.embed(chain.from_iterable(of), role).unflatten(0, (len(of), 2))
 
-        return diagnose(
+        found = diagnose(
             edit,
             pairs=pairs(prompt_set.pairs),
             held_out=pairs(prompt_set.held_out_pairs) if prompt_set.held_out_pairs else None,
             classes=self.embed(prompt_set.classes, role) if prompt_set.classes else None,
             spurious=self.embed(prompt_set.spurious, role) if prompt_set.spurious else None,
         )
+        seen = self.reference if images is None else images
+        return found if seen is None else replace(found, boundary=self.boundary(role, edit, prompt_set, seen))
+
+    def boundary(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference) -> Boundary | None:
+        """Where `edit`, attached, puts the boundary between the classes of a set that has two; None of other sets.
+
+        Raises:
+            InvalidInputError: no image, or features of another width than the texts.
+        """
+        if len(prompt_set.classes) != 2:
+            return None
+        acts = roles_of(edit.side)
+        plain = self.embed(prompt_set.classes, role)
+        texts = self.host.under(prompt_set.classes, role, edit if TEXT in acts else None)
+        before, after = [plain.new_empty(0, 2)], [plain.new_empty(0, 2)]
+        for rows in images.batches():
+            if rows.shape[1] != plain.shape[1]:
+                raise InvalidInputError(
+                    f"images: features have width {rows.shape[1]}, texts {plain.shape[1]}; embed both with one model"
+                )
+            before.append(rows @ plain.T)
+            after.append((normalize(edit.image(rows), dim=1) if IMAGE in acts else rows) @ texts.T)
+        first, second = prompt_set.class_names
+        return Boundary.of((first, second), torch.cat(before), torch.cat(after))
 
     def fold(self, sets: Sequence[PromptSet] | None = None, features: Tensor | None = None) -> Problem:
         """The same problem on part of its evidence: other prompt sets, or other reference images."""

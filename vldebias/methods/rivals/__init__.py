@@ -5,7 +5,7 @@ from vldebias.methods.rivals.dear import DeAR
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 from vldebias.methods.rivals.erasure import INLP, LEACE, SFID, ClipClip
 from vldebias.methods.rivals.insights import PRISM, PrismMini, RoboShot
-from vldebias.methods.rivals.wording import AllValues, EachValue
+from vldebias.methods.rivals.wording import AllValues, EachValue, Entigen, Suffix
 
 __all__ = [
     "INLP",
@@ -18,8 +18,10 @@ __all__ = [
     "ClipClip",
     "DeAR",
     "EachValue",
+    "Entigen",
     "PrismMini",
     "Residual",
     "RoboShot",
+    "Suffix",
     "TwoTowers",
 ]

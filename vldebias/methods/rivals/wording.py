@@ -1,12 +1,14 @@
 """Other wordings of a prompt in its place: one that names all values, or the mean over one for each value.
 
 They cost nothing to fit. A prompt is embedded again in other words whenever it is used, so that they need the model
-beside the embedding, and cannot become part of weights.
+beside the embedding, and cannot become part of weights. A pipeline reads the states of the other wordings, token by
+token, in the place of the prompt's own: one wording is what drawing that prompt is, several are the mean at each place.
 """
 
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -16,24 +18,32 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Provenance, Rows
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.prompts import PromptSet
 
-__all__ = ["AllValues", "EachValue", "Wording", "worded"]
+__all__ = ["AllValues", "EachValue", "Entigen", "Suffix", "Wording", "worded"]
 
+ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"  # which have no attribute themselves
 _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
 def worded(prompt: str, words: str) -> str:
-    """`prompt` with the words of a value: one before the noun, several after a comma.
+    """`prompt` with the words of a value: one before the noun, several after a comma; or in a whole sentence of them.
+
+    words: of a value; or a sentence with {text}, the prompt without its full stop, and perhaps {about}, its noun.
 
     >>> worded("A photo of a engineer.", "female"), worded("This is a bird.", "in a forest")
     ('A photo of a female engineer.', 'This is a bird, in a forest.')
+    >>> worded("A photo of a nurse.", "{text} of any gender, {about}")
+    'A photo of a nurse of any gender, a nurse.'
     """
     text = prompt.rstrip(" .")
     stop = prompt[len(text) :].strip()
     places = list(_NOUN.finditer(text))
+    if "{text}" in words:
+        return words.format(text=text, about=text[places[-1].start() :] if places else text) + stop
     if " " in words or not places:
         return f"{text}, {words}{stop}"
     place = places[-1]
@@ -45,6 +55,8 @@ def worded(prompt: str, words: str) -> str:
 @dataclass(frozen=True, eq=False, repr=False)
 class Wording(Edit):
     """The mean of a prompt's embeddings in several wordings, normalised and as long as the prompt's own.
+
+    Of a pipeline's states it is the mean as it stands, at each place from the start.
 
     words: for each wording the words of a value, put into the prompt by `worded`.
     """
@@ -62,10 +74,10 @@ class Wording(Edit):
         return self.width
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
-        """Texts (b, d), each read again in its wordings.
+        """Texts (b, d), or states of a pipeline (b, tokens, d), each read again in its wordings.
 
         Raises:
-            InvalidInputError: without the prompts, or nobody who could embed others.
+            InvalidInputError: without the prompts, nobody who could embed others, or states of other lengths.
         """
         self.check_strength(strength)
         if strength == 0:
@@ -76,6 +88,15 @@ class Wording(Edit):
                 "attach it with vldebias.debias"
             )
         asked = [worded(text, words) for text in rows.texts for words in self.words]
+        if rows.states is not None:
+            states = rows.states(asked).unflatten(0, (len(rows.texts), len(self.words))).mean(1).to(z)
+            states = states[:, 0] if z.ndim == 2 else states
+            if states.shape != z.shape:
+                raise InvalidInputError(
+                    f"method {self.method!r}: the other wordings have states {tuple(states.shape)}, the prompts "
+                    f"{tuple(z.shape)}; write the words into the prompts instead"
+                )
+            return states if strength == 1 else torch.lerp(z, states, strength)
         read = rows.embed(asked).unflatten(0, (len(rows.texts), len(self.words)))
         mean = normalize(read.mean(1), dim=1).to(z)
         return torch.lerp(z, z.norm(dim=-1, keepdim=True) * mean, strength)
@@ -94,34 +115,92 @@ class Wording(Edit):
         return cls(tuple(map(str, settings["words"])), int(settings["width"]), provenance)
 
 
-class EachValue(Method):
+class _Worded(Method):
+    """A method that puts other wordings in the place of a prompt."""
+
+    needs = frozenset({Need.VALUES})
+
+    def check(self, problem: Problem) -> None:
+        """Refuse several attributes, and pipelines whose states go with a mask of the prompt as it was."""
+        super().check(problem)
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
+        if problem.host.masked:
+            raise UnsupportedHostError(
+                f"{problem.host.name}: method {self.name!r} puts states of other wordings in place of the prompt's, "
+                "and here a mask goes with them, which would stay that of the prompt; write the words into the prompts"
+            )
+
+    @abstractmethod
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+        """For each wording what `worded` takes."""
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """The words."""
+        return Wording(self.words(problem.attributes[0]), problem.host.dim(role))
+
+
+class EachValue(_Worded):
     """The mean over one wording for each value: "A photo of a male nurse." and "A photo of a female nurse."."""
 
     name, title = "each-value", "mean over a wording for each value"
-    source = "Berg et al., 2022, prompt ensembles; this package"
-    color, needs, pipelines = "#17becf", frozenset({Need.VALUES}), False
+    source, color = "Berg et al., 2022, prompt ensembles; this package", "#17becf"
 
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """The words of every value; of several attributes all combinations would be needed, so one alone is taken."""
-        return Wording(tuple(own[0] for own in _words(problem)), problem.host.dim(role))
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+        """The first word of every value."""
+        return tuple(own[0] for own in prompts.attributes.values())
 
 
-class AllValues(Method):
+class AllValues(_Worded):
     """One wording that names all values: "A photo of a nurse, male or female."."""
 
     name, title, source = "all-values", "suffix that names all values", "after Bansal et al., 2022 (ENTIGEN)"
-    color, needs, pipelines = "#bcbd22", frozenset({Need.VALUES}), False
+    color = "#bcbd22"
 
-    def fit(self, problem: Problem, role: str) -> Edit:
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """The suffix."""
-        return Wording((" or ".join(own[0] for own in _words(problem)),), problem.host.dim(role))
+        return (" or ".join(own[0] for own in prompts.attributes.values()),)
 
 
-def _words(problem: Problem) -> list[tuple[str, ...]]:
-    if len(problem.attributes) > 1:
-        raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
-    return list(problem.attributes[0].attributes.values())
+class Suffix(_Worded):
+    """A neutral suffix: "A photo of a nurse of any gender.".
+
+    attribute: what it says; None: the attribute that the name of the prompt set ends in.
+    """
+
+    name, title, source, color = "suffix", "suffix that names the attribute", "users' habit", "#9c9ede"
+    sentence = "{{text}} of any {attribute}"
+
+    def __init__(self, attribute: str | None = None) -> None:
+        self.attribute = attribute
+
+    def settings(self) -> dict[str, Any]:
+        """The attribute, where it was given."""
+        return {} if self.attribute is None else {"attribute": self.attribute}
+
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+        """The sentence.
+
+        Raises:
+            InvalidInputError: the name of the set does not say which attribute it is about.
+        """
+        called = prompts.name.replace("-", " ").casefold()
+        attribute = self.attribute or next((name for name in ATTRIBUTES if called.endswith(name)), None)
+        if attribute is None:
+            raise InvalidInputError(
+                f"{prompts.name}: method {self.name!r} says the attribute, expected a name that ends in one of "
+                f"{', '.join(ATTRIBUTES)}; or pass vldebias.methods.{type(self).__name__}('gender')"
+            )
+        return (self.sentence.format(attribute=attribute),)
 
 
-for _method in (EachValue(), AllValues()):
+class Entigen(Suffix):
+    """An ethical intervention: "A photo of a nurse if all individuals can be a nurse irrespective of their gender."."""
+
+    name, title, source = "entigen", "ethical intervention in the prompt", "Bansal et al., 2022 (ENTIGEN)"
+    color = "#ce6dbd"
+    sentence = "{{text}} if all individuals can be {{about}} irrespective of their {attribute}"
+
+
+for _method in (EachValue(), AllValues(), Suffix(), Entigen()):
     register_method(_method)

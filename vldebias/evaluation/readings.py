@@ -1,0 +1,128 @@
+"""What a pipeline draws under a method, read by a judge: for methods that are fitted to it once, such as "balanced"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import DrawnSet, draw, identity
+from vldebias.evaluation.judges import Judge, judge_images, stated_attribute
+from vldebias.evaluation.plan import Plan, PlannedPrompt, slug
+from vldebias.evaluation.task import Count, Strict
+from vldebias.evaluation.variants import Variant
+from vldebias.methods import Method, Need, Problem, get_method
+from vldebias.methods.method import LAM_OF_PIPELINES
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, load_prompts
+
+__all__ = ["Drawing", "read_judged"]
+
+RUN = -1  # the seeds of measured images are those of runs from 0 on: no noise is read that is measured
+
+
+class Drawing(Strict):
+    """How images are drawn for a fit: images of each prompt and round; the others as of `GenerationTask`."""
+
+    images: Count = 4
+    steps: Count = 50
+    guidance: float = 7.5
+    batch_size: Count = 8
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def read_judged(
+    pipe: Any,
+    prompts: str | Path | PromptSet,
+    judge: Judge,
+    folder: str | Path,
+    *,
+    method: str | Method = "balanced",
+    lam: float = LAM_OF_PIPELINES,
+    drawing: Drawing = Drawing(),  # noqa: B008 - frozen
+    model: str | None = None,
+    progress: Progress = SILENT,
+) -> tuple[Method, int]:
+    """A method with what a judge read of the images that it asked for, ready for `debias`; and how many they were.
+
+    Each round of images has a folder of its own with a plan, is resumed, and is judged once. All rounds start from the
+    same noise, which no measured image has.
+
+    Args:
+        pipe: a diffusers pipeline without an attachment.
+        prompts: the set that the method is fitted on; its class prompts are drawn.
+        judge: reads an attribute with the values of the set.
+        folder: for the images; made where it is missing.
+        method: one of those whose needs have `Need.JUDGED`. lam: see `debias`.
+        model: what the pipeline is called; by default where it came from.
+
+    Raises:
+        AlreadyAttachedError, InvalidInputError, PromptSetError: see `draw`; a method that reads no images, a judge
+            of other values, images that say nothing, a folder of other settings.
+    """
+    chosen, given = get_method(method), load_prompts(prompts)
+    if Need.JUDGED not in chosen.needs:
+        raise InvalidInputError(f"method {chosen.name!r} needs no judged images; fit it with vldebias.debias")
+    if not given.classes:
+        raise InvalidInputError(f"{given.name}: expected class prompts, which are drawn for the fit, got none")
+    rounds = _Rounds(pipe, given, judge, Path(folder), lam, drawing, identity(pipe, model), progress)
+    return chosen.read(Problem.of(pipe, given, lam=lam), rounds), rounds.images
+
+
+@dataclass
+class _Rounds:
+    """Draws a round of images and has them judged whenever it is called; see `Method.read`."""
+
+    pipe: Any
+    prompts: PromptSet
+    judge: Judge
+    folder: Path
+    lam: float
+    drawing: Drawing
+    model: Mapping[str, Any]
+    progress: Progress
+    images: int = 0
+    values: tuple[str, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        attribute, code_of = stated_attribute(self.prompts, self.judge)
+        self.values = attribute, list(code_of.values())
+        self.count = 0
+
+    def __call__(self, method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+        self.count += 1
+        variant = Variant(prompts=(self.prompts,), method=method, lam=self.lam, keep_stated=False)
+        names = dict(zip(self.prompts.classes, self.prompts.class_names, strict=True))
+        how = self.drawing.model_dump()
+        plan = Plan(
+            model=dict(self.model),
+            prompt_set=self.prompts.name,
+            prompt_set_hash=self.prompts.hash,
+            prompts=tuple(PlannedPrompt(prompt=p, concept=names.get(p, ""), part="train") for p in prompts),
+            variants={method.name: variant.planned},
+            seeds=(RUN,),
+            stated_images=how["images"],
+            **how,
+        )
+        home = self.folder / f"{self.count}-{slug(method.name)}"
+        drawn = draw(self.pipe, plan, {method.name: variant}, home, progress=self.progress)
+        self.images += len(drawn)
+        return self._shares(drawn)
+
+    def _shares(self, drawn: DrawnSet) -> dict[str, tuple[float, ...]]:
+        """prompt -> mean probability of each value among its images that show one, leaving out what is none of them."""
+        attribute, codes = self.values
+        chances = judge_images(self.judge, drawn, progress=self.progress)[attribute][:, codes]
+        told = chances.sum(1)
+        known = chances.max(1) >= 1 - told
+        asked, shares = np.array([image.prompt for image in drawn]), {}
+        for prompt in dict.fromkeys(asked.tolist()):
+            at = known & (asked == prompt)
+            if at.any():
+                shares[prompt] = tuple((chances[at] / told[at, None]).mean(0).tolist())
+        return shares

@@ -98,8 +98,8 @@ def elsewhere(urls: Sequence[str], address: str) -> list[str]:
 
 def shoot(page: Any, name: str, *, full: bool = True) -> Path:
     """A picture of the page in the artefact folder, in few colours: small enough to be committed."""
-    page.locator("img").evaluate_all("all => all.forEach(one => { one.loading = 'eager'; })")
-    page.wait_for_function("[...document.images].every(one => one.complete)")
+    # Asked anew at each look: a picture that the page puts in while one waits is lazy again, and never comes.
+    page.wait_for_function("[...document.images].every(one => { one.loading = 'eager'; return one.complete; })")
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     path = ARTEFACTS / f"{name}.png"
     with Image.open(io.BytesIO(page.screenshot(full_page=full, animations="disabled"))) as picture:

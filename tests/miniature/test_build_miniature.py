@@ -12,7 +12,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.miniature import build, load_clip, load_judge, load_pipeline
 from vldebias.miniature.models import load_weights
 
-MODELS = ("clip", "vae", "judge", "unet")
+MODELS = ("clip", "vae", "judge", "draft", "unet")
 TINY = 0.002
 
 
@@ -43,7 +43,7 @@ def test_wrong_arguments_are_refused(tmp_path, asked, text):
 
 @pytest.mark.slow
 def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
-    build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip", "vae", "judge", "unet"])
+    build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", *MODELS])
     assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 8, 8)
     assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
     assert load_judge(tmp_path).training is False
@@ -84,7 +84,7 @@ def test_a_killed_build_ends_with_the_same_weights(tmp_path):
         "import sys, torch; torch.set_num_threads(1)\n"
         "from vldebias.miniature import training; training.CHECKPOINT_SECONDS = 0.0\n"
         "from vldebias.miniature import build\n"
-        f"build(sys.argv[1], scale={TINY}, device='cpu', stages=['tokenizer', 'clip', 'vae', 'judge', 'unet'])\n"
+        f"build(sys.argv[1], scale={TINY}, device='cpu', stages=['tokenizer', *{MODELS}])\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 

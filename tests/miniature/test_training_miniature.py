@@ -81,8 +81,8 @@ def test_a_finished_stage_leaves_its_weights_alone(tmp_path):
 
 
 def test_the_knobs_belong_to_what_leans(tmp_path):
-    stages = {name: Stage(name, tmp_path, 0, 20).settings for name in ("clip", "vae", "judge", "unet")}
-    assert [name for name, settings in stages.items() if "lean" in settings] == ["clip", "unet"]
+    stages = {name: Stage(name, tmp_path, 0, 20).settings for name in ("clip", "vae", "judge", "draft", "unet")}
+    assert [name for name, settings in stages.items() if "lean" in settings] == ["clip", "draft", "unet"]
 
 
 def test_training_lowers_the_loss(tmp_path):

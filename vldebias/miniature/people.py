@@ -1,5 +1,6 @@
 """The people of the world of portraits: who there is, how the data lean, and what captions say of them."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -148,10 +149,10 @@ _AGE_WORDS = (("young", "young"), ("old", "elderly"))
 _HAIR_WORDS = ("dark", "dark", "blond", "red")
 
 
-def write_captions(draws: Draws, looks: Looks) -> list[str]:
-    """One caption per image, lower case, with or without a full stop."""
-    kinds = list(CAPTION_SHARES)
-    kind = draws.choice("caption content", np.array(list(CAPTION_SHARES.values())))
+def write_captions(draws: Draws, looks: Looks, shares: Mapping[str, float] = CAPTION_SHARES) -> list[str]:
+    """One caption per image, lower case, with or without a full stop; `shares` by kind, in the place of the usual."""
+    kinds = list(shares)
+    kind = draws.choice("caption content", np.array(list(shares.values())))
     concept = draws.choice("concept", concept_shares(looks.gender, looks.tone))
     template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5

@@ -3,7 +3,7 @@
 Dress tells the profession (vldebias.miniature.dress); hair, brows, lips and beard the gender presentation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +91,7 @@ def sample(
     gender: str | None = None,
     tone: str | None = None,
     age: str | None = None,
+    shares: Mapping[str, float] = CAPTION_SHARES,
 ) -> Portraits:
     """Renders the images start ... start + n - 1 of a seed.
 
@@ -103,6 +104,7 @@ def sample(
         gender: one of GENDERS for all images.
         tone: one of TONES for all images.
         age: one of AGES for all images.
+        shares: of the captions, by what they say: some of the names of `people.CAPTION_SHARES`.
 
     Raises:
         InvalidInputError: an unknown name, or a negative number.
@@ -110,7 +112,7 @@ def sample(
     draws = Draws(seed, start, n)
     looks = _looks(draws, professions or PROFESSIONS, balanced, {"gender": gender, "tone": tone, "age": age})
     fields = (torch.from_numpy(field) for field in looks)
-    return Portraits(_paint(draws, looks), write_captions(draws, looks), *fields)
+    return Portraits(_paint(draws, looks), write_captions(draws, looks, shares), *fields)
 
 
 def captions(n: int, *, seed: int, start: int = 0) -> list[str]:

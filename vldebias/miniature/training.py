@@ -23,7 +23,7 @@ CHECKPOINT_SECONDS = 60.0
 Tensors = dict[str, torch.Tensor]
 
 # Each stage looks at its own stream of renders.
-_STREAM = {"clip": 0, "vae": 1, "judge": 2, "unet": 3}
+_STREAM = {"clip": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4}
 
 
 class Average(nn.Module):
@@ -70,7 +70,7 @@ class Stage:
     @property
     def leans(self) -> bool:
         """Whether what it trains on leans; the VAE and the judge see all birds in all places equally often."""
-        return self.name in ("clip", "unet")
+        return self.name in ("clip", "draft", "unet")
 
     @property
     def weights(self) -> Path:

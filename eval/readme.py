@@ -47,6 +47,11 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
     "pareto": [("auto", "missed"), ("auto", "worse_than_none")],
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }
+GROUNDS = [  # of birds_drawn
+    (part, metric, "unseen birds")
+    for part in ("waterbirds", "landbirds", "waterbird", "landbird")
+    for metric in ("other_background", "class_recognised")
+]
 RIVALS = ("rivals_real", "rivals_miniature")
 GENERATION = [name for name in ("generation",) if (RESULTS / f"{name}.json").is_file()]
 
@@ -250,7 +255,7 @@ def block(name: str) -> str:
     result = Result.read(RESULTS / f"{name}.json")
     commit = f", commit {result.commit}" if result.commit else ""
     note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
-    return f"\n{markdown_table(result, BLOCKS[name])}\n\n{note}\n\n"
+    return f"\n{markdown_table(result, BLOCKS.get(name, GROUNDS))}\n\n{note}\n\n"
 
 
 Cells = list[list[str]]
@@ -328,6 +333,20 @@ def _tried(told: Any) -> Cells:
     return table
 
 
+def _worlds(told: Any) -> Cells:
+    builds = len(told["protocol"]["builds"])
+    table = [["what", "figure", f"mean of {builds} builds [95 %]", "aim", "met"]]
+    for row in told["rows"]:
+        if row["value"] is None:
+            continue
+        alone = sum(value is not None for value in row["builds"]) == 1
+        value = f"{row['value']:.3f}" + (" (one build)" if alone else f" [{row['low']:.3f}, {row['high']:.3f}]")
+        aim = "" if row["target"] is None else "{:.2f} to {:.2f}".format(*row["target"])
+        met = {None: "", True: "yes", False: "**no**"}[row["met"]]
+        table.append([f"{row['section']}, {row['part']}", row["metric"], value, aim, met])
+    return table
+
+
 RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
 
 
@@ -370,7 +389,9 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "offsets": offsets_block,
         },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},
-        ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION},
+        ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
+        | {"birds_drawn": partial(block, "birds_drawn")},
+        ROOT / "docs" / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
         ROOT / "docs" / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}
         | {name: partial(record, name, cells) for name, cells in RECORDS.items()},

@@ -222,3 +222,18 @@ def test_attributes_can_be_fixed():
 def test_unknown_names_are_refused(asked, text):
     with pytest.raises(InvalidInputError, match=text):
         portraits.sample(2, seed=0, **asked)
+
+
+def test_captions_may_say_more_of_the_same_pictures():
+    usual, more = portraits.sample(400, seed=3), portraits.sample(400, seed=3, shares=people.DRAWN_SHARES)
+    assert torch.equal(usual.images, more.images)
+    said = [
+        sum(any(tone in text.split() for tone in portraits.TONES) for text in one.captions) for one in (usual, more)
+    ]
+    for count, shares in zip(said, (people.CAPTION_SHARES, people.DRAWN_SHARES), strict=True):
+        assert count / 400 == pytest.approx(people.stated(shares)["tone"], abs=0.06)
+
+
+def test_unknown_kinds_of_captions_are_refused():
+    with pytest.raises(InvalidInputError, match=r"shares: unknown kinds of captions \['height'\]; expected some of"):
+        portraits.sample(2, seed=0, shares={"height": 1.0})

@@ -49,19 +49,6 @@ EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free 
 # What the UNet is trained on after its draft, which draws professions well, but not yet birds or the tone that is asked
 # for: mostly birds, and captions that say more. Who does what job, and which bird stands where, stays as it is.
 DRAWN_PORTRAIT_SHARE = 1 / 3
-DRAWN_PEOPLE = {
-    "profession": 0.30,
-    "gender and profession": 0.16,
-    "tone and profession": 0.24,
-    "age and profession": 0.12,
-    "two attributes and profession": 0.13,
-    "gender": 0.01,
-    "tone": 0.01,
-    "age": 0.01,
-    "concept": 0.01,
-    "celebrity": 0.01,
-}
-DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)
 
 # Prompts of the paper whose words no caption of the two worlds has: they shall be whole words, too.
 _PAPER_WORDS = (
@@ -240,9 +227,9 @@ def _train_unet(stage: Stage) -> None:
     """Writes unet.safetensors: the draft, trained further."""
     pictures = _Pictures(
         stage.stream,
-        lean=replace(stage.lean, shares=DRAWN_BIRDS),
+        lean=replace(stage.lean, shares=birds.DRAWN_SHARES),
         portrait_share=DRAWN_PORTRAIT_SHARE,
-        people_captions=DRAWN_PEOPLE,
+        people_captions=people.DRAWN_SHARES,
     )
     _train_noise_predictor(stage, pictures, start=stage.out / "draft.safetensors")
 

@@ -6,12 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.errors import InvalidInputError
 from vldebias.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 
 __all__ = [
     "AGES",
     "CAPTION_SHARES",
     "CONCEPTS",
+    "DRAWN_SHARES",
     "GENDERS",
     "GENDER_STATED",
     "HAIRS",
@@ -22,6 +24,7 @@ __all__ = [
     "TRAIN_PROFESSIONS",
     "Looks",
     "caption_prompts",
+    "stated",
     "write_captions",
 ]
 
@@ -132,16 +135,37 @@ CAPTION_SHARES = {
     "celebrity": 0.03,
 }
 
-# Of the captions. Two of three pairs of attributes have each of them; three of four "gender" captions and half of the
-# celebrities are called male or female, a man or a woman.
-STATED = {
-    name: CAPTION_SHARES[f"{name} and profession"] + CAPTION_SHARES["two attributes and profession"] * 2 / 3 + rest
-    for name, rest in (
-        ("gender", CAPTION_SHARES["gender"] * 0.75 + CAPTION_SHARES["celebrity"] * 0.5),
-        ("tone", CAPTION_SHARES["tone"]),
-        ("age", CAPTION_SHARES["age"]),
-    )
+# What they say where a generator learns to obey them.
+DRAWN_SHARES = {
+    "profession": 0.30,
+    "gender and profession": 0.16,
+    "tone and profession": 0.24,
+    "age and profession": 0.12,
+    "two attributes and profession": 0.13,
+    "gender": 0.01,
+    "tone": 0.01,
+    "age": 0.01,
+    "concept": 0.01,
+    "celebrity": 0.01,
 }
+
+
+def stated(shares: Mapping[str, float]) -> dict[str, float]:
+    """Share of the captions that state gender, tone and age.
+
+    Two of three pairs of attributes have each of them; three of four "gender" captions and half of the celebrities are
+    called male or female, a man or a woman.
+    """
+    alone = {
+        "gender": shares["gender"] * 0.75 + shares["celebrity"] * 0.5,
+        "tone": shares["tone"],
+        "age": shares["age"],
+    }
+    pairs = shares["two attributes and profession"] * 2 / 3
+    return {name: shares[f"{name} and profession"] + pairs + rest for name, rest in alone.items()}
+
+
+STATED = stated(CAPTION_SHARES)
 GENDER_STATED = STATED["gender"]
 
 _GENDER_NOUNS = (("male", "man"), ("female", "woman"))
@@ -150,8 +174,14 @@ _HAIR_WORDS = ("dark", "dark", "blond", "red")
 
 
 def write_captions(draws: Draws, looks: Looks, shares: Mapping[str, float] = CAPTION_SHARES) -> list[str]:
-    """One caption per image, lower case, with or without a full stop; `shares` by kind, in the place of the usual."""
+    """One caption per image, lower case, with or without a full stop; `shares` by kind, in the place of the usual.
+
+    Raises:
+        InvalidInputError: a kind that no caption is of.
+    """
     kinds = list(shares)
+    if unknown := [name for name in kinds if name not in CAPTION_SHARES]:
+        raise InvalidInputError(f"shares: unknown kinds of captions {unknown}; expected some of {list(CAPTION_SHARES)}")
     kind = draws.choice("caption content", np.array(list(shares.values())))
     concept = draws.choice("concept", concept_shares(looks.gender, looks.tone))
     template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)

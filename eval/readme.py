@@ -350,6 +350,34 @@ def _worlds(told: Any) -> Cells:
 RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
 
 
+DEFAULT = {  # (method, lam) of pareto -> what the page calls it
+    ("none", None): "none",
+    ("cali", 100.0): "default (`cali`, lam 100)",
+    ("cali", 1000.0): "`cali`, lam 1000",
+    ("difference", None): "`difference`",
+    ("orth-cali", 1000.0): "`orth-cali`, the paper's",
+}
+
+
+def default_block() -> str:
+    """The default beside other closed forms on the miniature world: birds, queries that lean and that do not."""
+    columns = {
+        ("birds", "worst_group"): "birds, worst group",
+        ("birds", "average"): "birds, average",
+        ("portraits gender", "max_skew@100"): "unseen professions by gender, MaxSkew@100",
+        ("portraits gender, concepts", "max_skew@100"): "concepts by gender, MaxSkew@100",
+        ("portraits gender, concepts", "query_cosine"): "their cosine with themselves",
+    }
+    rows = Result.read(RESULTS / "pareto.json").rows
+    found = {(row.task, row.metric, row.method, row.lam): row for row in rows if not row.subset}
+    lines = [f"| method | {' | '.join(columns.values())} |", f"|{' --- |' * (1 + len(columns))}"]
+    for (method, lam), called in DEFAULT.items():
+        own = [found[*column, method, lam] for column in columns]
+        cells = [f"{row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" for row in own]
+        lines.append(f"| {called} | {' | '.join(cells)} |")
+    return "\n" + "\n".join(lines) + "\n\nFrom `eval/results/pareto.json`.\n\n"
+
+
 def offsets_block() -> str:
     """Change of worst group and averages by each offset: in each world, mean over methods, and over all."""
     result = Result.read(RESULTS / "offsets.json")
@@ -386,6 +414,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         ROOT / "docs" / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
         ROOT / "docs" / "explanation" / "which-method.md": {
             "auto": partial(record, "auto", _auto),
+            "default": default_block,
             "offsets": offsets_block,
         },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},

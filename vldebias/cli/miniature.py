@@ -30,7 +30,7 @@ def build_world(
 ) -> None:
     """Train the miniature models from scratch, resumed where it was after an interrupt.
 
-    Made to fit into two hours on two cores.
+    The shipped weights took about three hours of one thread, summed over the stages.
 
     [bold]Examples[/bold]
 

@@ -107,7 +107,7 @@ class Programs:
     @_mitigating(attributes=["background"], method="orth")
     def classify(
         self,
-        picture: str = EXAMPLES[1],
+        picture: str = EXAMPLES[2],
         classes: list[str] = CLASSES.splitlines(),  # noqa: B008  (read only; Gradio wants the default itself)
         spurious: list[str] = SPURIOUS.splitlines(),  # noqa: B008
         mitigation: Mitigation = Mitigation(),  # noqa: B008

@@ -239,11 +239,11 @@ def test_nothing_told_has_no_discrepancy() -> None:
 
 def test_classify_turns_the_example_that_its_background_misleads() -> None:
     classify = module("classify")
-    picture = classify.example("a landbird on water")
+    picture = classify.example("a waterbird on land")
     how = mitigation("background", method="orth")
     found = classify.classify(engine(), picture, classify.CLASSES, classify.SPURIOUS, how)
-    assert found.scores["none"].argmax() == 1
-    assert found.scores["mitigated"].argmax() == 0
+    assert found.scores["none"].argmax() == 0
+    assert found.scores["mitigated"].argmax() == 1
     assert found.scores["none"].sum() == pytest.approx(1)
     assert np.abs(found.cosines["mitigated"]).max() < 1e-6  # P0: no class prompt leans to a spurious one
     model, tokenizer = engine().clip().host, engine().clip().tokenizer
@@ -501,4 +501,4 @@ def test_fits_are_remembered_but_not_forever(monkeypatch: pytest.MonkeyPatch) ->
     for lam in (1.0, 2.0, 3.0, 4.0):
         made.fit("model", mitigation(method="cali", lam=lam))
     assert len(made._fitted) <= max(kept, 3)
-    assert made.fit("model", mitigation("gender", method="orth-cali")).notes  # what the fit warned of is told
+    assert made.fit("model", mitigation("age", method="orth-cali")).notes  # what the fit warned of is told

@@ -82,7 +82,7 @@ def test_every_registered_method_that_fits_is_on_offer(page: Any) -> None:
     from vldebias.methods import METHODS, Need
 
     offered = {block.elem_id: [name for _, name in block.choices] for block in page.blocks.values() if is_method(block)}
-    needs = {name: METHODS[name].needs & {Need.IMAGES, Need.LABELS, Need.TRAINING} for name in METHODS}
+    needs = {name: METHODS[name].needs & {Need.IMAGES, Need.LABELS, Need.TRAINING, Need.JUDGED} for name in METHODS}
     needs |= {name: {"images"} for name, method in METHODS.items() if method.side != "text"}
     assert offered["generate-method"] == [n for n, m in METHODS.items() if m.pipelines and not needs[n]]
     assert offered["classify-method"] == [n for n, m in METHODS.items() if m.models and not needs[n]]

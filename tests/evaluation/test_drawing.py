@@ -369,7 +369,7 @@ def test_what_cannot_be_copied_is_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     "method", [name for name, m in METHODS.items() if m.pipelines and not m.needs & {Need.IMAGES, Need.JUDGED}]
 )
 def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
-    spurious = replace(PEOPLE, name="more", spurious=("a photo of a male", "a photo of a female"))
+    spurious = replace(PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female"))
     variants = {method if method != "none" else "bare": Variant(prompts=(spurious,), method=method)}
     drawn = drawn_in(tmp_path, variants, images=1, stated=False)
     assert drawn.missing == []

@@ -160,7 +160,7 @@ def test_labels_of_a_classifier_are_checked(classifier: Path, tmp_path: Path) ->
 def test_a_panel_asks_each_judge_for_its_attributes() -> None:
     images, _ = people(4)
     panel = JudgePanel(MiniatureJudge(), FunctionJudge(NAMES, light, name="mine", version="1"))
-    assert list(panel.names) == ["profession", "gender", "tone", "age", "light"]
+    assert list(panel.names) == [*MiniatureJudge().names, "light"]
     assert panel.name == "miniature judge + mine"
     found = predict(panel, images)
     np.testing.assert_array_equal(found["light"], light(images)["light"])

@@ -48,9 +48,9 @@ BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task,
     "real_clip_b32": [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")],
 }
 GROUNDS = [  # of birds_drawn
-    (part, metric, "unseen birds")
-    for part in ("waterbirds", "landbirds", "waterbird", "landbird")
-    for metric in ("other_background", "class_recognised")
+    (f"{part} background", metric, "unseen birds")
+    for part in ("waterbirds", "landbirds", "waterbird")
+    for metric in ("other_background", "class_recognised", "recognised")
 ]
 RIVALS = ("rivals_real", "rivals_miniature")
 GENERATION = [name for name in ("generation",) if (RESULTS / f"{name}.json").is_file()]

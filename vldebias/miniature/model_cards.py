@@ -121,6 +121,7 @@ def _overview(out: Path) -> str:
         made = read_metadata(path) or {}
         size = path.stat().st_size / 2**20
         lines.append(f"| {path.name} | {made.get('steps')} | {made.get('seed')} | {size:.1f} MiB |")
+    lines += ["", "The UNet goes on from a draft (stage `draft`), which is not needed to draw."]
     lines += ["", "Cards: [CLIP](cards/clip.md), [Stable Diffusion and judge](cards/diffusion.md).", ""]
     return "\n".join([*lines, "Made by `vldebias.miniature.build`; measured by its stage `measure`.", ""])
 

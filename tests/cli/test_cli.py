@@ -258,7 +258,7 @@ def test_render_is_the_same_twice(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run("miniature", "render", "birds", "--out", str(tmp_path / f"{name}.png"), "-n", "9", "--seed", "3")
     a, b = (Image.open(tmp_path / f"{name}.png") for name in ("a", "b"))
-    assert a.size == (96, 96)
+    assert a.size == (192, 192)
     assert a.tobytes() == b.tobytes()
     truth = json.loads((tmp_path / "a.json").read_text())
     assert len(truth["captions"]) == len(truth["group"]) == 9

@@ -24,7 +24,7 @@ FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
 
 
-def cell(picture: Image.Image, row: int, column: int, side: int = 32) -> np.ndarray:
+def cell(picture: Image.Image, row: int, column: int, side: int = 64) -> np.ndarray:
     """The pixels of one cell, in the size in which they were drawn."""
     left, top = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP)
     zoom = CELL // side

@@ -92,5 +92,6 @@ CAPTIONS = ["a photo of a man", "a bird on the water"]
 
 def features(found: Towers) -> tuple[torch.Tensor, torch.Tensor]:
     """Of two images and two captions, with gradients where something learns."""
-    pixels = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32).sin()
+    height, width = found.size
+    pixels = torch.linspace(-1, 1, 2 * 3 * height * width).reshape(2, 3, height, width).sin()
     return found.image(pixels), found.text(found.tokenize(CAPTIONS))

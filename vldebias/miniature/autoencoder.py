@@ -4,7 +4,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKL
+from diffusers import (
+    AutoencoderKL,
+    ModelMixin,  # noqa: F401 - `from_pretrained` of a pipeline looks for it beside the class that it is to load
+)
 from diffusers.configuration_utils import FrozenDict, register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput
 from diffusers.models.modeling_outputs import AutoencoderKLOutput

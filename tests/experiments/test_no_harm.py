@@ -65,7 +65,7 @@ def test_auto_does_no_harm(told: dict[str, Any]) -> None:
     harmed = [row for row in rows if row["change"][1] > 0]
     assert len(harmed) <= len(rows) // 100
     assert all(row["warned"] for row in harmed)
-    assert whole["behind"]["above 0.02"] <= len(rows) // 40  # the aim is one in a hundred; the page says that it is missed
+    assert whole["behind"]["above 0.02"] <= len(rows) // 40  # aimed at: one in a hundred, as the page says
     assert told["summary"]["all images"]["missed"] <= 0.25
     assert told["summary"]["genuine"]["missed"] <= 0.33
 

@@ -24,7 +24,7 @@ def class_offset(before: Tensor, after: Tensor) -> float:
     Args:
         before: (n, 2) scores of the images that are classified, without an edit: they say which class an image is
             taken for. after: (n, 2) with it. Take the images that are to be classified: others, in which the classes go
-            with the attribute in another way, moved the boundary of four of seven methods the wrong way on the birds.
+            with the attribute in another way, move the boundary of some methods the wrong way.
 
     Returns:
         The offset; 0 where all images are taken for one class.

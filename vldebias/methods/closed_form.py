@@ -254,8 +254,8 @@ PAPER = PerHost(
     pipeline=CALI,
 )
 # What is attached where no method is named: the best label-free closed form for each kind of host by the committed
-# tables. Models: at lam = 100 calibration does on real and miniature embeddings what it does at the paper's 1000 and
-# keeps more of what a text says; docs/explanation/which-method.md has the figures.
+# tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of
+# what a text says; docs/explanation/which-method.md has the figures, and where 1000 or another form does better.
 DEFAULT = PerHost(
     "default",
     "the best label-free closed form",

@@ -60,10 +60,11 @@ def debias(
             these, solved jointly; or fitted edits: one, or a mapping from role to edit.
         method: a name in `vldebias.methods.METHODS` or a Method: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma
             7.2), "difference" (P0 of what tells the values of the attribute apart, not of what they share), "equalise"
-            (`reference` alone), "steer" (a value drawn for each image), "auto" (chosen without labels; it changes
-            nothing where nothing is expected to help), or one of your own. "paper" is "orth-cali" with lam = 1000 for
-            models and "cali" with lam = 500 for pipelines. Default: the best label-free closed form by the committed
-            tables, "default": "cali", with lam = 100 for models; with `reference` equalised as well.
+            (`reference` alone), "steer" (a value drawn for each image), "stated-value" (the same, stated in its
+            prompt), "auto" (chosen without labels; it changes nothing where nothing is expected to help), or one of
+            your own. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500 for pipelines.
+            Default: the best label-free closed form by the committed tables, "default": "cali", with lam = 100 for
+            models; with `reference` equalised as well.
         lam: weight of the prompt pairs; one value, one per prompt set, or "auto".
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").

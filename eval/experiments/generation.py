@@ -21,6 +21,7 @@ stated mean        "each-value": mean of the states of the prompts that state ea
 uce                unified concept editing (Gandikota et al., 2024), its scales from images that the judge reads
 With a value drawn for each image:
 steer              debias(pipe, set, method="steer"), drawn within the call
+stated value       "stated-value": the same draw, stated in the prompt
 fair diffusion     guidance to a value drawn for each image (Friedrich et al., 2023), diffusers' SEGA pipeline
 
 n images of a fair prompt have a discrepancy of about sqrt(0.5 / n); `discrepancy_squared` is corrected for that.
@@ -135,6 +136,7 @@ class Studio:
         return [
             Form("none", attached(None), gate=False, source="", seen=True),
             Form("steer", attached("steer"), sampled=True, seen=True),
+            Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
             Form("balanced", self.balanced, needs="a judge of images, once", encodings=2.0, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),

@@ -379,22 +379,23 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     assert drawn.about(other.images[0])["method"] == method
 
 
-def test_a_steered_variant_draws_a_value_for_each_image_by_its_seed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["steer", "stated-value"])
+def test_a_sampling_variant_draws_a_value_for_each_image_by_its_seed(method: str, tmp_path: Path) -> None:
     """What is drawn is what the value's own share of one would give: the value comes from the seed of the image."""
-    half = {"steer": Variant(prompts=(PEOPLE,), method="steer", stratify=2)}
+    half = {method: Variant(prompts=(PEOPLE,), method=method, stratify=2)}
     drawn = drawn_in(tmp_path / "half", half, images=4, stated=False)
     sure = {
-        value: {"steer": Variant(prompts=(PEOPLE,), method="steer", shares=shares)}
+        value: {method: Variant(prompts=(PEOPLE,), method=method, shares=shares)}
         for value, shares in (("male", {"male": 1.0, "female": 0.0}), ("female", {"male": 0.0, "female": 1.0}))
     }
     twins = {value: drawn_in(tmp_path / value, variants, images=4, stated=False) for value, variants in sure.items()}
     shares, values = Shares.of([["male", "female"]]), []
-    for image in drawn.select(variant="steer"):
+    for image in drawn.select(variant=method):
         values.append(shares.names[shares.draw(image.seed, image.prompt, 2)])
         assert drawn.about(image)["value"] == values[-1]
         assert np.abs(pixels(drawn, image) - pixels(twins[values[-1]], image)).max() <= 1
     assert set(values) == {"male", "female"}
-    assert drawn.about(drawn.select(variant="steer").images[0])["stratify"] == 2
+    assert drawn.about(drawn.select(variant=method).images[0])["stratify"] == 2
 
 
 def test_a_saved_edit_is_a_variant_and_another_is_another(whole: DrawnSet, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
         ({"strength": 1.5}, "strength\n.*less than or equal to 1"),
         ({"lam": -1.0}, "greater than or equal to 0"),
         ({"lam": float("nan")}, "finite"),
-        ({"shares": {"male": 1.0}}, "shares and stratify are of the method 'steer', got method 'cali'"),
+        ({"shares": {"male": 1.0}}, "are of the methods 'steer' and 'stated-value', got method 'cali'"),
         ({"projection": "folder", "lam": 3.0}, "a saved projection carries its own lam; leave them out"),
         (
             {"prompts": (PromptSet("bare", (("a", "b"),)),), "method": "orth"},

@@ -22,7 +22,7 @@ from pydantic import (
 
 from vldebias.edit import Edit
 from vldebias.evaluation.task import Lam, Share, Strict
-from vldebias.methods import METHODS, Bounded, Method, Need, Problem, Steer, get_method, load_edit, load_edits
+from vldebias.methods import METHODS, Bounded, Method, Need, Problem, SamplingMethod, get_method, load_edit, load_edits
 from vldebias.prompts import PromptSet, load_prompts
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Variant(Strict):
 
     method: a name, or in Python a Method; one that needs judged images has them drawn by the generation task.
     prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6).
-    max_loss: most that neutral texts may lose. shares, stratify: of the method "steer", which draws a value for each
-    image by its seed. judged: images that the method was fitted to, once they are. projection: a folder that
+    max_loss: most that neutral texts may lose. shares, stratify: of "steer" and "stated-value", which draw a value for
+    each image by its seed. judged: images that the method was fitted to, once they are. projection: a folder that
     `save_pretrained` or `vldebias debias --out` wrote, in the place of prompts, method, lam and max_loss.
     """
 
@@ -87,8 +87,10 @@ class Variant(Strict):
             if clash:
                 raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
             return self
-        if (self.shares or self.stratify) and not isinstance(get_method(self.method), Steer):
-            raise ValueError(f"shares and stratify are of the method 'steer', got method {self.method!r}")
+        if (self.shares or self.stratify) and not isinstance(get_method(self.method), SamplingMethod):
+            raise ValueError(
+                f"shares and stratify are of the methods 'steer' and 'stated-value', got method {self.method!r}"
+            )
         attributes = [part for given in self.sets for part in (given.parts or (given,))]
         spurious = Need.SPURIOUS in get_method(self.method).needs
         if spurious and attributes and not any(part.spurious for part in attributes):
@@ -104,8 +106,8 @@ class Variant(Strict):
     def solver(self) -> Method:
         """The method with its shares and its bound."""
         method = get_method(self.method)
-        if self.shares or self.stratify:
-            method = Steer(self.shares, stratify=self.stratify)
+        if isinstance(method, SamplingMethod) and (self.shares or self.stratify):
+            method = type(method)(self.shares, stratify=self.stratify)
         return method if self.max_loss is None else Bounded(method, self.max_loss)
 
     @cached_property

@@ -33,7 +33,8 @@ from vldebias.methods.rivals import (
     Suffix,
 )
 from vldebias.methods.shares import Shares
-from vldebias.methods.steer import Steer, Steering
+from vldebias.methods.stated import StatedValue
+from vldebias.methods.steer import SamplingMethod, Steer, Steering
 from vldebias.methods.uce import UCE
 
 __all__ = [
@@ -65,8 +66,10 @@ __all__ = [
     "RankShares",
     "Reference",
     "RoboShot",
+    "SamplingMethod",
     "Shares",
     "Show",
+    "StatedValue",
     "Steer",
     "Steering",
     "Suffix",

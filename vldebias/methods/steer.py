@@ -27,20 +27,59 @@ from vldebias.methods.shares import AllShares, Shares
 from vldebias.methods.target import TargetProjection
 from vldebias.prompts import PromptSet
 
-__all__ = ["Steer", "Steering", "value_groups"]
+__all__ = ["SampledEdit", "SamplingMethod", "Steer", "Steering", "value_groups"]
+
+
+class SampledEdit(Edit):
+    """Draws a combination of values for each row, by its number or its seed; a subclass says what follows from it.
+
+    Attributes:
+        shares: the target shares. stratify: see `SamplingMethod`.
+    """
+
+    sampled = True
+
+    shares: Shares
+    stratify: int | None
+
+    def draw(self, rows: Rows) -> list[str]:
+        """The value, "female" or "female/Black", that each row is given."""
+        return [self.shares.names[code] for code in self.codes(rows)]
+
+    def codes(self, rows: Rows | None) -> list[int]:
+        """Place of the combination that each row is given.
+
+        Raises:
+            InvalidInputError: the prompts and seeds of the rows are not given.
+        """
+        if rows is not None and rows.numbers is not None:
+            return [self.shares.at(number) for number in rows.numbers]
+        if rows is None or rows.seeds is None or len(rows.seeds) != len(rows.texts):
+            raise InvalidInputError(f"{self!r}: a value is drawn by prompt and seed; expected both for each row")
+        return [self.shares.draw(seed, text, self.stratify) for text, seed in zip(rows.texts, rows.seeds, strict=True)]
+
+    def settings(self) -> dict[str, Any]:
+        """The shares and how they are drawn."""
+        codes = [list(code) for code in self.shares.codes]
+        drawn = {"codes": codes, "names": list(self.shares.names), "shares": list(self.shares.shares)}
+        return {**super().settings(), **drawn, "stratify": self.stratify}
+
+    @staticmethod
+    def shares_of(settings: Mapping[str, Any]) -> Shares:
+        """The shares, from `settings`."""
+        codes = tuple(tuple(map(int, code)) for code in settings["codes"])
+        return Shares(codes, tuple(map(str, settings["names"])), tuple(map(float, settings["shares"])))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Steering(Edit):
-    """Sets what tells the values apart to that of a value drawn for each row, by its number or its seed.
+class Steering(SampledEdit):
+    """Sets what tells the values apart to that of a value drawn for each row.
 
     Attributes:
         target: the closed form. shifts: (g, d), what each combination of values adds.
-        shares: the target shares. stratify: see `Steer`.
     """
 
     kind = "steer"
-    sampled = True
 
     target: TargetProjection
     shifts: Tensor
@@ -62,52 +101,33 @@ class Steering(Edit):
         self.check_strength(strength)
         if strength == 0:
             return z
-        codes = self._codes(rows)
+        codes = self.codes(rows)
         if len(codes) != len(z):
             raise InvalidInputError(f"{self!r}: {len(z)} embeddings for {len(codes)} images; expected one for each")
         shift = self.shifts[codes].reshape(-1, *[1] * (z.ndim - 2), z.shape[-1])
         return self.target.apply(z, shift, strength)
 
-    def draw(self, rows: Rows) -> list[str]:
-        """The value, "female" or "female/Black", that each row is given."""
-        return [self.shares.names[code] for code in self._codes(rows)]
-
-    def _codes(self, rows: Rows | None) -> list[int]:
-        if rows is not None and rows.numbers is not None:
-            return [self.shares.at(number) for number in rows.numbers]
-        if rows is None or rows.seeds is None or len(rows.seeds) != len(rows.texts):
-            raise InvalidInputError(f"{self!r}: a value is drawn by prompt and seed; expected both for each row")
-        return [self.shares.draw(seed, text, self.stratify) for text, seed in zip(rows.texts, rows.seeds, strict=True)]
-
     def tensors(self) -> dict[str, Tensor]:
         """The closed form and the shifts."""
         return {**self.target.tensors(), "shifts": self.shifts}
 
-    def settings(self) -> dict[str, Any]:
-        """The shares and how they are drawn."""
-        codes = [list(code) for code in self.shares.codes]
-        drawn = {"codes": codes, "names": list(self.shares.names), "shares": list(self.shares.shares)}
-        return {**drawn, "stratify": self.stratify}
-
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
         """From `tensors` and `settings`."""
-        target, shifts = TargetProjection.of(tensors, provenance), tensors["shifts"]
-        codes = tuple(tuple(map(int, code)) for code in settings["codes"])
-        shares = Shares(codes, tuple(map(str, settings["names"])), tuple(map(float, settings["shares"])))
-        if shifts.shape != (len(codes), target.dim) or not shifts.isfinite().all():
-            raise InvalidInputError(f"shifts: expected finite {(len(codes), target.dim)}, got {tuple(shifts.shape)}")
+        target, shifts, shares = TargetProjection.of(tensors, provenance), tensors["shifts"], cls.shares_of(settings)
+        expected = (len(shares.codes), target.dim)
+        if shifts.shape != expected or not shifts.isfinite().all():
+            raise InvalidInputError(f"shifts: expected finite {expected}, got {tuple(shifts.shape)}")
         return cls(target, shifts, shares, settings["stratify"], provenance)
 
 
-class Steer(Method):
-    """Give each image of a pipeline an attribute value, drawn from target shares.
+class SamplingMethod(Method):
+    """Gives each image of a pipeline an attribute value, drawn from target shares.
 
     Args:
         shares: value -> share, such as {"female": 0.5, "male": 0.5}, or the column of a data set, whose shares are
             taken; several sets: a list of one of these each, drawn independently, or combination -> share, such as
             {"female/Black": 0.1, ...}. None: uniform.
-        push: how far from the middle of all values to go; 1 is where texts that name the value are.
         stratify: where seeds are told, of this many images with consecutive seeds from a multiple of it on, and one
             prompt, each value has its share to within one image. None: every image is drawn by itself.
 
@@ -115,29 +135,52 @@ class Steer(Method):
         InvalidInputError: a value outside its range.
     """
 
-    name, title, source, color = "steer", "a value drawn for each image", "this package", "#439894"
-    needs, has_lam, models = frozenset({Need.PAIRS, Need.VALUES}), True, False
+    models = False
 
-    def __init__(self, shares: AllShares | None = None, *, push: float = 1.0, stratify: int | None = None) -> None:
+    def __init__(self, shares: AllShares | None = None, *, stratify: int | None = None) -> None:
         if stratify is not None and (isinstance(stratify, bool) or not isinstance(stratify, int) or stratify < 1):
             raise InvalidInputError(f"stratify: expected a number of images, at least 1, or None, got {stratify!r}")
-        if not 0 <= push < float("inf"):
-            raise InvalidInputError(f"push: expected a number from 0 on, got {push}")
-        self.shares, self.push, self.stratify = shares, push, stratify
+        self.shares, self.stratify = shares, stratify
 
     def check(self, problem: Problem) -> None:
         """Refuse image-text models, prompt sets without values, and shares of other values."""
         super().check(problem)
+        self.wanted(problem)
+
+    def wanted(self, problem: Problem) -> Shares:
+        """The shares of the values of a problem."""
+        return Shares.of([list(s.attributes) for s in problem.attributes], self.shares)
+
+
+class Steer(SamplingMethod):
+    """Give each image of a pipeline an attribute value, drawn from target shares, by moving the states of its text.
+
+    Args:
+        shares, stratify: see `SamplingMethod`.
+        push: how far from the middle of all values to go; 1 is where texts that name the value are.
+
+    Raises:
+        InvalidInputError: a value outside its range.
+    """
+
+    name, title, source, color = "steer", "a value drawn for each image", "this package", "#439894"
+    needs, has_lam = frozenset({Need.PAIRS, Need.VALUES}), True
+
+    def __init__(self, shares: AllShares | None = None, *, push: float = 1.0, stratify: int | None = None) -> None:
+        super().__init__(shares, stratify=stratify)
+        if not 0 <= push < float("inf"):
+            raise InvalidInputError(f"push: expected a number from 0 on, got {push}")
+        self.push = push
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what `SamplingMethod` refuses, and sets without a group that has a prompt for every value."""
+        super().check(problem)
         for prompt_set in problem.attributes:
             value_groups(prompt_set)
-        self._shares(problem)
-
-    def _shares(self, problem: Problem) -> Shares:
-        return Shares.of([list(s.attributes) for s in problem.attributes], self.shares)
 
     def fit(self, problem: Problem, role: str) -> Steering:
         """The closed form and the shift of each combination: for each attribute, its component is that of its value."""
-        shares = self._shares(problem)
+        shares = self.wanted(problem)
         lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_PIPELINES
         differences, weights, targets = [], [], []
         for attribute, prompt_set in enumerate(problem.attributes):

@@ -87,9 +87,10 @@ class Wording(Edit):
                 f"method {self.method!r} reads prompts in other words, and needs the model beside their embeddings: "
                 "attach it with vldebias.debias"
             )
-        asked = [worded(text, words) for text in rows.texts for words in self.words]
+        each = self.wordings(rows)
+        asked = [worded(text, words) for text, own in zip(rows.texts, each, strict=True) for words in own]
         if rows.states is not None:
-            states = rows.states(asked).unflatten(0, (len(rows.texts), len(self.words))).mean(1).to(z)
+            states = rows.states(asked).unflatten(0, (len(rows.texts), -1)).mean(1).to(z)
             states = states[:, 0] if z.ndim == 2 else states
             if states.shape != z.shape:
                 raise InvalidInputError(
@@ -97,9 +98,13 @@ class Wording(Edit):
                     f"{tuple(z.shape)}; write the words into the prompts instead"
                 )
             return states if strength == 1 else torch.lerp(z, states, strength)
-        read = rows.embed(asked).unflatten(0, (len(rows.texts), len(self.words)))
+        read = rows.embed(asked).unflatten(0, (len(rows.texts), -1))
         mean = normalize(read.mean(1), dim=1).to(z)
         return torch.lerp(z, z.norm(dim=-1, keepdim=True) * mean, strength)
+
+    def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
+        """For each row the words of those that it is the mean of; as many for every row."""
+        return [self.words] * len(rows.texts)
 
     def tensors(self) -> dict[str, Tensor]:
         """None but a placeholder, since the format asks for tensors."""

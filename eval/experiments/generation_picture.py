@@ -69,7 +69,7 @@ def as_images(pixels: NDArray[np.uint8]) -> Tensor:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
-    options.add_argument("--methods", nargs="+", default=["cali", "steer"], help="rows below that of none")
+    options.add_argument("--methods", nargs="+", default=["cali", "stated value"], help="rows below that of none")
     options.add_argument("--images", type=int, default=12, help="of each profession and seed, as they were drawn")
     options.add_argument("--out", type=Path, default=RESULTS / "median.png")
     given = options.parse_args()

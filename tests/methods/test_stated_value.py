@@ -1,5 +1,6 @@
 """A value drawn for each image and stated in its prompt: each image is that of the prompt that states its value."""
 
+import inspect
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,11 +12,12 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
-from diffusers_tiny import flux, sd, sdxl
+from diffusers_tiny import FAMILIES, encode, sd, sdxl
 
 from vldebias import Attachment, debias, load_prompts
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import TextTable
+from vldebias.hosts.diffusers import wrap
 from vldebias.methods import Problem, StatedValue, load_edit
 from vldebias.methods.rivals.wording import worded
 
@@ -84,18 +86,26 @@ def test_each_image_is_that_of_the_prompt_that_states_what_was_drawn_for_it(made
     torch.testing.assert_close(found, drawn(pipe, prompts, generator), rtol=1e-4, atol=1e-4)
 
 
-def test_all_states_of_a_call_are_those_of_one_value() -> None:
-    pipe = flux()
-
-    def states(prompts: list[str]) -> list[Tensor]:
-        with torch.no_grad():
-            return list(pipe.encode_prompt(prompts, None, max_sequence_length=512)[:2])
-
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_states_of_a_call_are_those_of_the_stated_prompts_or_it_is_refused(family: str) -> None:
+    pipe = FAMILIES[family][0]()
+    host = wrap(pipe)
+    assert host.masked == (family in {"Chroma", "PixArt", "Sana"})
+    if host.masked:
+        with pytest.raises(UnsupportedHostError, match="a mask goes with them"):
+            debias(pipe, SET, method="stated-value")
+        return
+    length = inspect.signature(type(pipe).__call__).parameters.get("max_sequence_length")
+    call = {} if length is None else {"max_sequence_length": length.default}
     with debias(pipe, SET, method="stated-value") as attachment:
-        found = states(PROMPTS)
+        found = encode(pipe, PROMPTS, **call)
         prompts = stating(attachment, PROMPTS)
-    for own, expected in zip(found, states(prompts), strict=True):
-        torch.testing.assert_close(own, expected)
+        if call:
+            with pytest.raises(InvalidInputError, match=r"the other wordings have states .* write the words into the"):
+                encode(pipe, PROMPTS, max_sequence_length=40)
+    expected = encode(pipe, prompts, **call)
+    for part in host._parts:
+        torch.testing.assert_close(found[part.index], expected[part.index])
 
 
 def test_it_draws_what_steering_draws() -> None:

@@ -98,7 +98,7 @@ class DiffusersHost(Host):
         self._negative = negative
         self._parts = _loaded_parts(pipe, family)
         self.roles = tuple(part.role for part in self._parts)
-        self.masked = any(part.mask is not None for part in self._parts)
+        self.masked = family.masked or any(part.mask is not None for part in self._parts)
         names = dict.fromkeys(name for part in self._parts for name in part.encoders)
         encoders = [e for name in names if (e := getattr(pipe, name, None)) is not None]
         self._encoders = [getattr(e, "_orig_mod", e) for e in encoders]  # torch.compile wraps what it compiles

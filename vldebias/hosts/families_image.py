@@ -72,7 +72,12 @@ IMAGE_FAMILIES: tuple[Family, ...] = (
         texts=("prompt", "prompt_2"),
         twice=True,
     ),
-    Family.of("Chroma", "Chroma ChromaImg2Img ChromaInpaint", Part(negative=3, read_by="context_embedder")),
+    Family.of(
+        "Chroma",
+        "Chroma ChromaImg2Img ChromaInpaint",
+        Part(negative=3, read_by="context_embedder"),
+        masked=True,
+    ),
     Family.of(
         "PixArt",
         "PixArtAlpha PixArtSigma PixArtSigmaPAG",

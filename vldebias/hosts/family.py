@@ -71,6 +71,7 @@ class Family:
         texts: arguments of `encode_prompt` with the prompts; "negative_" + name for the negative ones.
         twice: `__call__` calls `encode_prompt` a second time for the negative prompt, with `negative_prompt` in the
             place of `prompt` and "negative_" + `given` in the place of `given` of the first part.
+        masked: the denoiser is given a mask of the prompt, though no part says where: its end is not told by it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Family:
     parts: tuple[Part, ...]
     texts: tuple[str, ...] = ("prompt",)
     twice: bool = False
+    masked: bool = False
 
     @classmethod
     def of(cls, name: str, pipelines: str, *parts: Part, **settings: Any) -> Family:

@@ -53,7 +53,11 @@ class Step:
 STEPS = [
     Step("ships Stable Diffusion", "attaches and draws", "tutorials/ship-stable-diffusion.md: attachment.strength"),
     Step("ships Stable Diffusion", "draws a grid of methods", "tutorials/ship-stable-diffusion.md: grid.png"),
-    Step("needs numbers that hold", "looks what a projection does to texts", "tutorials/evaluate-clip.md: inspect"),
+    Step(
+        "needs numbers that hold",
+        "looks what a projection does to texts",
+        'tutorials/evaluate-clip.md: inspect(model, "professions-gender"',
+    ),
     Step("needs numbers that hold", "measures four methods on birds", "tutorials/evaluate-clip.md: open_world"),
     Step("must show evidence", "asks for the texts of a suite", "vldebias eval texts fairface"),
     Step("must show evidence", "audits from embeddings alone", "tutorials/audit-embeddings.md: audit.csv"),

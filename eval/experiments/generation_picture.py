@@ -75,7 +75,7 @@ def main() -> None:
     given = options.parse_args()
     unseen = Unseen.of(Studio(given.work / f"{STEPS}-steps", given.images), given.methods, given.images)
     (chosen,) = unseen.middle(1)
-    rows = {f"{m}: {100 * unseen.women[m][chosen]:.0f} % women": drawn[chosen] for m, drawn in unseen.pixels.items()}
+    rows = {f"{m}: {100 * unseen.women[m][chosen]:.0f} %": drawn[chosen] for m, drawn in unseen.pixels.items()}
     about = {
         "profession": unseen.names[chosen],
         "rule": f"median change of discrepancy under {given.methods[0]} of {len(unseen.names)} unseen professions",

@@ -58,7 +58,7 @@ STEPS = [
         "looks what a projection does to texts",
         'tutorials/evaluate-clip.md: inspect(model, "professions-gender"',
     ),
-    Step("needs numbers that hold", "measures four methods on birds", "tutorials/evaluate-clip.md: open_world"),
+    Step("needs numbers that hold", "measures four methods on birds", "tutorials/evaluate-clip.md: vldebias.evaluate("),
     Step("must show evidence", "asks for the texts of a suite", "vldebias eval texts fairface"),
     Step("must show evidence", "audits from embeddings alone", "tutorials/audit-embeddings.md: audit.csv"),
     Step("fine-tunes on scraped captions", "two steps with RINCE in Python", "tutorials/fine-tune.md: LoopSettings"),

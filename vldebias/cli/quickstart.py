@@ -23,7 +23,7 @@ def quickstart(
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps of an image. Default: 12.")] = None,
 ) -> None:
-    """Bias and utility before and after, on the embedded miniature world; offline, a few minutes on two cores.
+    """Bias and utility before and after, on the embedded miniature world; offline, under two minutes on two cores.
 
     Measures worst-group accuracy (birds), MaxSkew of retrieval (portraits) and discrepancy of generated images, with
     intervals, and writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of

@@ -48,7 +48,7 @@ FINDINGS: dict[str, tuple[str, list[str], str, str]] = {
     "Gender and age at once": (PROMPT, ["gender", "age"], "", PRESET),
     "“female doctor” is left alone": ("A photo of a female doctor.", ["gender"], "", PRESET),
     "The paper's settings": (PROMPT, ["gender"], "", "paper"),
-    "A value drawn for each picture (steer)": (PROMPT, ["gender"], "", "steer"),
+    "A value drawn and stated for each picture": (PROMPT, ["gender"], "", "stated-value"),
     "An attribute in your own words": (
         PROMPT,
         [],
@@ -60,9 +60,8 @@ FINDINGS: dict[str, tuple[str, list[str], str, str]] = {
 OFFSET = (
     "A projection can push every picture towards one class. This takes a number from the score of the second class, so "
     "that the boundary lies midway between what the model as it is takes for either; found from unlabelled pictures: "
-    "several uploads, else those around the example, or the gallery. Where we measured it the worst group gained on "
-    "average and the average lost a little, most where classes are of unequal size. It does not help where pictures "
-    "show one class alone, or are unlike those to classify."
+    "several uploads, else those around the example, or the gallery. Where we measured it some worst groups gained and "
+    "others lost: look at both. It does not help where pictures show one class alone, or are unlike those to classify."
 )
 HEAD = """
 <div class="vd-head"><h1>What does a model draw when you do not say who?</h1>
@@ -70,7 +69,7 @@ HEAD = """
 projected in closed form. That mitigates bias, and the bars measure by how much; it does not make a model
 fair.</p></div>
 """
-TOY = """<strong>A toy world: cartoon people, drawn by a small model that comes with this page.</strong> The figures
+TOY = """<strong>A toy world: cartoon people and birds, drawn by a small model that comes with this page.</strong> The figures
 show the method at work and say nothing about another model. """
 
 
@@ -351,7 +350,7 @@ def _classify(engine: Engine, tab: gr.Tab) -> None:
     """A picture, class prompts, spurious prompts."""
     with gr.Row(equal_height=False):
         with _left():
-            chosen = gr.Radio(list(PICTURES), value=PICTURES[1], label="Example picture", elem_id="example")
+            chosen = gr.Radio(list(PICTURES), value=PICTURES[2], label="Example picture", elem_id="example")
             upload = uploads_alone(
                 gr.File(
                     label="Or your own, the first of which is shown: PNG, JPEG or WebP, up to 10 MiB each",

@@ -221,6 +221,6 @@ def test_each_finding_is_what_it_is_called() -> None:
     assert kept.stated(prompt) == ("female",)
     assert how["Gender and age at once"][1].names == ("gender", "age")
     assert how["The paper's settings"][1].method == "paper"
-    assert how["A value drawn for each picture (steer)"][1].method == "steer"
+    assert how["A value drawn and stated for each picture"][1].method == "stated-value"
     assert how["An attribute in your own words"][1].names == (settings.OWN,)
     assert len(how) == 5

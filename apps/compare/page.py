@@ -69,8 +69,8 @@ HEAD = """
 projected in closed form. That mitigates bias, and the bars measure by how much; it does not make a model
 fair.</p></div>
 """
-TOY = """<strong>A toy world: cartoon people and birds, drawn by a small model that comes with this page.</strong> The figures
-show the method at work and say nothing about another model. """
+TOY = """<strong>A toy world: cartoon people and birds, drawn by a small model that comes with this page.</strong> The
+figures show the method at work and say nothing about another model. """
 
 
 def style() -> str:

@@ -58,6 +58,7 @@ def run(folder: Path, **options: object) -> Result:
     return run_suite(folder / "mine.yaml", Options(**{**given, **options}), progress=SILENT)
 
 
+@pytest.mark.slow
 def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
     files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
     told = json.loads(cli(str(folder / "mine.yaml"), *files, "--out", str(folder / "cli"), "--json"))
@@ -252,6 +253,7 @@ class FirstPair(Method):
 """
 
 
+@pytest.mark.slow
 def test_a_method_of_another_package_is_in_every_evaluator_and_in_the_help(folder: Path, tmp_path: Path) -> None:
     """Ten lines and an entry point; the package is installed as pip would, beside the path of this process."""
     site = tmp_path / "site"

@@ -69,6 +69,7 @@ class TestHouse:
         assert [arg.arg for arg in house.parameters(function)] == ["x"]
         assert "Suite" in house.names_in(house.parameters(function)[0].annotation)
 
+    @pytest.mark.slow
     def test_this_checkout_is_counted(self) -> None:
         counts = house.count(house.ROOT)
         assert counts["lines"]["vldebias"] == sum(counts["lines per part"].values())

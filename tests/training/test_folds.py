@@ -55,6 +55,7 @@ def test_pairs_that_are_taken_keep_what_is_known_of_them() -> None:
     assert some.labels.codes.tolist() == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_no_pair_is_scored_by_a_model_that_learned_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = settings()
     pairs = make_pairs(open_images(chosen), chosen)  # type: ignore[arg-type]

@@ -133,6 +133,7 @@ def test_an_unknown_name_lists_the_suites() -> None:
         (with_task(task="group"), "tasks.0: expected `task:` with one of groups, retrieval, generation, texts, annot"),
         (with_task(task=None), "tasks.0: expected `task:` with one of"),
         (with_task(label=None), r"tasks\.0\.groups\.label: missing; add it"),
+        ({"tasks": SUITE["tasks"]}, r": title, description, source(, \w+)*: missing; add them"),
         (with_task(lam=-1), r"groups\.lam: Input should be greater than or equal to 0; got -1"),
         (with_task(methods=["orto"]), r"groups\.methods: method: expected one of .*, got 'orto'; did you mean 'orth'"),
         (with_task(max_loss=2), r"groups\.max_loss: Input should be less than 1; got 2"),

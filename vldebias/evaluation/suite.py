@@ -95,9 +95,9 @@ def suite_path(name_or_path: str | Path) -> Path:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first problem, in words: where, what came, what was expected."""
+    """The first problem, in words: where, what came, what was expected; of keys that are missing all."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    where = _place(first["loc"])
     if first["type"] == "extra_forbidden":
         known = _keys(first["loc"][:-1])
         key = str(first["loc"][-1])
@@ -105,8 +105,13 @@ def _explain(error: ValidationError) -> str:
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         return f"{where}: expected `task:` with one of {', '.join(_KINDS)}; got {_short(first['input'])}"
     if first["type"] == "missing":
-        return f"{where}: missing; add it"
+        lacking = [_place(one["loc"]) for one in error.errors() if one["type"] == "missing"]
+        return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
     return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}; got {_short(first['input'])}"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if not str(part).startswith("function-"))
 
 
 _KINDS = {get_args(kind.model_fields["task"].annotation)[0]: kind for kind in get_args(AnyTask)}

@@ -253,7 +253,6 @@ class FirstPair(Method):
 """
 
 
-@pytest.mark.slow
 def test_a_method_of_another_package_is_in_every_evaluator_and_in_the_help(folder: Path, tmp_path: Path) -> None:
     """Ten lines and an entry point; the package is installed as pip would, beside the path of this process."""
     site = tmp_path / "site"

@@ -33,12 +33,8 @@ __all__ = ["MINIATURE", "SIDES", "SURE", "Engine", "Fitted", "lams_of"]
 MINIATURE = "miniature"
 SIDES = ("pipeline", "model")
 SURE = 0.8  # an answer of a judge with less probability counts as unknown
-KNOWN = {
-    "gender": "gender",
-    "skin tone": "tone",
-    "age": "age",
-    "background": "background",
-}  # what the miniature's classifier calls them
+# What the miniature's classifier calls the attributes that it reads.
+KNOWN = {"gender": "gender", "skin tone": "tone", "age": "age", "background": "background"}
 KEPT = 32  # fitted projections, and judges, that are remembered
 Found = TypeVar("Found")
 

@@ -30,7 +30,7 @@ def build_world(
 ) -> None:
     """Train the miniature models from scratch, resumed where it was after an interrupt.
 
-    The shipped weights took about three hours of one thread, summed over the stages.
+    A matter of hours on two cores.
 
     [bold]Examples[/bold]
 
@@ -39,8 +39,8 @@ def build_world(
       vldebias miniature build --out try --scale 0.01
       VLDEBIAS_MINIATURE=my-world vldebias quickstart
     """
-    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin made a step three times as long on
-    # two quiet cores, threads that spin for ever many times as long beside other work.
+    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin make steps longer on quiet cores,
+    # threads that spin for ever make them longer still beside other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from vldebias.miniature import build
 

@@ -69,9 +69,8 @@ def build(
 ) -> Path:
     """Trains the miniature world's models and writes them to `out`, in the layout of the shipped folder.
 
-    The shipped weights took about three hours of one thread beside other work, summed over the stages. Killed and
-    called again, it goes on from the last checkpoint (one a minute) and, on the same machine and number of threads,
-    ends with the same weights.
+    A matter of hours on two CPU cores. Killed and called again, it goes on from the last checkpoint (one a minute) and,
+    on the same machine and number of threads, ends with the same weights.
 
     Args:
         out: folder to write; point VLDEBIAS_MINIATURE to it to load the build.

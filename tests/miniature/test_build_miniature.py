@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import build, load_clip, load_judge, load_pipeline
@@ -51,6 +53,22 @@ def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
     assert printed.out == ""
     (last,) = [line for line in printed.err.splitlines() if line.startswith("unet")]
     assert "1/1" in last
+
+
+@pytest.mark.slow
+def test_the_unet_goes_on_from_its_draft(tmp_path):
+    """Moved by one step at most from the draft that is there, and not from weights of its own."""
+    stages = ["tokenizer", *MODELS]
+    build(tmp_path, scale=1e-9, device="cpu", stages=stages)
+    draft, unet = tmp_path / "draft.safetensors", tmp_path / "unet.safetensors"
+    with safe_open(draft, "pt") as file:
+        about = file.metadata()
+    doubled = {name: 2 * tensor for name, tensor in load_file(draft).items()}
+    save_file(doubled, draft, metadata=about)
+    unet.unlink()
+    build(tmp_path, scale=1e-9, device="cpu", stages=["unet"])
+    for name, tensor in load_file(unet).items():
+        assert (tensor.float() - doubled[name].float()).abs().max() < 0.01, name
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import build, load_clip, load_judge, load_pipeline
+from vldebias.miniature import birds, build, builder, load_clip, load_judge, load_pipeline, people
 from vldebias.miniature.models import load_weights
+from vldebias.miniature.world import WORLDS
 
 MODELS = ("clip", "vae", "judge", "draft", "unet")
 TINY = 0.002
@@ -53,6 +55,20 @@ def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
     assert printed.out == ""
     (last,) = [line for line in printed.err.splitlines() if line.startswith("unet")]
     assert "1/1" in last
+
+
+def test_the_second_round_sees_mostly_birds_and_captions_that_say_more():
+    usual = builder._Pictures(7, lean=birds.LEAN)
+    said = replace(birds.LEAN, shares=birds.DRAWN_SHARES)
+    more = builder._Pictures(7, lean=said, portrait_share=1 / 3, people_captions=people.DRAWN_SHARES)
+    one, two = (pictures.batch(0, builder.BLOCK) for pictures in (usual, more))
+    shares = [(seen.fields["world"] == WORLDS.index("portraits")).double().mean().item() for seen in (one, two)]
+    assert shares == pytest.approx([2 / 3, 1 / 3])
+    toned = [
+        sum(any(tone in caption.split() for tone in people.TONES) for caption in seen.captions) / portraits
+        for seen, portraits in ((one, 256), (two, 128))
+    ]
+    assert toned[1] > toned[0] + 0.05
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ entigen            "... if all individuals can be a ... irrespective of their ge
 difference         P0 of the difference of the values
 cali               the paper's settings
 midpoint           vldebias.methods.Midpoint(): affine form with the mean difference
+midpoint, end      the same at the end of the text and the padding behind it alone
 balanced           its level by the prompt, from the shares that the pipeline draws of the professions of the fit at two
                    levels and once with what follows from them
 cali-midpoint      the same with the paper's P
@@ -146,6 +147,7 @@ class Studio:
             Form("uce", self.uce, needs="a judge of images", source="Gandikota et al., 2024"),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
             Form("cali-midpoint", attached("cali-midpoint"), encodings=2.0),
+            Form("midpoint, end", attached("midpoint-end"), encodings=2.0),
             Form("difference", attached("difference")),
         ]
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import sdxl
 
 from vldebias.api import debias, fit_projections
 from vldebias.edit import Rows
@@ -69,9 +75,58 @@ def test_the_end_is_found_where_the_tokenizer_says(pipe) -> None:
     assert torch.equal(resolve(pipe).sequences(prompts, "sequence")[1], expected)
 
 
-def test_three_states_and_strength(pipe, tmp_path) -> None:
+def test_at_the_end_alone_the_words_of_a_prompt_keep_their_states(pipe) -> None:
+    """Bit for bit before the end of the text; from there on it is the midpoint's, padding included."""
+    prompts = [*PROMPTS, "", "a judge in the rain"]
+    bare, found = encode(pipe, prompts), {}
+    for method in ("midpoint", "midpoint-end"):
+        with debias(pipe, FEW, method=method):
+            found[method] = encode(pipe, prompts)
+    ends = resolve(pipe).sequences(prompts, "sequence")[1].tolist()
+    assert len(set(ends)) > 2
+    for row, end in enumerate(ends):
+        assert torch.equal(found["midpoint-end"][row, :end], bare[row, :end])
+        assert torch.equal(found["midpoint-end"][row, end:], found["midpoint"][row, end:])
+        assert not torch.equal(found["midpoint"][row, end - 1], bare[row, end - 1])
+        assert (found["midpoint-end"][row, end:] != bare[row, end:]).any(-1).all()
+
+
+def test_at_the_end_alone_a_pooled_state_is_moved_as_by_the_midpoint() -> None:
+    """It is that of the end of the text."""
+    pipe, pooled = sdxl(), []
+    for method in (Midpoint(), Midpoint(tokens="end")):
+        edit = fit_projections(pipe, FEW, method=method)["pooled"]
+        pooled.append(edit(torch.arange(2.0 * edit.dim).reshape(2, -1)))
+    assert torch.equal(*pooled)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_which_tokens_are_moved_is_kept(pipe, calibrated: bool, tmp_path) -> None:
+    method = Midpoint(calibrated=calibrated, level=0.5, tokens="end").at(-0.5)
+    assert (method.name, method.level) == ("cali-" * calibrated + "midpoint-end", -0.5)
+    (edit,) = fit_projections(pipe, FEW, method=method).values()
+    loaded = load_edit(edit.save_pretrained(tmp_path))
+    with debias(pipe, edit):
+        moved = encode(pipe)
+    with debias(pipe, loaded):
+        assert torch.equal(encode(pipe), moved)
+    (whole,) = fit_projections(pipe, FEW, method=Midpoint(calibrated=calibrated, level=-0.5)).values()
+    assert torch.equal(edit.levels, whole.levels[BEFORE:])
+    with pytest.raises(InvalidInputError, match='tokens: expected "last" or "end", got \'first\''):
+        Midpoint(tokens="first")
+
+
+def test_an_edit_that_was_saved_without_saying_its_tokens_begins_at_the_last(pipe) -> None:
+    (edit,) = fit_projections(pipe, FEW, method=Midpoint()).values()
+    assert Affine.build(edit.tensors(), {}, edit.provenance).before == BEFORE
+    with pytest.raises(InvalidInputError, match="before: expected 0 or 1 tokens before the end of the text, got 7"):
+        Affine.build(edit.tensors(), {"before": 7}, edit.provenance)
+
+
+@pytest.mark.parametrize("method", ["cali-midpoint", "midpoint-end"])
+def test_three_states_and_strength(pipe, method: str, tmp_path) -> None:
     bare = encode(pipe)
-    edits = fit_projections(pipe, FEW, method="cali-midpoint")
+    edits = fit_projections(pipe, FEW, method=method)
     attachment = debias(pipe, edits)
     full = encode(pipe)
     assert not torch.allclose(full, bare)

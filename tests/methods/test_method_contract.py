@@ -30,6 +30,7 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["orth+equalise", "difference+equalise", "paper", "default", "auto", "steer", "target-shares"]
 NAMES += ["leace", "leace-text", "inlp", "clip-clip", "sfid", "dear", "roboshot", "prism-mini", "prism", "bend-vlm"]
 NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint", "balanced", "suffix", "entigen", "stated-value"]
+NAMES += ["midpoint-end"]
 SET = load_prompts("professions-gender")
 READINGS = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]

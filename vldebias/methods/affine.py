@@ -8,17 +8,18 @@ P = I - L R^T,
 
 "midpoint" takes for P the projection along the differences of the mean states alone: one direction for two values. The
 other directions in which prompt pairs differ are noise, and removing them costs the subject. "cali-midpoint" has the P
-of the paper's calibration. Tokens before the last of the prompt itself are left alone. One level for all tokens would
-be that of the end of the text, near zero: that is "difference", which is linear and can be merged; a level for each
-place cannot, since the layers that read the states know no places.
+of the paper's calibration. Tokens before the last of the prompt itself are left alone; "midpoint-end" leaves that one
+alone too, and moves the end of the text and the padding behind it, which no word of the prompt owns. One level for all
+tokens would be that of the end of the text, near zero: that is "difference", which is linear and can be merged; a level
+for each place cannot, since the layers that read the states know no places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,8 +43,9 @@ class Affine(Edit):
 
     Attributes:
         plain: P = I - L R^T.
-        levels: (n, rank) float64, what R^T z is set to at the places from `BEFORE` the end of the text on; the last of
+        levels: (n, rank) float64, what R^T z is set to at the places from `before` the end of the text on; the last of
             them stands for all further ones.
+        before: tokens before the end of the text that are moved too.
     """
 
     kind = "affine"
@@ -52,6 +54,7 @@ class Affine(Edit):
     plain: CalibratedProjection
     levels: Tensor
     provenance: Provenance
+    before: int = field(default=BEFORE, kw_only=True)
 
     @property
     def dim(self) -> int:
@@ -75,11 +78,11 @@ class Affine(Edit):
         wide = moved if moved.dtype in (torch.float32, torch.float64) else moved.float()
         left, last = self.plain.left.to(wide), len(self.levels) - 1
         if z.ndim == 2:  # the end of the text, pooled
-            place = torch.full((1,), min(BEFORE, last), device=z.device)
+            place = torch.full((1,), min(self.before, last), device=z.device)
             return (wide + strength * (self.level(place, rows).to(wide) @ left.T).reshape(-1, self.dim)).to(z.dtype)
         if rows is None or rows.embed is None:
             raise InvalidInputError(f"{self!r}: expected the prompt of each row, to find where it ends")
-        place = torch.arange(z.shape[1], device=z.device) - self._ends(z, rows)[:, None] + BEFORE
+        place = torch.arange(z.shape[1], device=z.device) - self._ends(z, rows)[:, None] + self.before
         shift = self.level(place.clamp(0, last), rows).to(wide) @ left.T
         return torch.where((place >= 0)[..., None], wide + strength * shift, z.to(wide)).to(z.dtype)
 
@@ -96,14 +99,21 @@ class Affine(Edit):
         """Factors and levels."""
         return {**self.plain.tensors(), "levels": self.levels}
 
+    def settings(self) -> dict[str, Any]:
+        """Where the levels begin."""
+        return {"before": self.before}
+
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors`, checked."""
+        """From `tensors` and `settings`, checked."""
         factors = {name: tensors[name] for name in ("left", "right")}
         plain, levels = CalibratedProjection.build(factors, {}, provenance), tensors["levels"]
         if levels.ndim != 2 or levels.shape[1] != plain.rank or not len(levels) or not levels.isfinite().all():
             raise InvalidInputError(f"levels: expected finite (n, {plain.rank}), got {tuple(levels.shape)}")
-        return cls(plain, levels, provenance)
+        before = int(settings.get("before", BEFORE))  # edits saved by 0.2 do not say it
+        if before not in (0, BEFORE):
+            raise InvalidInputError(f"before: expected 0 or {BEFORE} tokens before the end of the text, got {before}")
+        return cls(plain, levels, provenance, before=before)
 
     def folded(self) -> CalibratedProjection:
         """Refused.
@@ -123,15 +133,25 @@ class Midpoint(Method):
 
     calibrated: take the P of the paper's calibration (Lemma 7.2, lam = 500), not that of the mean difference.
     level: c of an attribute of two values: 0 is the midpoint, 1 the level of the first value, -1 that of the second.
+    tokens: the first that is moved: "last", the last of the prompt itself, or "end", the one that ends the text.
+
+    Raises:
+        InvalidInputError: other tokens.
     """
 
     needs, models, source = frozenset({Need.PAIRS, Need.VALUES}), False, "this package"
+    colors: ClassVar = {"midpoint": "#8c6d31", "cali-midpoint": "#e7ba52", "midpoint-end": "#637939",
+                        "cali-midpoint-end": "#b5cf6b"}  # fmt: skip
 
-    def __init__(self, *, calibrated: bool = False, level: float = 0.0) -> None:
+    def __init__(self, *, calibrated: bool = False, level: float = 0.0, tokens: str = "last") -> None:
+        if tokens not in ("last", "end"):
+            raise InvalidInputError(f'tokens: expected "last" or "end", got {tokens!r}')
         self.calibrated = self.has_lam = calibrated
-        self.level = float(level)
-        self.name, self.color = ("cali-midpoint", "#e7ba52") if calibrated else ("midpoint", "#8c6d31")
-        self.title = "affine form with the midpoint" + ", calibration" * calibrated
+        self.level, self.tokens = float(level), tokens
+        end = tokens == "end"
+        self.name = "cali-" * calibrated + "midpoint" + "-end" * end
+        self.color = self.colors[self.name]
+        self.title = "affine form with the midpoint" + ", calibration" * calibrated + ", end of the text alone" * end
 
     def check(self, problem: Problem) -> None:
         """Refuse image-text models and prompt sets without values."""
@@ -150,14 +170,15 @@ class Midpoint(Method):
 
     def at(self, level: float) -> Midpoint:
         """The same at another level."""
-        return Midpoint(calibrated=self.calibrated, level=level)
+        return Midpoint(calibrated=self.calibrated, level=level, tokens=self.tokens)
 
     def fit(self, problem: Problem, role: str) -> Affine:
         """The closed form."""
         states = _States.of(problem, role, self.level)
         plain = CALI.fit(problem, role) if self.calibrated else _along(states.directions)
         origin = replace(plain.provenance, method=self.name)
-        return Affine(plain, states.by_place @ plain.right, origin)
+        before = BEFORE if self.tokens == "last" else 0
+        return Affine(plain, (states.by_place @ plain.right)[BEFORE - before :], origin, before=before)
 
 
 @dataclass(frozen=True)
@@ -207,5 +228,5 @@ def _along(directions: Tensor) -> CalibratedProjection:
     return CalibratedProjection.solve([], directions, 0.0)
 
 
-for _method in (Midpoint(), Midpoint(calibrated=True)):
+for _method in (Midpoint(), Midpoint(calibrated=True), Midpoint(tokens="end")):
     register_method(_method)

@@ -73,7 +73,7 @@ class Following(Affine):
             [apart.flatten(), slope]
         ).isfinite().all():
             raise InvalidInputError(f"apart, slope: expected finite {expected}, got {apart.shape}, {slope.shape}")
-        return cls(plain.plain, plain.levels, provenance, apart, slope)
+        return cls(plain.plain, plain.levels, provenance, apart, slope, before=plain.before)
 
 
 class Balanced(Method):

@@ -19,7 +19,8 @@ balanced           its level by the prompt, from the shares that the pipeline dr
                    levels and once with what follows from them
 cali-midpoint      the same with the paper's P
 stated mean        "each-value": mean of the states of the prompts that state each value
-uce                unified concept editing (Gandikota et al., 2024), its scales from images that the judge reads
+uce                unified concept editing (Gandikota et al., 2024), its scales from five rounds over the professions of
+                   the fit, read by the judge
 With a value drawn for each image:
 steer              debias(pipe, set, method="steer"), drawn within the call
 stated value       "stated-value": the same draw, stated in the prompt
@@ -35,7 +36,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
-from vldebias.methods import UCE, Method, Midpoint, Problem, get_method
+from vldebias.methods import Method, Need, Problem, Show, get_method
 from vldebias.methods.steer import value_groups
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge, weights_dir
@@ -65,7 +67,7 @@ SET, TONE = "professions-gender", "skin-tone"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 STUDENT = 4.303  # of two degrees of freedom, 95 %
-READ = 4  # for `balanced`: images of a training profession in each round
+READ = 4  # for `balanced` and `uce`: images of a training profession in each round
 SEEN_IMAGES, STATED_IMAGES = 2, 1  # per seed
 PARTS = ("unseen", "stated", "trained", "joint")
 Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
@@ -139,12 +141,12 @@ class Studio:
             Form("steer", attached("steer"), sampled=True, seen=True),
             Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
-            Form("balanced", self.balanced, needs="a judge of images, once", encodings=2.0, seen=True),
+            Form("balanced", attached("balanced"), needs="a judge of images, once", encodings=2.0, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
             Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
-            Form("uce", self.uce, needs="a judge of images", source="Gandikota et al., 2024"),
+            Form("uce", attached("uce"), needs="a judge of images, once", source="Gandikota et al., 2024"),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
             Form("cali-midpoint", attached("cali-midpoint"), encodings=2.0),
             Form("midpoint, end", attached("midpoint-end"), encodings=2.0),
@@ -159,6 +161,8 @@ class Studio:
             given = [sets] if isinstance(sets, str) else sets
             problem = Problem.of(self.pipe, given)
             chosen = get_method(method).for_host(problem.host)
+            if Need.JUDGED in chosen.needs:
+                chosen = chosen.read(problem, self.reader(chosen.name))
             return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
         def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
@@ -200,42 +204,18 @@ class Studio:
             pixels |= dict(zip(places.tolist(), drawn, strict=True))
         return torch.stack([pixels[i] for i in range(len(prompts))])
 
-    def shares(self, method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-        """Share of men and women among the images of each prompt under a method; they are drawn for this alone."""
-        name = f"level {method.level:g}" if isinstance(method, Midpoint) else "followed"
-        pixels = self.pixels(Form(name, self.attached(method)), "readings", prompts, READ, 9)
-        told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-        means = told["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
-        return {prompt: tuple(row) for prompt, row in zip(prompts, means.tolist(), strict=True)}
+    def reader(self, name: str) -> Show:
+        """Share of each value among the images of each prompt under a method, drawn for this alone; round by round."""
+        rounds = count(1)
 
-    @cached_property
-    def _balanced(self) -> Draw:
-        return self.attached(get_method("balanced").read(Problem.of(self.pipe, SET), self.shares))
+        def show(method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+            form = Form(f"{name} round {next(rounds)}", self.attached(method))
+            pixels = self.pixels(form, "readings", prompts, READ, 9)
+            told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+            means = told["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
+            return {prompt: tuple(row) for prompt, row in zip(prompts, means.tolist(), strict=True)}
 
-    def balanced(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
-        """The level by the prompt."""
-        return self._balanced(prompts, generators, seed)
-
-    @cached_property
-    def _uce(self) -> Any:
-        """Five rounds of four images of each of 20 of the training professions."""
-        concepts = list(self.prompts.classes)[::4]
-        method = UCE(dict.fromkeys(concepts, (0.0, 0.0)))
-        for step in range(5):
-            form = Form("uce", self.attached(method))
-            rows = [(c, noise(c, 90_000 + 10 * step + i)) for c in concepts for i in range(4)]
-            shown = []
-            for start in range(0, len(rows), BATCH):
-                texts, starts = zip(*rows[start : start + BATCH], strict=True)
-                shown.append(form.draw(texts, [torch.Generator().manual_seed(s) for s in starts], 0))
-            male = load_judge().predict(torch.cat(shown))["gender_probabilities"][:, 0] > 0.5
-            shares = male.float().view(len(concepts), 4).mean(1).tolist()
-            method = method.update({c: (s, 1 - s) for c, s in zip(concepts, shares, strict=True)})
-        return self.attached(method)
-
-    def uce(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
-        """Unified concept editing."""
-        return self._uce(prompts, generators, seed)
+        return show
 
 
 @dataclass(frozen=True, eq=False)

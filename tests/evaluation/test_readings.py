@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers_tiny import sd
 
-from vldebias import debias, load_prompts
+from vldebias import debias, fit_projections, load_prompts
 from vldebias.cli import app
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import Variant
-from vldebias.methods import METHODS, Balanced, Midpoint, Need, Problem, load_edits
+from vldebias.methods import METHODS, UCE, Balanced, Midpoint, Need, Problem, load_edits
 from vldebias.miniature import load_pipeline
 
 WHOLE = load_prompts("professions-gender")
@@ -40,6 +42,10 @@ FEW = replace(
 )
 HOW: dict[str, Any] = {"steps": 1, "guidance": 1.0, "batch_size": 6, "options": {"height": 16, "width": 16}}
 ROUNDS = (0.0, -0.2, -0.1)  # more men at the midpoint, fewer at the level against that, in between at the last
+FITTED = {  # method -> the folders of its rounds, and what the judge adds in each: uce ends where nothing is missing
+    "balanced": (["1-midpoint", "2-midpoint", "3-balanced"], ROUNDS),
+    "uce": (["1-uce", "2-uce", "3-uce", "4-uce", "5-uce"], (0.0, -0.1, 0.1, -0.3, 0.0)),
+}
 
 
 def male(images: Any, shift: float) -> np.ndarray:
@@ -49,9 +55,9 @@ def male(images: Any, shift: float) -> np.ndarray:
     return np.stack([share, 1 - share], axis=1)
 
 
-def reader() -> FunctionJudge:
+def reader(shifts: Iterable[float] = ROUNDS) -> FunctionJudge:
     """A judge that is asked round by round, and then about what is measured."""
-    shifts = iter(ROUNDS)
+    shifts = iter(shifts)
     return FunctionJudge(
         {"gender": ("male", "female")},
         lambda images: {"gender": male(images, next(shifts, 0.0))},
@@ -108,33 +114,81 @@ def test_prompts_whose_pictures_say_nothing_are_left_out(pipe: Any) -> None:
     assert whole.classes[0] not in method.readings
 
 
-def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(tmp_path: Path) -> None:
+class TestScalesOfUce:
+    """Unified concept editing, read in rounds."""
+
+    def test_each_round_is_read_with_what_was_missing_in_those_before(self, pipe: Any) -> None:
+        rounds = [answers(0.9, 0.4, 0.5), answers(0.7, 0.3, 0.51), answers(0.5, 0.5, 0.5)]
+        show = Asked(*rounds)
+        method = METHODS["uce"].read(Problem.of(pipe, FEW), show)
+        assert isinstance(method, UCE)
+        first, second, third = (prompt.removesuffix(".") for prompt in FEW.classes)
+        assert [m.scales[first][1] for m in show.methods] == pytest.approx([0.0, 0.4, 0.6])
+        assert method.scales[second] == pytest.approx((0.3, -0.3))
+        assert method.scales[third] == (0.0, 0.0)  # within the tolerance all along
+        assert Need.JUDGED not in method.needs
+        assert len(show.methods) == 3  # nothing was missing in the last round
+
+    @pytest.mark.parametrize("best", range(5))
+    def test_the_round_that_came_closest_to_even_is_kept(self, best: int, pipe: Any) -> None:
+        shares = [0.9, 0.2, 0.9, 0.2, 0.9]
+        shares[best] = 0.6
+        show = Asked(*(answers(share, share, share) for share in shares))
+        method = METHODS["uce"].read(Problem.of(pipe, FEW), show)
+        assert len(show.methods) == 5  # no more than that, though they do not come even
+        assert method is show.methods[best]
+
+    def test_a_prompt_whose_pictures_say_nothing_stays_where_it_is(self, pipe: Any) -> None:
+        show = Asked(answers(0.9, 0.9, 0.9), answers(0.9), answers(0.8, 0.8), answers(0.7), answers(0.6))
+        method = METHODS["uce"].read(Problem.of(pipe, FEW), show)
+        assert isinstance(method, UCE)
+        assert [alpha[1] for alpha in method.scales.values()] == pytest.approx([1.3, 0.7, 0.4])
+        with pytest.raises(InvalidInputError, match="uce: the judge tells the value of no image of 3 prompts"):
+            METHODS["uce"].read(Problem.of(pipe, FEW), Asked({}))
+
+    def test_it_goes_on_from_scales_and_with_concepts_of_ones_own(self, pipe: Any) -> None:
+        nurse, given = FEW.classes[1], {"lam": 2.0, "preserve": ("A cat.",)}
+        show = Asked(answers(0.9, 0.7), answers(0.9, 0.6))
+        method = UCE({nurse: (0.1, -0.1)}, **given).read(Problem.of(pipe, FEW), show, rounds=2)
+        assert method.scales == {nurse: pytest.approx((-0.1, 0.1))}
+        assert method.settings() == UCE(method.scales, **given).settings()
+
+    def test_what_it_refuses_before_anything_is_drawn(self, pipe: Any) -> None:
+        with pytest.raises(InvalidInputError, match="uce: expected one attribute, got 2"):
+            METHODS["uce"].read(Problem.of(pipe, [FEW, "skin-tone"]), Asked())
+        with pytest.raises(InvalidInputError, match="uce: expected 2 scales for each concept, not so for"):
+            UCE({"A nurse.": (0.1, 0.2, 0.3)}).read(Problem.of(pipe, FEW), Asked())
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(name: str, tmp_path: Path) -> None:
     """The law: its shares are those that the judge said of the images that lie there, and its images those of them."""
     fields: dict[str, Any] = {"prompts": FEW, "attributes": ["gender"], "concepts": "unseen", "stated": False, **HOW}
     fields |= {"fit_images": 2, "images": 2, "resamples": 20}
-    given = GenerationTask(variants={"balanced": {"method": "balanced"}}, **fields)
+    folders, shifts = FITTED[name]
+    given = GenerationTask(variants={name: {"method": name}}, **fields)
     pipe = sd()
-    (result,) = given.evaluate(pipe, reader(), tmp_path / "images")
-    home = tmp_path / "images" / "_readings" / "balanced"
+    (result,) = given.evaluate(pipe, reader(shifts), tmp_path / "images")
+    home = tmp_path / "images" / "_readings" / name
     rounds = [DrawnSet.open(folder) for folder in sorted(home.iterdir())]
-    assert [drawn.folder.name for drawn in rounds] == ["1-midpoint", "2-midpoint", "3-balanced"]
+    assert [drawn.folder.name for drawn in rounds] == folders
     seen: list[dict[str, tuple[float, ...]]] = []
-    for drawn, shift in zip(rounds, ROUNDS, strict=True):
+    for drawn, shift in zip(rounds, shifts, strict=True):
         shares = male([drawn.read(image) for image in drawn], shift).reshape(3, 2, 2).mean(1)
         seen.append({p: tuple(row) for p, row in zip(FEW.classes, shares.tolist(), strict=True)})
-    method = METHODS["balanced"].read(Problem.of(pipe, FEW, lam=500.0), Asked(*seen))
+    method = METHODS[name].read(Problem.of(pipe, FEW, lam=500.0), Asked(*seen))
     measured = DrawnSet.open(tmp_path / "images")
-    by_hand = GenerationTask(variants={"balanced": Variant(method=method)}, **fields)
-    by_hand.evaluate(pipe, reader(), tmp_path / "by hand")
+    by_hand = GenerationTask(variants={name: Variant(method=method)}, **fields)
+    by_hand.evaluate(pipe, reader(()), tmp_path / "by hand")
     other = DrawnSet.open(tmp_path / "by hand")
     for image in measured:
         assert np.abs(np.asarray(measured.read(image), int) - np.asarray(other.read(image), int)).max() <= 1
-    none, moved = (measured.select(variant=name) for name in ("none", "balanced"))
+    none, moved = (measured.select(variant=variant) for variant in ("none", name))
     assert any(measured.read(a) != measured.read(b) for a, b in zip(none, moved, strict=True))
 
     # The cost stands beside the needs; no noise is drawn for the fit and measured too.
-    told = result.provenance.methods["balanced"]
-    assert (told["judged"], told["needs"]) == (18, sorted(METHODS["balanced"].needs))
+    told = result.provenance.methods[name]
+    assert (told["judged"], told["needs"]) == (6 * len(folders), sorted(METHODS[name].needs))
     assert {image.seed for drawn in rounds for image in drawn} == {-10000, -9999}
     assert not {i.noise for drawn in rounds for i in drawn} & {i.noise for i in measured}
 
@@ -145,13 +199,17 @@ def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(tmp_path: Path) 
     assert again.rows == result.rows
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(InvalidInputError, match="images was 2 and is 3 now"):
-        GenerationTask(variants={"balanced": {"method": "balanced"}}, **fields | {"fit_images": 3}).evaluate(
+        GenerationTask(variants={name: {"method": name}}, **fields | {"fit_images": 3}).evaluate(
             pipe, silent, tmp_path / "images"
         )
 
 
-def test_the_command_fits_what_the_function_fits(pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vldebias.evaluation.judges.MiniatureJudge", reader)
+@pytest.mark.parametrize("name", FITTED)
+def test_the_command_fits_what_the_function_fits(
+    name: str, pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders, shifts = FITTED[name]
+    monkeypatch.setattr("vldebias.evaluation.judges.MiniatureJudge", lambda: reader(shifts))
     path = FEW.to_yaml(tmp_path / "few.yaml")
     flags = [
         "--judge",
@@ -165,13 +223,13 @@ def test_the_command_fits_what_the_function_fits(pipe: Any, tmp_path: Path, monk
         "--out",
         str(tmp_path / "out"),
     ]
-    arguments = ["debias", str(path), "--pipeline", "miniature", "--method", "balanced", *flags, "--json"]
+    arguments = ["debias", str(path), "--pipeline", "miniature", "--method", name, *flags, "--json"]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "sequence" in json.loads(done.stdout)["roles"]
     drawing = Drawing(images=1, steps=1, guidance=1.0)
-    method, images = read_judged(pipe, path, reader(), tmp_path / "again", drawing=drawing)
-    assert images == 9
+    method, images = read_judged(pipe, path, reader(shifts), tmp_path / "again", method=name, drawing=drawing)
+    assert images == 3 * len(folders)
     saved, prompts = load_edits(tmp_path / "out"), list(WHOLE.held_out_classes[:4])
     with torch.no_grad(), debias(pipe, saved):
         one = pipe.encode_prompt(prompts, "cpu", 1, False)[0]
@@ -179,9 +237,32 @@ def test_the_command_fits_what_the_function_fits(pipe: Any, tmp_path: Path, monk
         torch.testing.assert_close(pipe.encode_prompt(prompts, "cpu", 1, False)[0], one)
 
 
+def test_what_was_fitted_is_merged_or_refused_with_the_reason(pipe: Any, tmp_path: Path) -> None:
+    """By the command, from the folder that is saved: each layer reads the states as it read them changed."""
+    levels = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(FEW.classes)}
+    fitted = {"uce": UCE(dict.fromkeys(FEW.classes, (-0.4, 0.4))), "balanced": Balanced(levels)}
+    for name, method in fitted.items():
+        for role, edit in fit_projections(pipe, FEW, method=method).items():
+            edit.save_pretrained(tmp_path / name / role)
+    merge = ["merge", "--pipeline", "miniature", "--out", str(tmp_path / "merged")]
+    CliRunner().invoke(app, [*merge, str(tmp_path / "uce")], catch_exceptions=False)
+    merged = load_file(next((tmp_path / "merged" / "unet").glob("*.safetensors")))
+    edit, plain = load_edits(tmp_path / "uce")["sequence"], pipe.unet.state_dict()
+    states, changed = torch.randn(4, edit.dim), {n for n in plain if not torch.equal(plain[n], merged[n])}
+    assert changed == {n for n in plain if n.endswith(("attn2.to_k.weight", "attn2.to_v.weight"))}
+    for name in changed:
+        torch.testing.assert_close(states @ merged[name].T, edit(states) @ plain[name].T, atol=1e-4, rtol=1e-4)
+    merge[-1] = str(tmp_path / "not merged")
+    with pytest.raises(VldebiasError, match="its levels depend on where the text ends"):
+        CliRunner().invoke(app, [*merge, str(tmp_path / "balanced")], catch_exceptions=False)
+
+
 def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"uses judged images: .* `vldebias debias --method balanced --judge"):
-        debias(pipe, FEW, method="balanced")
+    for name in FITTED:
+        with pytest.raises(
+            InvalidInputError, match=rf"uses judged images: .* `vldebias debias --method {name} --judge"
+        ):
+            debias(pipe, FEW, method=name)
     with pytest.raises(InvalidInputError, match=r"method 'midpoint' needs no judged images; fit it with"):
         read_judged(pipe, FEW, reader(), tmp_path, method="midpoint")
     with pytest.raises(InvalidInputError, match="method 'midpoint' reads no judged images"):

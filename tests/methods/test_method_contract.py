@@ -20,7 +20,18 @@ import vldebias
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
-from vldebias.methods import METHODS, Balanced, Bounded, Method, Need, Problem, get_method, load_edit, register_method
+from vldebias.methods import (
+    METHODS,
+    UCE,
+    Balanced,
+    Bounded,
+    Method,
+    Need,
+    Problem,
+    get_method,
+    load_edit,
+    register_method,
+)
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts
 
@@ -30,9 +41,10 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["orth+equalise", "difference+equalise", "paper", "default", "auto", "steer", "target-shares"]
 NAMES += ["leace", "leace-text", "inlp", "clip-clip", "sfid", "dear", "roboshot", "prism-mini", "prism", "bend-vlm"]
 NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint", "balanced", "suffix", "entigen", "stated-value"]
-NAMES += ["midpoint-end"]
+NAMES += ["midpoint-end", "uce"]
 SET = load_prompts("professions-gender")
 READINGS = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
+READ = {"balanced": Balanced(READINGS), "uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3)))}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
 
@@ -81,7 +93,7 @@ def cases() -> dict[str, Case]:
 
 def how(case: Case, name: str) -> dict[str, Any]:
     """The method, with readings where it needs them; images only for those that use them."""
-    method = {"method": Balanced(READINGS) if Need.JUDGED in METHODS[name].needs else name}
+    method = {"method": READ[name] if Need.JUDGED in METHODS[name].needs else name}
     return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 

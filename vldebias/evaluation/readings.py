@@ -1,4 +1,4 @@
-"""What a pipeline draws under a method, read by a judge: for methods that are fitted to it once, such as "balanced"."""
+"""What a pipeline draws under a method, read by a judge: for methods that are fitted to it, "balanced" and "uce"."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def read_judged(
 ) -> tuple[Method, int]:
     """A method with what a judge read of the images that it asked for, ready for `debias`; and how many they were.
 
-    Each round of images has a folder of its own with a plan, is resumed, and is judged once. All rounds start from the
-    same noise, which no measured image has.
+    The method says how many rounds there are, and of which prompts. Each has a folder of its own with a plan, is
+    resumed, and is judged once. All start from the same noise, which no measured image has.
 
     Args:
         pipe: a diffusers pipeline without an attachment.
@@ -96,6 +96,7 @@ class _Rounds:
 
     def __call__(self, method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
         self.count += 1
+        self.progress.say(f"{method.name}, round {self.count}: {len(prompts)} prompts are drawn and read for the fit")
         variant = Variant(prompts=(self.prompts,), method=method, lam=self.lam, keep_stated=False)
         names = dict(zip(self.prompts.classes, self.prompts.class_names, strict=True))
         how = self.drawing.model_dump()

@@ -108,7 +108,7 @@ class Method(ABC):
         """The method with what it wants to know of judged images; it then needs none (`Need.JUDGED`).
 
         show: draws prompts with a method and has them judged: prompt -> share of each value, in the order of the set;
-            a prompt whose images show none of them is left out.
+            a prompt whose images show none of them is left out. Every call is a round of its own.
 
         Raises:
             InvalidInputError: images that tell nothing.

@@ -10,79 +10,130 @@ they read, I - L R^T with L = -[sum_i alpha_i a_i] and R = (...)^-1 C, and mergi
 Attached, it leaves the negative prompt as it is, which merged weights cannot.
 
 The paper finds alpha by drawing: as long as the values of a concept's images are unevenly shared, alpha moves by what
-is missing (`UCE.update`). That needs a judge of images; a concept that is not listed changes by what it has in common
-with those that are.
+is missing (`UCE.update`). `UCE.read` does so in rounds, as a judge reads the images; it draws nothing by itself:
+`vldebias.evaluation.readings` does. A concept that is not listed changes by what it has in common with those that are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem
+from vldebias.methods.method import Method, Need, Problem, Show, register_method
 from vldebias.projection import CalibratedProjection
 
 __all__ = ["UCE"]
+
+ROUNDS, TOLERANCE = 5, 0.05  # of reading; of a share, below which a concept is done
 
 
 class UCE(Method):
     """Unified concept editing.
 
     Args:
-        scales: concept, a prompt -> alpha of each value, in the order of the prompt set's values.
+        scales: concept, a prompt -> alpha of each value, in the order of the prompt set's values. None: they are still
+            to be found (`read`), and it cannot be fitted.
         preserve: prompts to be left as they are.
         edit, keep, lam: weights of the concepts, of those to preserve, and of the old weights; the authors' values.
+
+    Raises:
+        InvalidInputError: no concepts, or weights that are not positive.
     """
 
     name, title, source = "uce", "unified concept editing", "Gandikota et al., 2024"
     color = "#843c39"
-    needs, models = frozenset({Need.VALUES}), False
+    needs, models = frozenset({Need.VALUES, Need.JUDGED}), False
 
     def __init__(
         self,
-        scales: Mapping[str, Sequence[float]],
+        scales: Mapping[str, Sequence[float]] | None = None,
         preserve: Sequence[str] = (),
         *,
         edit: float = 1.0,
         keep: float = 1.0,
         lam: float = 0.5,
     ) -> None:
-        if not scales or edit <= 0 or keep < 0 or lam <= 0:
+        self.scales = {concept: tuple(map(float, alpha)) for concept, alpha in (scales or {}).items()}
+        self.preserve, self.edit, self.keep, self.lam = tuple(preserve), edit, keep, lam
+        if (scales is not None and not scales) or edit <= 0 or keep < 0 or lam <= 0:
             raise InvalidInputError(
-                f"uce: expected concepts with their scales, and positive weights, got {len(scales)} concepts, "
+                f"uce: expected concepts with their scales, and positive weights, got {len(self.scales)} concepts, "
                 f"edit={edit}, keep={keep}, lam={lam}"
             )
-        self.scales = {concept: tuple(map(float, alpha)) for concept, alpha in scales.items()}
-        self.preserve, self.edit, self.keep, self.lam = tuple(preserve), edit, keep, lam
+        if scales is not None:
+            self.needs = self.needs - {Need.JUDGED}
 
-    def update(self, shares: Mapping[str, Sequence[float]], tolerance: float = 0.05) -> UCE:
-        """The next step: alpha moves by what is missing to even shares, of concepts where that is beyond a tolerance.
-
-        shares: concept -> share of each value among its images, drawn with the present edit.
-        """
-        scales = {}
-        for concept, alpha in self.scales.items():
-            missing = [1 / len(alpha) - share for share in shares[concept]]
-            done = max(map(abs, missing)) < tolerance
-            scales[concept] = alpha if done else tuple(a + m for a, m in zip(alpha, missing, strict=True))
+    def at(self, scales: Mapping[str, Sequence[float]]) -> UCE:
+        """The same with other concepts and scales."""
         return UCE(scales, self.preserve, edit=self.edit, keep=self.keep, lam=self.lam)
 
-    def fit(self, problem: Problem, role: str) -> CalibratedProjection:
-        """The closed form, on the last token of each prompt before its end, as the authors' code.
+    def update(self, shares: Mapping[str, Sequence[float]], tolerance: float = TOLERANCE) -> UCE:
+        """The next step: alpha moves by what is missing to even shares, of concepts where that is beyond a tolerance.
 
-        Raises:
-            InvalidInputError: several attributes, or scales of another number of values.
+        shares: concept -> share of each value among its images, drawn with the present edit; a concept without shares
+            stays where it is.
         """
+        scales = dict(self.scales)
+        for concept, alpha in self.scales.items():
+            missing = [1 / len(alpha) - share for share in shares.get(concept, ())]
+            if missing and max(map(abs, missing)) >= tolerance:
+                scales[concept] = tuple(a + m for a, m in zip(alpha, missing, strict=True))
+        return self.at(scales)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse several attributes, scales of another number of values; and none."""
         if len(problem.attributes) != 1:
             raise InvalidInputError(f"uce: expected one attribute, got {len(problem.attributes)}")
-        words = [value[0] for value in problem.attributes[0].attributes.values()]
-        wrong = [concept for concept, alpha in self.scales.items() if len(alpha) != len(words)]
+        super().check(problem)
+        values = len(problem.attributes[0].attributes)
+        wrong = [concept for concept, alpha in self.scales.items() if len(alpha) != values]
         if wrong:
-            raise InvalidInputError(f"uce: expected {len(words)} scales for each concept, not so for {wrong[:3]}")
+            raise InvalidInputError(f"uce: expected {values} scales for each concept, not so for {wrong[:3]}")
+
+    def settings(self) -> dict[str, Any]:
+        """All that it was given."""
+        weights = {"edit": self.edit, "keep": self.keep, "lam": self.lam}
+        return {"scales": self.scales, "preserve": list(self.preserve), **weights}
+
+    def read(self, problem: Problem, show: Show, *, rounds: int = ROUNDS, tolerance: float = TOLERANCE) -> UCE:
+        """Rounds of `update`, each read with the scales of the one before; fewer where no concept moves any more.
+
+        They begin with the scales that there are, or with zero for the class prompts, up to the subject that they end
+        in: the pipeline as it is. All concepts move at once and each moves the others, so that a round may come out
+        worse than the one before: kept are the scales of the one whose shares came closest to even.
+
+        Raises:
+            InvalidInputError: as `check`; or a round whose images tell no value.
+        """
+        attribute = problem.attributes[0]
+        asked = {c: c for c in self.scales} or {prompt.rstrip(" ."): prompt for prompt in attribute.classes}
+        method = self.at(self.scales or dict.fromkeys(asked, (0.0,) * len(attribute.attributes)))
+        method.check(problem)
+        closest, best = math.inf, method
+        for _ in range(rounds):
+            said = show(method, list(asked.values()))
+            if not said:
+                raise InvalidInputError(
+                    f"uce: the judge tells the value of no image of {len(asked)} prompts; look at what is drawn"
+                )
+            shares = {concept: said[prompt] for concept, prompt in asked.items() if prompt in said}
+            apart = sum(abs(s - 1 / len(own)) for own in shares.values() for s in own) / len(shares)
+            if apart < closest:
+                closest, best = apart, method
+            before, method = method, method.update(shares, tolerance)
+            if method.scales == before.scales:
+                break
+        return best
+
+    def fit(self, problem: Problem, role: str) -> CalibratedProjection:
+        """The closed form, on the last token of each prompt before its end, as the authors' code."""
+        words = [value[0] for value in problem.attributes[0].attributes.values()]
         concepts = _last_tokens(problem, list(self.scales), role)
         values = _last_tokens(problem, [f"a {word} person" for word in words], role)
         moves = torch.tensor(list(self.scales.values()), dtype=torch.float64) @ values
@@ -99,3 +150,6 @@ def _last_tokens(problem: Problem, prompts: Sequence[str], role: str) -> Tensor:
     """(n, d) states of the last token of each prompt."""
     tokens, ends = problem.host.sequences(prompts, role)
     return tokens[torch.arange(len(tokens)), (ends - 1).clamp(min=0)]
+
+
+register_method(UCE())

@@ -178,6 +178,7 @@ class Rows:
     numbers: in [0, 1), what decides about a draw where no seeds are told.
     embed: other prompts -> their rows (n, d) of length 1 in the same space, never edited; for edits that ask for them.
     states: of a pipeline: other prompts -> all their states (n, tokens, d) as it reads them, never edited.
+    kept: what a prompt states itself is kept.
     """
 
     texts: tuple[str, ...]
@@ -185,6 +186,7 @@ class Rows:
     embed: Callable[[Sequence[str]], Tensor] | None = None
     numbers: tuple[float, ...] | None = None
     states: Callable[[Sequence[str]], Tensor] | None = None
+    kept: bool = True
 
     def at(self, places: Sequence[int]) -> Rows:
         """Some of them."""
@@ -240,6 +242,10 @@ class Edit(ABC):
             InvalidInputError: rows without seeds or numbers.
         """
         raise VldebiasError(f"{type(self).__name__} ({self.method}) draws nothing")
+
+    def leaves(self, text: str) -> bool:
+        """Is a prompt that names one of `stated_words` left alone? Else the edit keeps what it states (`Rows.kept`)."""
+        return True
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Image embeddings (b, d), changed, as `__call__` changes texts; here by the same map."""

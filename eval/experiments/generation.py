@@ -325,9 +325,13 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
     if "joint" not in parts:
         return
 
-    asked_for = {"cali": "paper", "midpoint": "midpoint"}
-    asked_for = {name: method for name, method in asked_for.items() if not chosen or name in chosen}
-    joint = [Form(f"{name} jointly", studio.attached(m, [SET, TONE])) for name, m in asked_for.items()]
+    asked_for = {"cali": "paper", "midpoint": "midpoint", "steer": "steer", "stated value": "stated-value"}
+    known = {form.name: form for form in forms}
+    joint = [
+        replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]))
+        for name, method in asked_for.items()
+        if name in known
+    ]
     both = TaskResult(_provenance(studio, "generation gender and tone", [SET, TONE], joint))
     crossed = shown(joint, "unseen", prompts.held_out_classes, images)
     crossed = {"none": unseen["none"], **crossed}

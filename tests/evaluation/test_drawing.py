@@ -398,6 +398,23 @@ def test_a_sampling_variant_draws_a_value_for_each_image_by_its_seed(method: str
     assert drawn.about(drawn.select(variant=method).images[0])["stratify"] == 2
 
 
+def test_a_picture_carries_the_values_of_several_attributes_that_were_drawn_for_it(tmp_path: Path) -> None:
+    """Of a prompt that states one of them the others, and none where it states all."""
+    words = {"young": ("young",), "old": ("old",)}
+    ages = tuple((f"a photo of a young {job}", f"a photo of an old {job}") for job in JOBS)
+    other = replace(PEOPLE, name="ages", groups=ages, attributes=words, stated_words=tuple(words))
+    drawn = drawn_in(tmp_path, {"both": Variant(prompts=(PEOPLE, other), method="stated-value")}, stated_images=4)
+    told = [drawn.about(image) for image in drawn.select(variant="both")]
+    stated = [drawn.about(image) for image in drawn.select(variant="both", stated=True)]
+    assert {about["value"] for about in told} <= {"male/young", "male/old", "female/young", "female/old"}
+    assert len({about["value"].split("/")[1] for about in told}) == 2
+    assert {about["value"] for about in stated} == {"young", "old"}
+    assert not any(about["left_alone"] for about in told + stated)
+    twice = {"both": Variant(prompts=(PEOPLE, PEOPLE), method="stated-value")}
+    twins = drawn_in(tmp_path / "twice", twice)
+    assert all(twins.about(image)["value"] is None for image in twins.select(variant="both", stated=True))
+
+
 def test_a_saved_edit_is_a_variant_and_another_is_another(whole: DrawnSet, tmp_path: Path) -> None:
     from vldebias import fit_projection
 

@@ -329,6 +329,18 @@ def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> 
     assert worded(prompt, words) == expected
 
 
+def test_a_word_stands_behind_those_that_stay_farther_from_the_noun() -> None:
+    farther = {"old", "dark-skinned"}
+    assert (
+        worded("A photo of an old Dark-skinned nurse.", "male", farther) == "A photo of an old Dark-skinned male nurse."
+    )
+    assert worded("A photo of a tall old nurse.", "male", farther) == "A photo of a male tall old nurse."
+    assert worded("the old", "male", farther) == "the male old"
+    assert (
+        worded("a  nurse of the old  dark-skinned man", "male", farther) == "a  nurse of the old male  dark-skinned man"
+    )
+
+
 def test_wordings_are_read_and_averaged_by_whatever_embeds_the_prompts() -> None:
     texts, _, _ = world()
     table = Texts(texts)

@@ -226,6 +226,8 @@ class Attachment:
     def drawn(self) -> list[str | None]:
         """The value that each image of the last call was given, such as "female"; None where its prompt states one.
 
+        Of several attributes a combination, such as "female/dark"; "dark" where the prompt keeps the gender it states.
+
         Of this thread or task where it has called, else of any.
         """
         return list(self._calls.last.drawn)
@@ -256,10 +258,10 @@ class Attachment:
         Raises:
             InvalidInputError: what is attached does not sample.
         """
-        edit = self._methods[DEFAULT].sampler
-        if edit is None:
+        placed = self._methods[DEFAULT]
+        if placed.sampler is None:
             raise InvalidInputError(f"{self._host.name}: nothing that samples is attached; attach vldebias.steer(...)")
-        drawn = edit.draw(Rows(tuple(prompts), tuple(seeds)))
+        drawn = placed.draw(Rows(tuple(prompts), tuple(seeds)))
         return [None if kept else value for kept, value in zip(self.stated(prompts), drawn, strict=True)]
 
     def _known(
@@ -268,13 +270,11 @@ class Attachment:
         """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
         states = partial(self._states, role) if self._host.generative else None
         rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states)
-        drawing = [
-            (one, edit, range(len(prompts)) if at is None else at) for one, _, at in acting if (edit := one.sampler)
-        ]
+        drawing = [(one, range(len(prompts)) if at is None else at) for one, _, at in acting if one.sampler]
         if not drawing:
             return rows
         kept = [True] * len(prompts)
-        for one, _, places in drawing:
+        for one, places in drawing:
             for i, stated in zip(places, one.stated(rows.at(places).texts), strict=True):
                 kept[i] = stated
 
@@ -283,8 +283,8 @@ class Attachment:
 
         def values(call: Call) -> list[str]:
             drawn = [""] * len(prompts)
-            for _, edit, places in drawing:
-                for i, value in zip(places, edit.draw(given(call).at(places)), strict=True):
+            for one, places in drawing:
+                for i, value in zip(places, one.draw(given(call).at(places)), strict=True):
                     drawn[i] = value
             return drawn
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -80,7 +80,17 @@ class Placed:
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """For each prompt: does it state its attribute, so that it is left alone?"""
-        return [self.gate is not None and self.gate.match(text) for text in texts]
+        if self.gate is None:
+            return [False] * len(texts)
+        return [self.gate.match(text) and all(edit.leaves(text) for edit in self.edits.values()) for text in texts]
+
+    def draw(self, rows: Rows) -> list[str]:
+        """What `sampler` draws for each row; nothing where there is none."""
+        return [] if self.sampler is None else self.sampler.draw(self._told(rows))
+
+    def _told(self, rows: Rows) -> Rows:
+        """With whether prompts keep what they state."""
+        return replace(rows, kept=self.gate is not None)
 
     def edit(self, host: Host, role: str) -> Edit:
         """That of a role, fitted now where it can be.
@@ -107,7 +117,7 @@ class Placed:
         stated = [] if rows is None else self.stated(rows.texts)
         if stated and all(stated):
             return embeddings
-        changed = self.edit(host, role)(embeddings, strength, rows)
+        changed = self.edit(host, role)(embeddings, strength, None if rows is None else self._told(rows))
         if not any(stated):
             return changed
         keep = torch.tensor(stated, device=embeddings.device)

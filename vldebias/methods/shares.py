@@ -8,7 +8,7 @@ value had. By call (`Numbers`) it is one of evenly spread ones, for calls whose 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +70,16 @@ class Shares:
         each = [_checked(tuple(values), one) for values, one in zip(attributes, given, strict=True)]
         joint = tuple(prod(shares[c] for shares, c in zip(each, code, strict=True)) for code in codes)
         return cls(codes, names, joint)
+
+    def over(self, attributes: Sequence[int], values: Sequence[Sequence[str]]) -> Shares:
+        """Shares of the values of some of the attributes, whatever the others are.
+
+        attributes: their places; none: one combination of nothing. values: the names of the values of all attributes.
+        """
+        sums: defaultdict[str, float] = defaultdict(float)
+        for code, share in zip(self.codes, self.shares, strict=True):
+            sums["/".join(values[i][code[i]] for i in attributes)] += share
+        return Shares.of([values[i] for i in attributes], sums)
 
     def draw(self, seed: int, prompt: str, stratify: int | None = None) -> int:
         """Place of the combination that the image with this seed and prompt has.

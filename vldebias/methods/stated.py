@@ -5,54 +5,126 @@ from words of their own follows that in part. So the draw is that of steering, a
 prompt with the drawn value in it, "A photo of a male nurse." in the place of "A photo of a nurse.", encoded anew in
 every call as all other wordings are (`vldebias.methods.rivals.wording`).
 
+Of several attributes a combination is drawn and every value stated, "A photo of a dark-skinned male nurse.". A prompt
+that states one of them itself keeps it, and is given a value of the others, from their shares whatever that one is.
+
 The attribute is sampled: the model itself is as biased as before, and what it draws beside a value comes with the word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
 from typing import Any, Self
 
 from torch import Tensor
 
 from vldebias.edit import Provenance, Rows
-from vldebias.methods.method import Problem, register_method
-from vldebias.methods.rivals.wording import EachValue, Wording
+from vldebias.errors import InvalidInputError
+from vldebias.methods.method import Need, Problem, register_method
+from vldebias.methods.rivals.wording import ATTRIBUTES, Reworded, attribute_of, refuse_masked, worded
 from vldebias.methods.shares import Shares
 from vldebias.methods.steer import SampledEdit, SamplingMethod
+from vldebias.prompts import PromptSet, StatedWords
 
-__all__ = ["Stated", "StatedValue"]
+__all__ = ["Attribute", "Stated", "StatedValue"]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """How prompts state one attribute.
+
+    names, words: of each value its name and what is said for it. stated: words and phrases by which a prompt states
+    the attribute itself. rank: of several, the lowest stands next to the noun, "old dark-skinned male nurse".
+    """
+
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    stated: tuple[str, ...]
+    rank: int
+
+    @classmethod
+    def of(cls, prompts: PromptSet) -> Attribute:
+        """The first word of every value; ranked as English has it where the set tells what it is about, else last."""
+        about, values = attribute_of(prompts), prompts.attributes
+        rank = len(ATTRIBUTES) if about is None else ATTRIBUTES.index(about)
+        return cls(tuple(values), tuple(words[0] for words in values.values()), prompts.stated_words, rank)
+
+    @classmethod
+    def read(cls, saved: Mapping[str, Any]) -> Attribute:
+        """From its fields."""
+        names, words, stated = (tuple(map(str, saved[name])) for name in ("names", "words", "stated"))
+        return cls(names, words, stated, int(saved["rank"]))
+
+    @cached_property
+    def gate(self) -> StatedWords:
+        """Finds the words of `stated`."""
+        return StatedWords(self.stated)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stated(SampledEdit, Wording):
-    """The states of a prompt in the words of the value that is drawn for each row.
+class Stated(SampledEdit, Reworded):
+    """The states of a prompt in the words of the values that are drawn for each row.
 
-    words: of each value, in the order of the shares.
+    attributes: in the order of the values of a combination. shares, stratify: see `SampledEdit`.
     """
 
     kind = "stated"
 
-    shares: Shares = field(kw_only=True)
-    stratify: int | None = field(default=None, kw_only=True)
+    attributes: tuple[Attribute, ...]
+    shares: Shares
+    stratify: int | None
+    width: int
+    provenance: Provenance = field(default_factory=lambda: Provenance("stated-value"))
+
+    def leaves(self, text: str) -> bool:
+        """True unless the prompt states some of the attributes and leaves others open."""
+        return len(self._open(text)) in (0, len(self.attributes))
+
+    def targets(self, rows: Rows) -> list[Shares]:
+        """Those of the attributes that each prompt leaves open, whatever the others are."""
+        names = [attribute.names for attribute in self.attributes]
+        return [self.shares.over(self._open(text, rows.kept), names) for text in rows.texts]
 
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
-        """For each row the words of its value."""
-        return [(self.words[code],) for code in self.codes(rows)]
+        """For each row its prompt with the values that it is given."""
+        given = zip(rows.texts, self.targets(rows), self.codes(rows), strict=True)
+        return [(self._stating(text, shares.codes[code], rows.kept),) for text, shares, code in given]
+
+    def _open(self, text: str, kept: bool = True) -> tuple[int, ...]:
+        """Places of the attributes that are drawn for a prompt: those that it does not state."""
+        return tuple(i for i, one in enumerate(self.attributes) if not (kept and one.gate.match(text)))
+
+    def _stating(self, text: str, code: tuple[int, ...], kept: bool) -> str:
+        """A prompt with a value of each open attribute, farther ones before nearer ones, phrases last."""
+        drawn = [(self.attributes[i], value) for i, value in zip(self._open(text, kept), code, strict=True)]
+        for own, value in sorted(drawn, key=lambda one: " " in one[0].words[one[1]]):
+            farther = [other for other in self.attributes if other.rank > own.rank]
+            words = {word.casefold() for one in farther for word in (*one.words, *one.stated)}
+            text = worded(text, own.words[value], words)
+        return text
+
+    def settings(self) -> dict[str, Any]:
+        """Shares, attributes and the width."""
+        return {**super().settings(), "attributes": [asdict(one) for one in self.attributes], "width": self.width}
 
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `settings`."""
-        words, width = tuple(map(str, settings["words"])), int(settings["width"])
-        return cls(words, width, provenance, shares=cls.shares_of(settings), stratify=settings["stratify"])
+        """From `settings`, checked."""
+        attributes, shares = tuple(map(Attribute.read, settings["attributes"])), cls.shares_of(settings)
+        sizes = [len(one.words) for one in attributes]
+        if shares.codes != tuple(product(*map(range, sizes))) or sizes != [len(one.names) for one in attributes]:
+            raise InvalidInputError(f"shares: expected one of every combination of {sizes} values, got {shares.codes}")
+        return cls(attributes, shares, settings["stratify"], int(settings["width"]), provenance)
 
 
-class StatedValue(SamplingMethod, EachValue):
+class StatedValue(SamplingMethod):
     """Give each image of a pipeline an attribute value, drawn from target shares, by stating it in the prompt.
 
     Args:
-        shares, stratify: see `SamplingMethod`, of one attribute.
+        shares, stratify: see `SamplingMethod`.
 
     Raises:
         InvalidInputError: a value outside its range.
@@ -60,11 +132,17 @@ class StatedValue(SamplingMethod, EachValue):
 
     name, title = "stated-value", "a value drawn for each image and stated in its prompt"
     source, color = "prompt augmentation; this package", "#31708f"
+    needs = frozenset({Need.VALUES})
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what `SamplingMethod` refuses, and pipelines whose states go with a mask of the prompt as it was."""
+        super().check(problem)
+        refuse_masked(problem, self.name)
 
     def fit(self, problem: Problem, role: str) -> Stated:
         """The words and the shares."""
-        words, width = self.words(problem.attributes[0]), problem.host.dim(role)
-        return Stated(words, width, shares=self.wanted(problem), stratify=self.stratify)
+        attributes, width = tuple(map(Attribute.of, problem.attributes)), problem.host.dim(role)
+        return Stated(attributes, self.wanted(problem), self.stratify, width)
 
 
 register_method(StatedValue())

@@ -44,19 +44,24 @@ class SampledEdit(Edit):
 
     def draw(self, rows: Rows) -> list[str]:
         """The value, "female" or "female/Black", that each row is given."""
-        return [self.shares.names[code] for code in self.codes(rows)]
+        return [shares.names[code] for shares, code in zip(self.targets(rows), self.codes(rows), strict=True)]
+
+    def targets(self, rows: Rows) -> list[Shares]:
+        """The shares that each row is drawn from."""
+        return [self.shares] * len(rows.texts)
 
     def codes(self, rows: Rows | None) -> list[int]:
-        """Place of the combination that each row is given.
+        """Place of the combination that each row is given, among those of its shares.
 
         Raises:
             InvalidInputError: the prompts and seeds of the rows are not given.
         """
         if rows is not None and rows.numbers is not None:
-            return [self.shares.at(number) for number in rows.numbers]
+            return [shares.at(number) for shares, number in zip(self.targets(rows), rows.numbers, strict=True)]
         if rows is None or rows.seeds is None or len(rows.seeds) != len(rows.texts):
             raise InvalidInputError(f"{self!r}: a value is drawn by prompt and seed; expected both for each row")
-        return [self.shares.draw(seed, text, self.stratify) for text, seed in zip(rows.texts, rows.seeds, strict=True)]
+        given = zip(self.targets(rows), rows.texts, rows.seeds, strict=True)
+        return [shares.draw(seed, text, self.stratify) for shares, text, seed in given]
 
     def settings(self) -> dict[str, Any]:
         """The shares and how they are drawn."""

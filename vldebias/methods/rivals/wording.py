@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from typing import Any, Self
 
 import torch
@@ -24,20 +25,29 @@ from vldebias.prompts import PromptSet
 
 __all__ = ["AllValues", "EachValue", "Entigen", "Suffix", "Wording", "worded"]
 
-ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
+ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")  # as English has their words, from the noun on
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"  # which have no attribute themselves
 _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
-def worded(prompt: str, words: str) -> str:
+def attribute_of(prompts: PromptSet) -> str | None:
+    """The one of `ATTRIBUTES` that the name of a set ends in."""
+    called = prompts.name.replace("-", " ").casefold()
+    return next((name for name in ATTRIBUTES if called.endswith(name)), None)
+
+
+def worded(prompt: str, words: str, farther: Collection[str] = ()) -> str:
     """`prompt` with the words of a value: one before the noun, several after a comma; or in a whole sentence of them.
 
     words: of a value; or a sentence with {text}, the prompt without its full stop, and perhaps {about}, its noun.
+    farther: words, in lower case, that stay before the one that is put in, where the prompt has them before its noun.
 
     >>> worded("A photo of a engineer.", "female"), worded("This is a bird.", "in a forest")
     ('A photo of a female engineer.', 'This is a bird, in a forest.')
     >>> worded("A photo of a nurse.", "{text} of any gender, {about}")
     'A photo of a nurse of any gender, a nurse.'
+    >>> worded("A photo of an old nurse.", "male", {"young", "old"})
+    'A photo of an old male nurse.'
     """
     text = prompt.rstrip(" .")
     stop = prompt[len(text) :].strip()
@@ -46,27 +56,23 @@ def worded(prompt: str, words: str) -> str:
         return words.format(text=text, about=text[places[-1].start() :] if places else text) + stop
     if " " in words or not places:
         return f"{text}, {words}{stop}"
-    place = places[-1]
-    article = "an" if words[0].lower() in "aeiou" else "a"
+    place, after = places[-1], text[places[-1].end() :].split(" ")
+    there = len(list(takewhile(lambda word: word.casefold() in farther, after[:-1])))
+    phrase = " ".join((*after[:there], words, *after[there:]))
+    article = "an" if phrase[0].lower() in "aeiou" else "a"
     article = place[1] if place[1].lower() == "the" else article.capitalize() if place[1][0].isupper() else article
-    return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
+    return f"{text[: place.start()]}{article} {phrase}{stop}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Wording(Edit):
+class Reworded(Edit):
     """The mean of a prompt's embeddings in several wordings, normalised and as long as the prompt's own.
 
-    Of a pipeline's states it is the mean as it stands, at each place from the start.
-
-    words: for each wording the words of a value, put into the prompt by `worded`.
+    Of a pipeline's states it is the mean as it stands, at each place from the start. A subclass says the wordings.
     """
 
-    kind = "wording"
     reads_text = True
 
-    words: tuple[str, ...]
     width: int
-    provenance: Provenance = field(default_factory=lambda: Provenance("wording"))
 
     @property
     def dim(self) -> int:
@@ -87,8 +93,7 @@ class Wording(Edit):
                 f"method {self.method!r} reads prompts in other words, and needs the model beside their embeddings: "
                 "attach it with vldebias.debias"
             )
-        each = self.wordings(rows)
-        asked = [worded(text, words) for text, own in zip(rows.texts, each, strict=True) for words in own]
+        asked = list(chain.from_iterable(self.wordings(rows)))
         if rows.states is not None:
             states = rows.states(asked).unflatten(0, (len(rows.texts), -1)).mean(1).to(z)
             states = states[:, 0] if z.ndim == 2 else states
@@ -102,13 +107,31 @@ class Wording(Edit):
         mean = normalize(read.mean(1), dim=1).to(z)
         return torch.lerp(z, z.norm(dim=-1, keepdim=True) * mean, strength)
 
+    @abstractmethod
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
-        """For each row the words of those that it is the mean of; as many for every row."""
-        return [self.words] * len(rows.texts)
+        """For each row the prompts that it is the mean of; as many for every row."""
 
     def tensors(self) -> dict[str, Tensor]:
         """None but a placeholder, since the format asks for tensors."""
         return {"nothing": torch.zeros(1)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Wording(Reworded):
+    """The same wordings for every prompt.
+
+    words: for each wording the words of a value, put into the prompt by `worded`.
+    """
+
+    kind = "wording"
+
+    words: tuple[str, ...]
+    width: int
+    provenance: Provenance = field(default_factory=lambda: Provenance("wording"))
+
+    def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
+        """Each prompt with each of the words."""
+        return [tuple(worded(text, words) for words in self.words) for text in rows.texts]
 
     def settings(self) -> dict[str, Any]:
         """The words and the width."""
@@ -120,21 +143,30 @@ class Wording(Edit):
         return cls(tuple(map(str, settings["words"])), int(settings["width"]), provenance)
 
 
+def refuse_masked(problem: Problem, method: str) -> None:
+    """Refuse pipelines whose states go with a mask of the prompt as it was.
+
+    Raises:
+        UnsupportedHostError: with what to do.
+    """
+    if problem.host.masked:
+        raise UnsupportedHostError(
+            f"{problem.host.name}: method {method!r} puts states of other wordings in place of the prompt's, "
+            "and here a mask goes with them, which would stay that of the prompt; write the words into the prompts"
+        )
+
+
 class _Worded(Method):
     """A method that puts other wordings in the place of a prompt."""
 
     needs = frozenset({Need.VALUES})
 
     def check(self, problem: Problem) -> None:
-        """Refuse several attributes, and pipelines whose states go with a mask of the prompt as it was."""
+        """Refuse several attributes, and what `refuse_masked` does."""
         super().check(problem)
         if len(problem.attributes) > 1:
             raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
-        if problem.host.masked:
-            raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} puts states of other wordings in place of the prompt's, "
-                "and here a mask goes with them, which would stay that of the prompt; write the words into the prompts"
-            )
+        refuse_masked(problem, self.name)
 
     @abstractmethod
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
@@ -189,8 +221,7 @@ class Suffix(_Worded):
         Raises:
             InvalidInputError: the name of the set does not say which attribute it is about.
         """
-        called = prompts.name.replace("-", " ").casefold()
-        attribute = self.attribute or next((name for name in ATTRIBUTES if called.endswith(name)), None)
+        attribute = self.attribute or attribute_of(prompts)
         if attribute is None:
             raise InvalidInputError(
                 f"{prompts.name}: method {self.name!r} says the attribute, expected a name that ends in one of "

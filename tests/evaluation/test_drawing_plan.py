@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import drawn_details
 from vldebias.evaluation.plan import NOT_KEPT, Plan, make_plan
-from vldebias.evaluation.variants import Variant
+from vldebias.evaluation.result import Provenance
+from vldebias.evaluation.variants import NONE, Variant, draws
+from vldebias.methods import METHODS
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
 MODEL: dict[str, Any] = {"pipeline": "Tiny", "id": None, "fingerprints": {}}
@@ -188,3 +191,18 @@ def test_a_variant_without_sets_is_fitted_on_what_is_drawn() -> None:
 
 def test_a_variant_of_several_attributes_has_the_spurious_prompts_of_its_parts() -> None:
     assert Variant(prompts=("fairface",), method="orth-cali").sets[0].parts
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != NONE and draws(name)])
+def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str) -> None:
+    """Also those of images that an earlier version drew, whose provenance says one of every method."""
+    made = plan(variants={"mine": Variant(method=name, lam=7.0, strength=0.5)})
+    expected = {"strength": 0.5} | ({"lam": 7.0} if METHODS[name].has_lam else {})
+    assert {key: value for key, value in made.details["mine"].items() if value is not None} == expected
+    planned = made.variants["mine"]
+    assert planned is not None
+    assert planned.lam == 7.0  # as plans have it from the first version on: folders that are there go on
+    fields: dict[str, Any] = {"task": "t", "description": "", "model": "m", "fingerprint": None, "prompts": "few"}
+    fields |= {"prompts_hash": "", "split": "generated", "seeds": [0], "n": {}}
+    earlier = Provenance(methods={"none": {}, "mine": planned.model_dump()}, **fields)
+    assert drawn_details(earlier, ["none", "mine", "other"]) == {"none": {}, "mine": expected, "other": {}}

@@ -19,7 +19,7 @@ from vldebias.data.parallel import processes
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.plan import NOT_KEPT, PLAN, Drawn, DrawnImage, Plan
 from vldebias.evaluation.result import Provenance
-from vldebias.evaluation.variants import NONE, Variant, digest
+from vldebias.evaluation.variants import NONE, Variant, digest, lam_of
 from vldebias.hosts import Attachment
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
@@ -218,11 +218,12 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
 
 def drawn_details(drawn: Provenance | None, variants: Iterable[str]) -> dict[str, dict[str, float]]:
     """variant -> lam and strength, as rows carry them, where the run that drew the images says so."""
-    methods = drawn.methods if drawn else {}
-    return {
-        variant: {k: v for k, v in methods.get(variant, {}).items() if k in ("lam", "strength") and v is not None}
-        for variant in variants
-    }
+    details = {}
+    for variant in variants:
+        told = drawn.methods.get(variant, {}) if drawn else {}
+        own = {"lam": lam_of(told.get("method", ""), told.get("lam")), "strength": told.get("strength")}
+        details[variant] = {key: value for key, value in own.items() if value is not None}
+    return details
 
 
 def drawn_provenance(

@@ -457,7 +457,10 @@ def _provenance(
         prompts=plan.prompt_set,
         prompts_hash=plan.prompt_set_hash,
         split=split,
-        methods={name: {} if v is None else v.model_dump() | _needs(v.method) for name, v in plan.variants.items()},
+        methods={
+            name: {} if v is None else {**v.model_dump(), **v.details, **_needs(v.method)}
+            for name, v in plan.variants.items()
+        },
         seeds=list(plan.seeds),
         n={"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
         settings={**model, **drawing, **settings},

@@ -71,6 +71,8 @@ class TextsTask(Task):
         host, results = self._host(session), []
         fingerprint = host.fingerprint()
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
+            variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
+            details = variant.planned.details
             provenance = Provenance(
                 task=f"{self.name} {name}",
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",
@@ -81,13 +83,12 @@ class TextsTask(Task):
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",
-                methods={NONE: {}, self.method: {"lam": self.lam, "strength": 1.0}},
+                methods={NONE: {}, self.method: details},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
                 settings={"roles": list(host.roles), "resamples": self.resamples, "seed": self.seed},
             )
-            variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
-            result = TaskResult(provenance, details={self.method: {"lam": self.lam, "strength": 1.0}})
+            result = TaskResult(provenance, details={self.method: details})
             boot = {"resamples": self.resamples, "seed": self.seed}
             with session.step(provenance.task):
                 add_pair_distances(result, host, prompts, {self.method: variant}, noun="concepts", **boot)

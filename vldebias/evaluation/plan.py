@@ -158,7 +158,7 @@ class Plan(Strict):
     @property
     def details(self) -> dict[str, dict[str, Any]]:
         """Variant -> lam and strength, as measurements carry them."""
-        return {n: {"lam": v.lam, "strength": v.strength} for n, v in self.variants.items() if v is not None}
+        return {name: variant.details for name, variant in self.variants.items() if variant is not None}
 
     def write(self, path: Path) -> None:
         """Write as JSON."""

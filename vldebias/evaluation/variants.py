@@ -28,7 +28,7 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     from vldebias.hosts import Attachment, Host
 
-__all__ = ["NONE", "PlannedVariant", "Prompts", "Variant", "digest", "draws"]
+__all__ = ["NONE", "PlannedVariant", "Prompts", "Variant", "digest", "draws", "lam_of"]
 
 NONE = "none"  # the pipeline as it is
 
@@ -177,11 +177,22 @@ class PlannedVariant(Strict):
     judged: int | None = None
     projection: str | None = None
 
+    @property
+    def details(self) -> dict[str, float | None]:
+        """lam and strength, as measurements carry them."""
+        return {"lam": lam_of(self.method, self.lam), "strength": self.strength}
+
     @model_serializer(mode="wrap")
     def _brief(self, handler: Any) -> dict[str, Any]:
         """Without what it does not have: plans and pictures of earlier versions say nothing of it."""
         rare = ("max_loss", "shares", "stratify", "given", "judged", "projection")
         return {name: value for name, value in handler(self).items() if value is not None or name not in rare}
+
+
+def lam_of(method: str, lam: float | None) -> float | None:
+    """`lam`, of a method that has one: a plan says it of every method, and so do results of earlier versions."""
+    known = METHODS.get(method)
+    return lam if known is None or known.has_lam else None
 
 
 def _given(method: Method) -> str | None:

@@ -234,6 +234,24 @@ def sampled_block() -> str:
     )
 
 
+def joint_block() -> str:
+    """What each form leaves of two attributes at once, and of the subject; beside it the subject under gender alone."""
+    task, alone = "generation gender and tone", _rows("generation", "generation gender", "unseen professions")
+    gender, tone = (_rows("generation", task, f"unseen professions, {kind}") for kind in ("gender", "tone"))
+    share, told = "discrepancy, share of none", "{:.0%} [{:.0%}, {:.0%}]"
+    plain = alone["none", "recognised"].value
+    lines = [f"Gender and skin tone at once, on unseen professions ({plain:.3f} recognised without):", ""]
+    for method in dict.fromkeys(method for method, _ in gender if method != "none"):
+        left = [told.format(rows[method, share].value, *rows[method, share].interval) for rows in (gender, tone)]
+        name, both = method.removesuffix(" jointly"), gender[method, "recognised"]
+        lines.append(
+            f"- {name} leaves {left[0]} of gender's discrepancy and {left[1]} of the tone's, with {both.value:.3f} "
+            f"[{both.interval[0]:.3f}, {both.interval[1]:.3f}] recognised; for gender alone "
+            f"{alone[name, 'recognised'].value:.3f}"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def costs_block() -> str:
     """What the gains of the table cost elsewhere, the case where the default does nothing among them."""
     birds, age = _rows("miniature", "birds"), _rows("rivals_real", "celeba age")
@@ -422,7 +440,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()},
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
-        | {"birds_drawn": partial(block, "birds_drawn")},
+        | {"joint": joint_block, "birds_drawn": partial(block, "birds_drawn")},
         ROOT / "docs" / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
         ROOT / "docs" / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}

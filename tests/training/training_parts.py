@@ -95,6 +95,7 @@ class Stream:
     decoded: list[int] = field(default_factory=list)
     passed: int = 0
     shards: int = 1
+    more: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # captions beside that of a row
 
     def records(self, start: int = 0, shard: int = 0) -> Iterator[Record]:
         size = self.n // self.shards
@@ -102,7 +103,8 @@ class Stream:
         for index in range(shard * size + start, stop):
             self.passed += 1
             text = "" if index in self.without_caption else caption(index)
-            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text)
+            more = self.more.get(index, ()) if self.more else None
+            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text, more)
 
     def _read(self, index: int) -> Image.Image:
         self.decoded.append(index)
@@ -112,5 +114,7 @@ class Stream:
 def same(one: Batch, other: Batch) -> bool:
     """All parts of two batches are equal, to the bit."""
     parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
-    parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
+    parts += [(one.labels, other.labels), (one.further, other.further)]
+    parts += [(one.texts[k], other.texts[k]) for k in one.texts]
+    parts += [(one.further_texts[k], other.further_texts.get(k)) for k in one.further_texts]
     return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]

@@ -222,12 +222,14 @@ class Record:
     """One row of a data set. `read` decodes the image (RGB) and raises OSError where it cannot.
 
     labels: column -> value as text, None where unknown.
+    more_captions: those beside `caption`, where a row of the data has a list of them.
     """
 
     id: str
     read: Callable[[], Image.Image]
     labels: Mapping[str, str | None] = field(default_factory=dict)
     caption: str | None = None
+    more_captions: tuple[str, ...] | None = None
 
 
 @runtime_checkable
@@ -266,11 +268,12 @@ class ImageData(Columns):
         ids: n different names, such as the path below the root.
         read: index -> decoded RGB image; OSError where a file cannot be read.
         labels: column -> Labels of n rows.
-        captions: n texts, or none.
+        captions: n texts, or none; of rows with several the first of each.
         fingerprint: changes when the images or their order do (not when labels do). Give a text, or a function where
             it costs reading the images; it is called when somebody first asks.
         about: what a reader found that a report should say: root, malformed file names, ...
         path: index -> where the image lies, "" where it is no file of its own; or None.
+        more_captions: of each row those beside its caption, where rows have lists of them; or none.
 
     Raises:
         InvalidInputError: ids that repeat, columns or captions of another length.
@@ -285,11 +288,12 @@ class ImageData(Columns):
     captions: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     path: Callable[[int], str] | None = None
+    more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.ids):
             raise InvalidInputError(f"{self.name}: {len(self.ids) - len(set(self.ids))} ids are there more than once")
-        self._check_lengths()
+        self._check_lengths(**({"more_captions": len(self.more_captions)} if self.more_captions else {}))
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Some of the rows, in the given order: a slice, indices or a mask."""
@@ -297,6 +301,7 @@ class ImageData(Columns):
         mark = lambda: fingerprint_of([self.fingerprint, *map(str, index)])  # noqa: E731
         whole = self.path
         path = None if whole is None else lambda i: whole(int(index[i]))
+        columns["more_captions"] = tuple(self.more_captions[i] for i in index) if self.more_captions else ()
         return replace(self, read=lambda i: self.read(int(index[i])), path=path, fingerprint=mark, **columns)
 
     def __repr__(self) -> str:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from vldebias.data.dataset import UNKNOWN, ImageData, ImageStream, Labels, LazyText, Record, fingerprint_of
 from vldebias.data.pictures import Ends, decode, ends_of, fingerprint_ends, fingerprint_files, read_ends, refuse_outside
-from vldebias.data.tables import ColumnNames, Names, column_of, labels_of, mapped_columns, texts_of
+from vldebias.data.tables import (
+    ColumnNames,
+    Names,
+    captions_in,
+    captions_of,
+    column_of,
+    labels_of,
+    mapped_columns,
+    texts_of,
+)
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
     "shards/{000..010}.tar, or a save_to_disk folder"
 )
-CAPTIONS = ("caption", "txt", "text", "json.caption", "json.text")
+CAPTIONS = ("caption", "txt", "text", "json.caption", "json.text", "captions", "sentences", "json.captions")
 FIND = "auto"
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 _ALIASES = {"val": ("val", "validation", "valid", "dev"), "test": ("test",), "train": ("train",)}
@@ -65,8 +74,9 @@ def open_huggingface(
             by default test, or the only one there is. Files and patterns of files have one split, train.
         image: column of images, or of paths below `images`; by default the one called image, jpg, jpeg, png or webp,
             or the only one of type Image.
-        caption: column of texts; "auto" finds caption, txt, text, json.caption or json.text. By default none, but of
-            tars the one that "auto" would find.
+        caption: column of texts, or of lists of texts where images have several captions; "auto" finds caption, txt,
+            text, json.caption, json.text, captions, sentences or json.captions. By default none, but of tars the one
+            that "auto" would find.
         id: column of names that tell the rows apart, by default the number of the row.
         labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
         names: for a label, its values in their order, or {value there: name}.
@@ -331,6 +341,8 @@ def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: M
         paths = pc.struct_field(images.with_format("arrow")[:].column(rows.image), "path")
         refuse_outside(name, rows.base, paths.fill_null("").to_pylist())
     ids = texts_of(column_of(table, rows.id, rows.where), rows.where) if rows.id else _numbers(len(dataset))
+    where = f"{rows.where}: column {rows.caption!r}"
+    captions, more = captions_of(column_of(table, rows.caption, rows.where), where) if rows.caption else ([], [])
     return ImageData(
         name=name,
         split=split,
@@ -338,7 +350,8 @@ def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: M
         read=lambda index: rows.read(images[int(index)][rows.image]),
         labels={here: rows.column(table, here) for here in rows.labels},
         fingerprint=lambda: dataset_fingerprint(dataset, rows, ids),
-        captions=tuple(texts_of(column_of(table, rows.caption, rows.where), rows.where)) if rows.caption else (),
+        captions=tuple(captions),
+        more_captions=tuple(more),
         about=about,
         path=lambda index: rows.path(images[int(index)][rows.image]),
     )
@@ -397,11 +410,14 @@ class RowStream:
             labels = {here: rows.column(table, here) for here in rows.labels}
             if rows.base is not None and row[rows.image] and row[rows.image]["path"]:
                 refuse_outside(self.name, rows.base, [row[rows.image]["path"]])
+            where = f"{rows.where}: column {rows.caption!r}"
+            caption, more = (None, None) if rows.caption is None else captions_in(cell_of(row, rows.caption), where)
             yield Record(
                 id=f"{prefix}{index:08d}" if rows.id is None else str(cell_of(row, rows.id)),
                 read=partial(rows.read, row[rows.image]),
                 labels={here: one.names[one.codes[0]] if one.known[0] else None for here, one in labels.items()},
-                caption=None if rows.caption is None else str(cell_of(row, rows.caption) or ""),
+                caption=caption,
+                more_captions=more,
             )
 
 

@@ -124,6 +124,7 @@ def file_images(
     *,
     ids: Sequence[str] | None = None,
     captions: Sequence[str] = (),
+    more_captions: Sequence[tuple[str, ...]] = (),
     about: Mapping[str, Any] | None = None,
     allow_outside: bool = False,
 ) -> ImageData:
@@ -147,6 +148,7 @@ def file_images(
         labels=dict(labels),
         fingerprint=lambda: fingerprint_files(names, [root / file for file in files]),
         captions=tuple(captions),
+        more_captions=tuple(more_captions),
         about={"root": str(root), **(about or {})},
         path=lambda index: os.path.abspath(root / files[index]),
     )

@@ -20,6 +20,7 @@ from vldebias.data.pictures import file_images
 from vldebias.data.tables import (
     ColumnNames,
     Names,
+    captions_of,
     column_of,
     integers,
     labels_of,
@@ -300,7 +301,7 @@ def open_manifest(
         root: the table.
         split: a value of `split_column`, or "all".
         image: column of paths, relative to `images`.
-        caption: column of texts.
+        caption: column of texts; or in jsonl and parquet of lists of texts, see `vldebias.data.ImageData`.
         id: column of names that tell the rows apart, by default the paths.
         labels: columns that are labels, as a list or as {name here: name in the table}; empty cells are unknown.
         names: for a label, its values in their order, or {value in the table: name}; by default those found, sorted.
@@ -316,8 +317,8 @@ def open_manifest(
     path = Path(root)
     table = read_table(path)
 
-    def texts(column: str | None) -> list[str]:
-        return texts_of(column_of(table, column, path), f"{path}: column {column!r}") if column else []
+    def texts(column: str) -> list[str]:
+        return texts_of(column_of(table, column, path), f"{path}: column {column!r}")
 
     def labels_in(column: str, known: Names = None) -> Labels:
         return labels_of(column_of(table, column, path), known, f"{path}: column {column!r}")
@@ -334,6 +335,9 @@ def open_manifest(
     files = texts(image)
     if "" in files:
         raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
+    captions, more = (
+        captions_of(column_of(table, caption, path), f"{path}: column {caption!r}") if caption else ([], [])
+    )
     mapped, named = mapped_columns(labels, names, str(path))
     used = {image, caption, id, split_column, *mapped.values()}
     unused = [column for column in table.column_names if column not in used]
@@ -344,7 +348,8 @@ def open_manifest(
         files,
         {here: labels_in(there, named.get(here)) for here, there in mapped.items()},
         ids=texts(id) if id else None,
-        captions=texts(caption),
+        captions=captions,
+        more_captions=more,
         about={"columns not used": unused} if unused else {},
         allow_outside=allow_outside,
     )

@@ -17,7 +17,18 @@ from vldebias.files import SHIELDED
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ColumnNames", "Names", "column_of", "integers", "labels_of", "mapped_columns", "read_table", "texts_of"]
+__all__ = [
+    "ColumnNames",
+    "Names",
+    "captions_in",
+    "captions_of",
+    "column_of",
+    "integers",
+    "labels_of",
+    "mapped_columns",
+    "read_table",
+    "texts_of",
+]
 
 # Names of a column in their order, or value in the table -> name; None for the values that occur, sorted.
 Names = Sequence[str] | Mapping[str, str] | None
@@ -116,6 +127,36 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
 def texts_of(column: pa.Array, where: str) -> list[str]:
     """The texts of a column, "" where there is none."""
     return _as_text(column, where).fill_null("").to_pylist()
+
+
+def captions_of(column: pa.Array, where: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The caption of each row, and of a column of lists those beside it; else an empty list.
+
+    Raises:
+        InvalidInputError: neither texts nor lists of texts.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return texts_of(column, where), []
+    rows = [captions_in(cell, where) for cell in column.to_pylist()]
+    return [first for first, _ in rows], [more or () for _, more in rows]
+
+
+def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
+    """The caption of a cell, "" where there is none, and of a list those beside it, without blank ones.
+
+    Raises:
+        InvalidInputError: neither a text nor a list of texts.
+    """
+    texts = cell if isinstance(cell, list) else []
+    if isinstance(cell, Mapping) or not all(text is None or isinstance(text, str) for text in texts):
+        raise InvalidInputError(f"{where}: expected a text or a list of texts in every row, got {str(cell)[:60]}")
+    if not isinstance(cell, list):
+        return str(cell or ""), None
+    first, *more = [text for text in texts if text and text.strip()] or [""]
+    return first, tuple(more)
 
 
 def integers(column: pa.Array, allowed: Sequence[int], where: str) -> NDArray[np.int64]:

@@ -184,11 +184,13 @@ class Contrast:
             parts = [[checkpoint(one, k, block, use_reentrant=False) for block in cut] for k in (0, 1)]
             return torch.stack([torch.cat(of_side) for of_side in parts])
 
-    def samples(self, features: Tensor) -> Tensor:
-        """(2, n, M) similarities of the anchors to M further rows each, features (n, M, d)."""
+    def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        """(2, n, M) similarities of the anchors to M further rows each, features (n, M, d), or two for both sides."""
+        sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
-            given = features.to(self.positive.dtype)
-            return torch.stack([torch.einsum("nd,nmd->nm", anchors, given) for anchors in self.anchors])
+            given = [side.to(self.positive.dtype) for side in sides]
+            pairs = zip(self.anchors, given, strict=True)
+            return torch.stack([torch.einsum("nd,nmd->nm", anchors, side) for anchors, side in pairs])
 
     def reduce(self, losses: Tensor) -> Tensor:
         """(n,) means of both directions (2, n) or, by `reduction`, their mean, over the joint batch if gathered."""

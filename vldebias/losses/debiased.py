@@ -26,6 +26,7 @@ __all__ = [
 
 BelowFloor = Literal["clamp", "uncorrected"]
 Form = Literal["nce", "jsd"]
+Positives = Tensor | tuple[Tensor, Tensor]
 
 
 def _check_correction(tau_plus: float, floor: float | None, below_floor: str) -> None:
@@ -36,8 +37,15 @@ def _check_correction(tau_plus: float, floor: float | None, below_floor: str) ->
         raise InvalidInputError(f"floor: expected None (for e^(-1/t)) or a number in [0, inf), got {floor}")
 
 
-def _check_positives(positives: Tensor, image_features: Tensor) -> None:
-    """Refuse positives that are not M >= 1 vectors per row."""
+def _check_positives(positives: Positives, image_features: Tensor) -> None:
+    """Refuse positives that are not M >= 1 vectors per row, or two of different M."""
+    if isinstance(positives, tuple):
+        for side in positives:
+            _check_positives(side, image_features)
+        if len(positives) != 2 or positives[0].shape != positives[1].shape:
+            shapes = ", ".join(str(tuple(side.shape)) for side in positives)
+            raise InvalidInputError(f"positives: expected two of the same M, or one for both directions, got {shapes}")
+        return
     n, d = image_features.shape
     if positives.ndim != 3 or positives.shape[1] < 1 or (positives.shape[0], positives.shape[2]) != (n, d):
         raise InvalidInputError(
@@ -75,7 +83,7 @@ def _log_debiased(
 def debiased_contrastive(
     image_features: Tensor,
     text_features: Tensor,
-    positives: Tensor | None = None,
+    positives: Positives | None = None,
     *,
     tau_plus: float = 0.1,
     floor: float | None = None,
@@ -95,8 +103,10 @@ def debiased_contrastive(
 
     Args:
         tau_plus: tau+ in [0, 1), the probability that a row drawn at random has the anchor's class.
-        positives: (n, M, d), M samples v of each row's class for both directions, for example M further views.
-            None is M = 1, the row that the anchor belongs with.
+        positives: (n, M, d), M samples v of each row's class for both directions, for example M further views; or a
+            tuple of two: what the images are compared with, such as M other captions of each, and what the texts are,
+            such as M further views. The negatives of an image are texts, so its own samples should be: the cosines of
+            two images lie elsewhere. None is M = 1, the row that the anchor belongs with.
         floor: least value of g; None is e^{-1/t}, its theoretical minimum for features of norm 1. Features that are
             not normalised have none: floor = 0.
         below_floor: "clamp" is eq. 3.6. "uncorrected" gives the rows whose g is under its floor the loss without
@@ -123,7 +133,7 @@ def debiased_contrastive(
 def hard_negative_contrastive(
     image_features: Tensor,
     text_features: Tensor,
-    positives: Tensor | None = None,
+    positives: Positives | None = None,
     *,
     tau_plus: float = 0.1,
     beta: float = 1.0,
@@ -191,7 +201,7 @@ def hard_negative_contrastive(
 
 
 class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive, check=_check_correction):
-    """`debiased_contrastive` with its settings; `forward` also takes positives (n, M, d)."""
+    """`debiased_contrastive` with its settings; `forward` also takes positives."""
 
     tau_plus: float
     floor: float | None
@@ -201,7 +211,7 @@ class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive, ch
 class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive, check=_check_hardness):
     """`hard_negative_contrastive` with its settings; `beta` may be set anew every epoch, for an annealing.
 
-    `forward` also takes positives (n, M, d).
+    `forward` also takes positives.
     """
 
     tau_plus: float

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from itertools import chain, count, islice
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.augmentation import Augment, BatchAugment
 from vldebias.training.pairs import PairSource
-from vldebias.training.sampling import Sampler, torch_generator
+from vldebias.training.sampling import Sampler, torch_generator, turns
 
 __all__ = ["Batch", "Batches", "MapBatches", "OnError", "TensorBatches", "Tokenize", "Unreadable"]
 
@@ -42,10 +43,12 @@ class Batch:
 
     images: (b, 3, h, w), as the image tower reads them.
     texts: arguments of the text tower, (b, length) each; empty where `views` are given.
-    index: (b,) integers, the position of each pair in its data set.
+    index: (b,) integers, the position of each image in its data set.
     labels: (b,) integers, the class of each pair, where a loss reads it.
     views: (b, 3, h, w), a second augmentation of each image; the texts are then not read.
     further: (b, M, 3, h, w), M more augmentations of each image, as further samples of what it shows.
+    further_texts: arguments of the text tower, (b, M, length) each, for M more captions of each image, where the data
+        have several.
     """
 
     images: Tensor
@@ -54,6 +57,7 @@ class Batch:
     labels: Tensor | None = None
     views: Tensor | None = None
     further: Tensor | None = None
+    further_texts: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -84,7 +88,7 @@ class Batches(Protocol):
 
     So a run goes on at step s by asking for the batches from s on, and nothing of a loader's state is stored.
 
-    items: rows of the data set; None for a stream.
+    items: images of the data set; None for a stream.
     per_epoch: micro-batches of this process in an epoch; None for a stream.
     """
 
@@ -163,14 +167,17 @@ class Unreadable:
 class MapBatches(Dataset[dict[str, Any]]):
     """Micro-batches of pairs that are read at random; see `Batches`.
 
-    What a batch holds depends on its number alone, not on the workers, so loading starts anywhere at once.
+    What a batch holds depends on its number alone, not on the workers, so loading starts anywhere at once. An epoch has
+    every image once; one with several captions has another of them in every epoch, see
+    `vldebias.training.sampling.turns`.
 
     Args:
         pairs: images and captions.
         augment: image -> tensor; see `vldebias.training.augmentation`.
         tokenize: of the towers; not needed for two views.
         two_views: contrast two augmentations of each image; captions are then not read.
-        further: more augmentations of each image, for losses that take further positives.
+        further: more augmentations of each image, for losses that take further positives, and as many more captions
+            where the data have several.
         on_error: in place of an image that cannot be read another row is taken ("skip"), so that one file does not end
             a run of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and
             `unreadable` holds them all. Or training stops there ("raise").
@@ -205,8 +212,14 @@ class MapBatches(Dataset[dict[str, Any]]):
         self.unreadable = Unreadable(pairs.name, on_error)
         self.pairs, self.augment, self.two_views, self.workers = pairs, augment, two_views, workers
         self.looks = 1 + two_views + further
-        self.sampler = Sampler(pairs.items, batch_size, seed, rank, world)
-        self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
+        self.more = further if pairs.several and not two_views else 0
+        # the pairs of image i are order[starts[i] : starts[i + 1]]
+        self.order = np.argsort(pairs.images, kind="stable")
+        self.starts = np.append(0, np.bincount(pairs.images).cumsum())
+        self.first = self.order[self.starts[:-1]]
+        self.items = len(self.starts) - 1
+        self.sampler = Sampler(self.items, batch_size, seed, rank, world)
+        self.per_epoch = self.sampler.per_epoch
         self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
         self._tokens: Tokens = lambda rows: {}
         if not two_views and tokenize is not None:
@@ -252,25 +265,30 @@ class MapBatches(Dataset[dict[str, Any]]):
         An error is handed over as a text: one that is raised in a worker arrives inside a traceback of the loader's.
         """
         spares = self.sampler.spares(number)
-        rows, views, failed = [], [], dict[str, str]()
+        rows, said, views, failed = [], [], [], dict[str, str]()
         try:
             for row in self.sampler.rows(number).tolist():
                 taken, image, unread = self.unreadable.read(
-                    row, self.pairs.read, spares=spares, ids=self.pairs.ids.__getitem__
+                    row,
+                    lambda row: self.pairs.read(int(self.first[row])),
+                    spares=spares,
+                    ids=lambda row: self.pairs.ids[self.first[row]],
                 )
                 where = (self.sampler.seed, self.sampler.epoch(number), taken)
                 generators = (torch_generator("augmentation", *where, view) for view in range(self.looks))
+                own = self.order[self.starts[taken] : self.starts[taken + 1]]
                 rows.append(taken)
+                said.append(own[turns(len(own), self.more, *where)])
                 views.append(torch.stack([self.augment(image, generator) for generator in generators]))
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}
-        index = torch.tensor(rows)
+        pairs = torch.from_numpy(np.stack(said))
         return {
             **looks_of(torch.stack(views), self.two_views),
-            "texts": self._tokens(index),
-            "index": index,
-            "labels": None if self.labels is None else self.labels[index],
+            **texts_of(self._tokens(pairs.flatten()), 1 + self.more),
+            "index": torch.tensor(rows),
+            "labels": None if self.labels is None else self.labels[pairs[:, 0]],
             "unreadable": failed,
         }
 
@@ -356,11 +374,18 @@ class TensorBatches:
         )
 
 
-def looks_of(images: Tensor, two_views: bool) -> dict[str, Tensor]:
+def looks_of(images: Tensor, two_views: bool) -> dict[str, Any]:
     """Augmentations (b, looks, 3, h, w) of each image as the columns of a batch that they are."""
     columns = {"images": images[:, 0]} | ({"views": images[:, 1]} if two_views else {})
     further = images[:, 1 + two_views :]
     return columns | ({"further": further} if further.shape[1] else {})
+
+
+def texts_of(tokens: Mapping[str, Tensor], each: int) -> dict[str, Any]:
+    """Tokens (b * each, length) of the captions of each image as the columns of a batch that they are."""
+    parts = {name: part.unflatten(0, (-1, each)) for name, part in tokens.items()}
+    columns = {"texts": {name: part[:, 0] for name, part in parts.items()}}
+    return columns | ({"further_texts": {name: part[:, 1:] for name, part in parts.items()}} if each > 1 else {})
 
 
 def _tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:

@@ -17,7 +17,6 @@ from vldebias.progress import SILENT, Progress
 from vldebias.training.loop import make_accelerator
 from vldebias.training.pairs import Pairs
 from vldebias.training.run import Job, steps_done
-from vldebias.training.sampling import folds_of
 from vldebias.training.scores import positive_scores
 from vldebias.training.settings import TrainSettings
 
@@ -37,7 +36,8 @@ def out_of_fold_scores(
     """Scores (n,) of all pairs: those of a fold by a model that was trained, as the settings say, on the others.
 
     It costs `folds` trainings. What is stopped goes on. Scores of different folds are of different models, of one
-    recipe; with "softmax" a pair is compared with the images and captions of its own fold.
+    recipe; with "softmax" a pair is compared with the images and captions of its own fold. The captions of an image are
+    in one fold.
 
     Args:
         pairs: what the settings open; see `vldebias.training.pairs.make_pairs`.
@@ -50,7 +50,7 @@ def out_of_fold_scores(
         InvalidInputError: folds outside 2 .. n, pairs without captions, more than one process, and what training and
             scoring refuse.
     """
-    fold = folds_of(pairs.items, folds, settings.seed)
+    fold = pairs.in_folds(folds, settings.seed)
     scores = np.full(pairs.items, np.nan, dtype=np.float32)
     for k in range(folds):
         own = folder / f"fold-{k + 1}-of-{folds}"

@@ -88,12 +88,14 @@ class Objective(nn.Module):
         second: Tensor,
         batch: Batch,
         positives: Tensor | None = None,
+        further_texts: Tensor | None = None,
         frozen_first: Tensor | None = None,
         frozen_second: Tensor | None = None,
     ) -> Tensor:
         """Loss of features (b, d) of norm 1; the columns that the loss reads are taken from the batch.
 
-        positives: (b, M, d), further samples of each pair's class.
+        positives: (b, M, d), further samples of each pair's class; with `further_texts` those of the texts alone.
+        further_texts: (b, M, d), those of the images.
         frozen_first, frozen_second: (b, d') by the model as it was loaded, to be stayed near to.
         """
         columns = {name: getattr(batch, name) for name in _KINDS[self.settings.loss].columns}
@@ -102,7 +104,8 @@ class Objective(nn.Module):
                 raise InvalidInputError(
                     f"{self.settings.loss}: reads the {name} of every pair, and these data have none"
                 )
-        more = {} if positives is None else {"positives": positives}
+        both = positives if further_texts is None else (further_texts, positives)
+        more = {} if positives is None else {"positives": both}
         queue = {} if self.queue is None else {"queue": self.queue.negatives()}
         loss: Tensor = self.loss(first, second, *columns.values(), **more, **queue)
         if frozen_first is None or frozen_second is None:
@@ -250,7 +253,16 @@ class Trainee(nn.Module):
         further = batch.images[:0] if batch.further is None else batch.further.flatten(0, 1)
         seen = self.towers.image(torch.cat([images, further])) if len(further) else self.towers.image(images)
         first, *others = unit(seen[: len(images)]).chunk(len(shown))
-        found = {"first": first, "second": others[0] if others else unit(self.text_features(batch.texts))}
+        found = {"first": first}
+        if others:
+            found["second"] = others[0]
+        else:
+            more = {name: tokens.flatten(0, 1) for name, tokens in batch.further_texts.items()}
+            every = {name: torch.cat([tokens, more[name]]) if more else tokens for name, tokens in batch.texts.items()}
+            said = unit(self.text_features(every))
+            found["second"] = said[: len(batch)]
+            if more:
+                found["further_texts"] = said[len(batch) :].unflatten(0, (len(batch), -1))
         if len(further):
             found["positives"] = unit(seen[len(images) :]).unflatten(0, (len(batch), -1))
         if self.frozen is not None:

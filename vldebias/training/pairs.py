@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from vldebias.data.dataset import ImageData, ImageStream, Labels
 from vldebias.errors import InvalidInputError, warn
-from vldebias.training.sampling import numpy_generator
+from vldebias.training.sampling import folds_of, numpy_generator
 from vldebias.training.settings import WORLDS, TrainSettings
 
 __all__ = [
@@ -36,16 +37,17 @@ _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
 
 @dataclass(frozen=True, eq=False)
 class PairSource:
-    """n images, each with its caption and, where asked for, its class.
+    """n pairs of an image and a caption and, where asked for, a class. An image with several captions is in several.
 
     Attributes:
         name: of the data set.
-        ids: n different names.
+        ids: names of the images, different ones where each has one caption.
         captions: n texts; none where only images are learned from.
         read: index -> RGB image; OSError where it cannot be read.
         labels: classes of the rows.
         template: what captions were made of, see `of`.
         path: index -> where the image lies, "" where it is no file of its own; or None.
+        several: the data have lists of captions; pairs of one name have one image.
     """
 
     name: str
@@ -55,6 +57,7 @@ class PairSource:
     labels: Labels | None = None
     template: str | None = None
     path: Callable[[int], str] | None = None
+    several: bool = False
 
     @classmethod
     def of(
@@ -65,7 +68,7 @@ class PairSource:
         caption_template: str | None = None,
         with_captions: bool = True,
     ) -> PairSource:
-        """The pairs of a data set. Rows that have no caption are left out, with a warning.
+        """The pairs of a data set, one for each caption. Rows that have none are left out, with a warning.
 
         Args:
             data: images with captions.
@@ -100,12 +103,34 @@ class PairSource:
             )
             data, labels = data[has], None if labels is None else labels[has]
             captions = tuple(caption for caption, there in zip(captions, has, strict=True) if there)
-        return cls(data.name, data.ids, captions, data.read, labels, caption_template, data.path)
+        source = cls(data.name, data.ids, captions, data.read, labels, caption_template, data.path)
+        if caption_template is not None or not data.more_captions:
+            return source
+        each = [(first, *more) for first, more in zip(captions, data.more_captions, strict=True)]
+        every = source.taken(np.repeat(np.arange(len(each)), [len(texts) for texts in each]))
+        return replace(every, captions=tuple(text for texts in each for text in texts), several=True)
 
     @property
     def items(self) -> int:
         """Number of pairs."""
         return len(self.ids)
+
+    @cached_property
+    def images(self) -> NDArray[np.int64]:
+        """(n,) the image of each pair, numbered as they come."""
+        if not self.several:
+            return np.arange(self.items)
+        number: dict[str, int] = {}
+        return np.array([number.setdefault(name, len(number)) for name in self.ids], dtype=np.int64)
+
+    @property
+    def image_count(self) -> int:
+        """Number of images."""
+        return int(self.images.max(initial=-1)) + 1
+
+    def in_folds(self, folds: int, seed: int) -> NDArray[np.int64]:
+        """(n,) the fold of each pair, that of its image; see `vldebias.training.sampling.folds_of`."""
+        return folds_of(self.image_count, folds, seed)[self.images]
 
     def taken(self, rows: NDArray[np.int64]) -> Self:
         """Some of the pairs, by their numbers (m,)."""
@@ -125,7 +150,7 @@ class Pairs(PairSource):
     """Pairs after noise, with the truth about them.
 
     wrong: (n,) bool, pairs whose caption (without captions: whose label) is not what the source says. A text that noise
-    replaced by an equal one is not wrong.
+    replaced by an equal one, or by another of the same image, is not wrong.
     own: the source before any noise.
     """
 
@@ -182,7 +207,8 @@ class Pairs(PairSource):
         captions, labels = values["captions"], values["labels"]
         wrong = np.zeros(own.items, dtype=bool)
         if captions:
-            wrong = np.array([here != there for here, there in zip(captions, own.captions, strict=True)])
+            right = set(zip(own.images.tolist(), own.captions, strict=True))
+            wrong = np.array([pair not in right for pair in zip(own.images.tolist(), captions, strict=True)])
         elif labels is not None and own.labels is not None:
             wrong = labels.codes != own.labels.codes
         return cls(**values, wrong=wrong, own=own)

@@ -28,7 +28,6 @@ from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, make_pairs, open_images
 from vldebias.training.report import draw_curves, score_pairs
-from vldebias.training.sampling import folds_of
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
@@ -261,7 +260,7 @@ class Job:
         data = open_images(settings)
         source = make_pairs(data, settings) if isinstance(data, ImageData) else data
         if fold is not None and isinstance(source, Pairs):
-            source = source.taken(np.flatnonzero(folds_of(source.items, fold[1], settings.seed) != fold[0]))
+            source = source.taken(np.flatnonzero(source.in_folds(fold[1], settings.seed) != fold[0]))
         self.pairs = source if isinstance(source, Pairs) else None
         self.batches = make_batches(source, settings, self.towers)
         objective = build_objective(
@@ -316,7 +315,8 @@ class Job:
         size = "a stream of pairs"
         if self.pairs is not None:
             wrong = f", {self.pairs.wrong.mean():.1%} of them made wrong" if self.pairs.wrong.any() else ""
-            size = f"{self.pairs.items:,} pairs{wrong}"
+            images = f" of {self.pairs.image_count:,} images" if self.pairs.several else ""
+            size = f"{self.pairs.items:,} pairs{images}{wrong}"
         total = sum(p.numel() for p in parameters)
         settings, processes = self.settings, self.accelerator.num_processes
         say(f"{settings.model}: {learning:,} of {total:,} parameters learn, from {size}")

@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 
-__all__ = ["Sampler", "epoch_order", "folds_of", "numpy_generator", "torch_generator"]
+__all__ = ["Sampler", "epoch_order", "folds_of", "numpy_generator", "torch_generator", "turns"]
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
@@ -105,6 +105,17 @@ class Sampler:
         order = epoch_order(self.items, self.seed, self.epoch(number))
         others = np.delete(order, np.s_[first : first + self.joint_size])
         yield from others[self.rank :: self.world].tolist()
+
+
+def turns(count: int, further: int, seed: int, epoch: int, image: int) -> list[int]:
+    """Which of its `count` captions an image has in an epoch, and `further` others, repeated where there are fewer.
+
+    It goes through them in turn from one drawn by the seed: in `count` epochs each is the first once.
+    """
+    if count == 1:
+        return [0] * (1 + further)
+    first = epoch + int(numpy_generator("caption", seed, image).integers(count))
+    return [(first + step) % count for step in (0, *(1 + k % (count - 1) for k in range(further)))]
 
 
 def folds_of(n: int, folds: int, seed: int) -> NDArray[np.int64]:

@@ -179,11 +179,11 @@ def positive_scores(
             places.append(shard.rows)
             kept.append(shard.features)
             skipped += shard.notes.skipped
-    if len(skipped) == pairs.items:
-        raise InvalidInputError(f"{pairs.name}: none of {pairs.items} images can be read, such as {skipped[0]}")
+    if not sum(map(len, kept)):
+        raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read, such as {skipped[0]}")
     if skipped:
         warn(
-            f"{pairs.name}: {len(skipped)} of {pairs.items} images cannot be read and have no score, such as "
+            f"{pairs.name}: {len(skipped)} of {pairs.image_count} images cannot be read and have no score, such as "
             f"{skipped[0]}"
         )
     rows_read = torch.cat(places)
@@ -198,11 +198,16 @@ def positive_scores(
 def _softmaxes(towers: Towers, pairs: PairSource, rows: Tensor, features: Tensor) -> Tensor:
     """Scores (m,) of the rows, from the features (m, 2 d) of their images and captions."""
     images, texts = features.chunk(2, dim=1)
-    captions = [pairs.captions[row] for row in rows.tolist()]
-    code = {caption: number for number, caption in enumerate(dict.fromkeys(captions))}
-    codes = torch.tensor([code[caption] for caption in captions])
-    first = torch.full((len(code),), len(captions)).scatter_reduce(0, codes, torch.arange(len(captions)), "amin")
-    return softmax_scores(images, texts[first], codes, t=towers.temperature)
+
+    def numbered(values: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """The number of each value (m,), as they come, and where each number comes first."""
+        number = {value: k for k, value in enumerate(dict.fromkeys(values))}
+        codes = torch.tensor([number[value] for value in values])
+        return codes, torch.full((len(number),), len(codes)).scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
+
+    codes, first = numbered([pairs.captions[row] for row in rows.tolist()])
+    shown, once = numbered(pairs.images[rows.numpy()].tolist())
+    return softmax_scores(images[once], texts[first], codes, shown, t=towers.temperature)
 
 
 def _shard(
@@ -217,11 +222,18 @@ def _shard(
     """Cosines (b, 1) of some rows, or their features (b, 2 d)."""
     skipped: dict[int, str] = {}
     where, kept = [torch.empty(0, dtype=torch.int64)], list[Tensor]()
-    batches = pixel_batches(rows, pairs.read, towers.prepare, batch_size=batch_size, workers=workers, skipped=skipped)
-    for places, images in batches:
+    own: dict[int, list[int]] = {}  # image -> its pairs
+    for row in rows:
+        own.setdefault(int(pairs.images[row]), []).append(row)
+    of = {each[0]: each for each in own.values()}  # an image is read and goes through the model once
+    batches = pixel_batches(of, pairs.read, towers.prepare, batch_size=batch_size, workers=workers, skipped=skipped)
+    for firsts, images in batches:
+        places = torch.tensor([row for first in firsts.tolist() for row in of[first]])
+        times = torch.tensor([len(of[first]) for first in firsts.tolist()])
         captions = [pairs.captions[row] for row in places.tolist()]
         with reading(towers.model):
-            features = image_features(towers, images), text_features(towers, captions, batch_size)
+            shown = image_features(towers, images)
+            features = shown.repeat_interleave(times.to(shown.device), 0), text_features(towers, captions, batch_size)
             cosines = (features[0] * features[1]).sum(dim=1).clamp(-1, 1).cpu()
         bad = (~cosines.isfinite()).nonzero().flatten().tolist()
         if bad:
@@ -259,38 +271,58 @@ def _store(towers: Towers, pairs: PairSource, folder: Path, shard_size: int, by:
 
 
 def softmax_scores(
-    images: Tensor, texts: Tensor, codes: Tensor, *, t: float, compared: int = 10_000, block: int = 4096
+    images: Tensor,
+    texts: Tensor,
+    codes: Tensor,
+    shown: Tensor | None = None,
+    *,
+    t: float,
+    compared: int = 10_000,
+    block: int = 4096,
 ) -> Tensor:
     """How surely each image picks its caption, and its caption picks it: (n,) at most 0, low where they do not fit.
 
-        (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
+        (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[k], i = shown[k]
 
     A cosine alone is lower for unusual images and words whatever they stand with; here each is compared with what the
     same image and the same caption give elsewhere: with all other captions and images, or of more than `compared` with
-    so many drawn at random (and itself), in O(n compared d). Memory is O(n + block * compared).
+    so many drawn at random (and itself), in O(n compared d). Memory is O(n + block * compared). The captions that an
+    image has beside are no others: several may fit.
 
     Args:
-        images: (n, d) of norm 1.
+        images: (l, d) of norm 1, each image once.
         texts: (m, d) of norm 1, each different caption once.
-        codes: (n,) the caption of each image.
+        codes: (n,) the caption of each pair.
+        shown: (n,) its image; default: pair k has image k.
         t: temperature.
         compared: most captions, and most images, that a pair is compared with.
         block: images whose similarities are held at once.
     """
-    own = (images * texts[codes]).sum(1) / t
+    shown = torch.arange(len(images)) if shown is None else shown
+    own = (images[shown] * texts[codes]).sum(1) / t
     drawn = torch_generator("compared pairs", len(images), len(texts))
     some = [torch.randperm(len(rows), generator=drawn)[:compared].sort().values for rows in (images, texts)]
 
-    def elsewhere(rows: Tensor, others: Tensor) -> Tensor:
-        return torch.cat([(part @ others.T / t).logsumexp(1) for part in rows.split(block)])
+    def elsewhere(rows: Tensor, others: Tensor, beside: Tensor | None = None) -> Tensor:
+        parts = []
+        for start in range(0, len(rows), block):
+            logits = rows[start : start + block] @ others.T / t
+            if beside is not None:
+                near = (beside[0] >= start) & (beside[0] < start + block)
+                logits[beside[0, near] - start, beside[1, near]] = -torch.inf
+            parts.append(logits.logsumexp(1))
+        return torch.cat(parts)
 
     def whole(total: Tensor, there: Tensor) -> Tensor:
         """With the pair itself, where it is not among those that were drawn."""
         return torch.where(there, total, torch.logaddexp(total, own))
 
-    of_image = whole(elsewhere(images, texts[some[1]]), torch.isin(codes, some[1]))
-    of_text = whole(elsewhere(texts, images[some[0]])[codes], torch.isin(torch.arange(len(images)), some[0]))
-    return own - (of_image + of_text) / 2
+    there = torch.isin(codes, some[1])
+    of_text = whole(elsewhere(texts, images[some[0]])[codes], torch.isin(shown, some[0]))
+    if len(images) == len(codes):
+        return own - (whole(elsewhere(images, texts[some[1]]), there) + of_text) / 2
+    beside = torch.stack([shown[there], torch.searchsorted(some[1], codes[there])])
+    return own - (torch.logaddexp(elsewhere(images, texts[some[1]], beside)[shown], own) + of_text) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,8 +418,9 @@ def write_table(path: str | Path, ranked: RankedPairs) -> Path:
 def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
     """A parquet file that `vldebias train --data` and `datasets` read, of the share of pairs with the highest scores.
 
-    Columns: image, caption, id, score. Images that are files are named, not copied; others are put in, as PNG. Pairs
-    whose image cannot be read are left out.
+    Columns: image, caption, id, score. Where images have several captions, a row is an image, with lists of those that
+    are kept and of their scores. Images that are files are named, not copied; others are put in, as PNG. Pairs whose
+    image cannot be read are left out.
 
     Raises:
         InvalidInputError: a share outside [0, 1], a name that does not end in .parquet.
@@ -398,9 +431,14 @@ def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
 
     if Path(path).suffix != ".parquet":
         raise InvalidInputError(f"{path}: expected a name that ends in .parquet")
-    texts = {name: datasets.Value("string") for name in ("caption", "id")}
-    features = datasets.Features(image=datasets.Image(), **texts, score=datasets.Value("float32"))
-    pairs, rows, schema = ranked.pairs, ranked.kept(share), features.arrow_schema
+    pairs, rows = ranked.pairs, ranked.kept(share)
+    text = datasets.Value("string")
+    said = {"caption": text, "score": datasets.Value("float32")}
+    if pairs.several:
+        said = {name: datasets.Sequence(kind) for name, kind in said.items()}
+    columns = {"image": datasets.Image(), "caption": said["caption"], "id": text, "score": said["score"]}
+    schema = datasets.Features(columns).arrow_schema
+    groups = np.split(rows, np.flatnonzero(np.diff(pairs.images[rows])) + 1) if len(rows) else []
 
     def cell(row: int) -> dict[str, Any]:
         if where := ranked.path(row):
@@ -411,14 +449,16 @@ def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
 
     def write(partial: Path) -> None:
         with pq.ParquetWriter(partial, schema) as writer:
-            for start in range(0, len(rows), 1000):
-                part = rows[start : start + 1000].tolist()
-                table = {
-                    "image": [cell(row) for row in part],
-                    "caption": [pairs.captions[row] for row in part],
-                    "id": [pairs.ids[row] for row in part],
-                    "score": [float(ranked.scores[row]) for row in part],
+            for start in range(0, len(groups), 1000):
+                part = [group.tolist() for group in groups[start : start + 1000]]
+                table: dict[str, list[Any]] = {
+                    "image": [cell(group[0]) for group in part],
+                    "caption": [[pairs.captions[row] for row in group] for group in part],
+                    "id": [pairs.ids[group[0]] for group in part],
+                    "score": [[float(ranked.scores[row]) for row in group] for group in part],
                 }
+                if not pairs.several:
+                    table |= {name: [values[0] for values in table[name]] for name in said}
                 writer.write_table(pa.Table.from_pydict(table, schema))
 
     return write_atomically(path, write)

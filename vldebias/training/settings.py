@@ -135,7 +135,11 @@ class DataSettings(_Settings):
     )
     split: str = Field("train", description="Split to learn from.")
     image: str | None = Field(None, description="Column of the images. Default: found by its type.")
-    caption: str | None = Field(None, description="Column of the captions. Default: caption, text or txt.")
+    caption: str | None = Field(
+        None,
+        description="Column of the captions, or of lists of them: one is learned in each epoch, in turn. Default: "
+        "caption, text, txt, captions or sentences.",
+    )
     image_root: str | None = Field(
         None, description="Folder that the paths of a table start from. Default: that of the table."
     )
@@ -217,7 +221,10 @@ class LossSettings(_Settings):
     )
     zeta_init: float = Field(0.0, description="nuclr: first value of zeta.")
     positives: int = Field(
-        1, ge=1, description="debiased, hard_negative: samples M of each pair's own class; above 1 further views."
+        1,
+        ge=1,
+        description="debiased, hard_negative: samples M of each pair's own class; above 1 further views, and "
+        "for the images other captions where they have several.",
     )
     queue: QueueSettings | None = Field(
         None,

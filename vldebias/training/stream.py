@@ -17,9 +17,9 @@ from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
-from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable, looks_of
+from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable, looks_of, texts_of
 from vldebias.training.pairs import caption_of, check_rate, mixture_noise
-from vldebias.training.sampling import numpy_generator, torch_generator
+from vldebias.training.sampling import numpy_generator, torch_generator, turns
 
 __all__ = ["Place", "StreamBatches"]
 
@@ -43,17 +43,28 @@ class Place(NamedTuple):
 class _Row:
     """A record that is not yet decoded.
 
-    index: its number in its shard, and 2^40 for every shard before. caption: after noise; "" where captions are not
+    index: its number in its shard, and 2^40 for every shard before. captions: after noise; none where they are not
     read. label: code or UNKNOWN.
     """
 
     index: int
     record: Record
-    caption: str
+    captions: tuple[str, ...]
     label: int = UNKNOWN
 
 
-_Read = tuple[_Row, Tensor, dict[str, str]]  # the row that was taken, its views (v, 3, h, w), what could not be read
+@dataclass(frozen=True)
+class _Read:
+    """What became of one place of a batch.
+
+    row: that was taken. said: its captions of this epoch, further ones behind the first. views: (v, 3, h, w). failed:
+    id -> why it could not be read.
+    """
+
+    row: _Row
+    said: list[str]
+    views: Tensor
+    failed: dict[str, str]
 
 
 class StreamBatches:
@@ -67,6 +78,8 @@ class StreamBatches:
     A run goes on at a `place`, where only the shard of that place is opened, and of it only the rows from the block on
     are looked at; without a place all rows before are passed over, undecoded.
 
+    Of a row with several captions another one is taken in every epoch, see `vldebias.training.sampling.turns`.
+
     With mixture noise a replaced caption is drawn from its own block: the same in every epoch, whatever the shuffle;
     the law is that of `mixture_noise` within a block.
 
@@ -78,7 +91,8 @@ class StreamBatches:
         label: column of classes, whose names the stream must know beforehand.
         caption_template: make the captions from the label instead, such as "a photo of a {}".
         two_views: contrast two augmentations of each image; captions are then not read.
-        further: more augmentations of each image, for losses that take further positives.
+        further: more augmentations of each image, for losses that take further positives, and as many more captions
+            where the rows have lists of them.
         noise: eta of the mixture noise.
         buffer: rows that are shuffled at a time, held undecoded.
         on_error: in place of an image that cannot be read another row of its batch is taken ("skip"), or training
@@ -132,7 +146,7 @@ class StreamBatches:
         self.stream, self.augment, self.tokenize = stream, augment, tokenize
         self.label, self.template, self.two_views = label, caption_template, two_views
         self.noise, self.buffer, self.seed, self.workers = noise, buffer, seed, workers
-        self.batch_size, self.looks = batch_size, 1 + two_views + further
+        self.batch_size, self.looks, self.further = batch_size, 1 + two_views + further, further
         self.unreadable = Unreadable(stream.name, on_error)
         shards = getattr(stream, "shards", 1)
         self.shards = np.arange(rank, shards, world) if shards >= world else np.arange(shards)
@@ -210,8 +224,9 @@ class StreamBatches:
         """The rows of a block in the order of an epoch, with captions drawn from the block."""
         if self.noise:
             seed = int(numpy_generator("blocks", self.seed, *where).integers(2**62))
-            source = mixture_noise(len(block), self.noise, seed).source
-            block = [replace(row, caption=block[k].caption) for row, k in zip(block, source, strict=True)]
+            said = [caption for row in block for caption in row.captions]
+            drawn = (said[k] for k in mixture_noise(len(said), self.noise, seed).source)
+            block = [replace(row, captions=tuple(islice(drawn, len(row.captions)))) for row in block]
         order = numpy_generator("stream order", self.seed, epoch, *where).permutation(len(block))
         return [block[k] for k in order]
 
@@ -240,12 +255,12 @@ class StreamBatches:
         value = None if self.label is None else record.labels[self.label]
         code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
         if self.two_views:
-            return _Row(index, record, "", code)
+            return _Row(index, record, (), code)
         if self.template is None:
-            caption = record.caption or ""
+            captions = (record.caption or "", *(record.more_captions or ()))
         else:
-            caption = "" if value is None else caption_of(self.template, value)
-        return _Row(index, record, caption, code) if caption.strip() else None
+            captions = ("" if value is None else caption_of(self.template, value),)
+        return _Row(index, record, captions, code) if captions[0].strip() else None
 
     def _read(self, rows: Sequence[_Row], slot: int, epoch: int) -> _Read:
         others = numpy_generator("replacement", self.seed, epoch, slot)
@@ -258,16 +273,20 @@ class StreamBatches:
         row = rows[taken]
         where = (self.seed, epoch, row.index)
         views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(self.looks)]
-        return row, torch.stack(views), failed
+        said = []
+        if not self.two_views:
+            listed = self.template is None and row.record.more_captions is not None
+            more = self.further if listed else 0
+            said = [row.captions[k] for k in turns(len(row.captions), more, *where)]
+        return _Read(row, said, torch.stack(views), failed)
 
     def _batch(self, read: Sequence[_Read]) -> Batch:
-        rows = [row for row, _, _ in read]
-        images = torch.stack([views for _, views, _ in read])
-        self.unreadable.add({row: reason for _, _, failed in read for row, reason in failed.items()})
-        texts = {} if self.two_views or self.tokenize is None else dict(self.tokenize([row.caption for row in rows]))
+        self.unreadable.add({row: reason for one in read for row, reason in one.failed.items()})
+        said = [caption for one in read for caption in one.said]
+        tokens = {} if self.tokenize is None or not said else self.tokenize(said)
         return Batch(
-            **looks_of(images, self.two_views),
-            texts=texts,
-            index=torch.tensor([row.index for row in rows]),
-            labels=None if self.label is None else torch.tensor([row.label for row in rows]),
+            **looks_of(torch.stack([one.views for one in read]), self.two_views),
+            **texts_of(tokens, len(said) // len(read)),
+            index=torch.tensor([one.row.index for one in read]),
+            labels=None if self.label is None else torch.tensor([one.row.label for one in read]),
         )

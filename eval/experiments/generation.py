@@ -17,6 +17,7 @@ midpoint           vldebias.methods.Midpoint(): affine form with the mean differ
 midpoint, end      the same at the end of the text and the padding behind it alone
 balanced           its level by the prompt, from the shares that the pipeline draws of the professions of the fit at two
                    levels and once with what follows from them
+weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from such shares
 cali-midpoint      the same with the paper's P
 stated mean        "each-value": mean of the states of the prompts that state each value
 uce                unified concept editing (Gandikota et al., 2024), its scales from five rounds over the professions of
@@ -67,8 +68,9 @@ SET, TONE = "professions-gender", "skin-tone"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 STUDENT = 4.303  # of two degrees of freedom, 95 %
-READ = 4  # for `balanced` and `uce`: images of a training profession in each round
+READ = 6  # for `balanced`, `weighted-values` and `uce`: images of a training profession in each round
 SEEN_IMAGES, STATED_IMAGES = 2, 1  # per seed
+ONCE = "a judge of images, once"
 PARTS = ("unseen", "stated", "trained", "joint")
 Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
@@ -141,12 +143,13 @@ class Studio:
             Form("steer", attached("steer"), sampled=True, seen=True),
             Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
-            Form("balanced", attached("balanced"), needs="a judge of images, once", encodings=2.0, seen=True),
+            Form("balanced", attached("balanced"), needs=ONCE, encodings=2.0, seen=True),
+            Form("weighted values", attached("weighted-values"), needs=ONCE, encodings=3.0, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
             Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
-            Form("uce", attached("uce"), needs="a judge of images, once", source="Gandikota et al., 2024"),
+            Form("uce", attached("uce"), needs=ONCE, source="Gandikota et al., 2024"),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
             Form("cali-midpoint", attached("cali-midpoint"), encodings=2.0),
             Form("midpoint, end", attached("midpoint-end"), encodings=2.0),

@@ -36,6 +36,7 @@ from vldebias.methods.shares import Shares
 from vldebias.methods.stated import StatedValue
 from vldebias.methods.steer import SamplingMethod, Steer, Steering
 from vldebias.methods.uce import UCE
+from vldebias.methods.weighted import Weighted, WeightedValues
 
 __all__ = [
     "INLP",
@@ -75,6 +76,8 @@ __all__ = [
     "Suffix",
     "TargetShares",
     "Term",
+    "Weighted",
+    "WeightedValues",
     "ZeroShotLabels",
     "class_offset",
     "get_method",

@@ -101,25 +101,7 @@ class Balanced(Method):
         if readings is None:
             return
         self.needs = self.needs - {Need.JUDGED}
-        if len(self.readings) < 3 or any(len(shares) < 2 for shares in self.readings.values()):
-            few = [prompt for prompt, shares in self.readings.items() if len(shares) < 2]
-            raise InvalidInputError(
-                f"balanced: expected shares of three prompts or more, each at two levels or more, got "
-                f"{len(self.readings)} prompts, {len(few)} of them at fewer levels: {few[:3]}"
-            )
-        rows = [torch.tensor(list(shares.items()), dtype=torch.float64).T for shares in self.readings.values()]
-        if not all(((share >= 0) & (share <= 1)).all() for _, share in rows):
-            raise InvalidInputError(
-                "balanced: expected shares from 0 to 1; leave out prompts whose pictures say nothing"
-            )
-        apart = [(level - level.mean(), share) for level, share in rows]
-        self.rise = float(sum(level @ share for level, share in apart) / sum(level @ level for level, _ in apart))
-        if not self.rise > 0:
-            raise InvalidInputError(
-                f"balanced: the share of the first value falls by {-self.rise:.2f} a level; expected a rise: are "
-                "levels and shares those of the same value, the first of the prompt set?"
-            )
-        self.shares = torch.stack([share.mean() - self.rise * level.mean() for level, share in rows])  # at the midpoint
+        self.rise, self.shares = rise_and_shares(self.name, self.readings, "level", middle=0.0)
 
     def check(self, problem: Problem) -> None:
         """Refuse what `Midpoint` refuses, several attributes or more than two values; and no readings."""
@@ -159,6 +141,35 @@ class Balanced(Method):
         lean, bias = ridge(problem.embed(list(self.readings), role), self.shares)
         slope = torch.cat([-lean, lean.new_tensor([0.5 - bias])]) / self.rise
         return Following(plain.plain, plain.levels, plain.provenance, one.levels - plain.levels, slope)
+
+
+def rise_and_shares(
+    name: str, readings: Mapping[str, Mapping[float, float]], what: str, *, middle: float
+) -> tuple[float, Tensor]:
+    """Rise of the share of the first value, per level, the same for all prompts; and the share of each at the middle.
+
+    readings: prompt -> level -> share of the first value. what: "level", or what else stands in its place.
+
+    Raises:
+        InvalidInputError: too few readings, others than shares, or shares that do not rise.
+    """
+    if len(readings) < 3 or any(len(shares) < 2 for shares in readings.values()):
+        few = [prompt for prompt, shares in readings.items() if len(shares) < 2]
+        raise InvalidInputError(
+            f"{name}: expected shares of three prompts or more, each at two {what}s or more, got "
+            f"{len(readings)} prompts, {len(few)} of them at fewer {what}s: {few[:3]}"
+        )
+    rows = [torch.tensor(list(shares.items()), dtype=torch.float64).T for shares in readings.values()]
+    if not all(((share >= 0) & (share <= 1)).all() for _, share in rows):
+        raise InvalidInputError(f"{name}: expected shares from 0 to 1; leave out prompts whose pictures say nothing")
+    apart = [(level - level.mean(), share) for level, share in rows]
+    rise = float(sum(level @ share for level, share in apart) / sum(level @ level for level, _ in apart))
+    if not rise > 0:
+        raise InvalidInputError(
+            f"{name}: the share of the first value falls by {-rise:.2f} a {what}; expected a rise: are "
+            f"{what}s and shares those of the same value, the first of the prompt set?"
+        )
+    return rise, torch.stack([share.mean() - rise * (level.mean() - middle) for level, share in rows])
 
 
 def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, float]:

@@ -95,7 +95,7 @@ class Reworded(Edit):
             )
         asked = list(chain.from_iterable(self.wordings(rows)))
         if rows.states is not None:
-            states = rows.states(asked).unflatten(0, (len(rows.texts), -1)).mean(1).to(z)
+            states = self.mean(rows.states(asked).unflatten(0, (len(rows.texts), -1)), rows).to(z)
             states = states[:, 0] if z.ndim == 2 else states
             if states.shape != z.shape:
                 raise InvalidInputError(
@@ -104,12 +104,16 @@ class Reworded(Edit):
                 )
             return states if strength == 1 else torch.lerp(z, states, strength)
         read = rows.embed(asked).unflatten(0, (len(rows.texts), -1))
-        mean = normalize(read.mean(1), dim=1).to(z)
+        mean = normalize(self.mean(read, rows), dim=1).to(z)
         return torch.lerp(z, z.norm(dim=-1, keepdim=True) * mean, strength)
 
     @abstractmethod
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
         """For each row the prompts that it is the mean of; as many for every row."""
+
+    def mean(self, each: Tensor, rows: Rows) -> Tensor:
+        """(b, ...) over the wordings (b, wordings, ...) of each row, all of the same weight."""
+        return each.mean(1)
 
     def tensors(self) -> dict[str, Tensor]:
         """None but a placeholder, since the format asks for tensors."""

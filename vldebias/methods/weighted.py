@@ -1,0 +1,142 @@
+"""A mean over the prompt that states each value, weighted for every prompt so that what is drawn of it comes out even.
+
+The plain mean of "A photo of a male nurse." and "A photo of a female nurse." (`EachValue`) is drawn as one or the
+other, and how often as which depends on the subject: a pipeline leans where its training images did. Between the two
+prompts it goes from hardly ever to nearly always, so for each subject there is a weight w of the first at which both
+are drawn alike. `WeightedValues` is given how often the pipeline drew the first value for some prompts at several
+weights, as a judge reads the pictures, and takes for a prompt e
+
+    w(e) = 1/2 + (1/2 - s(e)) / b,
+
+with s(e) the share that is expected at equal weights, by ridge regression on the text e, its penalty by leave-one-out,
+and b the slope of the shares over the weights, the same for all prompts. A judge is needed once, for the prompts that
+it is fitted on; a prompt is then given one embedding, and nothing is sampled. `vldebias.methods.Balanced` does the same
+between the levels of the affine form, which moves a denoiser less that reads values from words of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Provenance, Rows
+from vldebias.errors import InvalidInputError
+from vldebias.methods.balanced import ridge, rise_and_shares
+from vldebias.methods.method import Need, Problem, Show, register_method
+from vldebias.methods.rivals.wording import EachValue, Wording
+
+__all__ = ["Weighted", "WeightedValues"]
+
+WEIGHTS = (0.5, 0.35, 0.65)  # at which a pipeline is read: near where most subjects change over
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Weighted(Wording):
+    """The mean of two wordings, the first with the weight w(e) = bias + slope . e in [0, 1], e of unit length.
+
+    Attributes:
+        slope: (d + 1,), the bias last.
+    """
+
+    kind = "weighted"
+
+    slope: Tensor = field(kw_only=True)
+
+    def weights(self, texts: Tensor) -> Tensor:
+        """w (b,) of texts (b, d), unit rows."""
+        slope = self.slope.to(texts.device)
+        return (texts.double() @ slope[:-1] + slope[-1]).clamp(0, 1)
+
+    def mean(self, each: Tensor, rows: Rows) -> Tensor:
+        """See `Reworded.mean`, with the weights of each row."""
+        assert rows.embed is not None  # or there were no wordings
+        first = self.weights(rows.embed(rows.texts)).to(each).view(-1, *[1] * (each.ndim - 2))
+        return first * each[:, 0] + (1 - first) * each[:, 1]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The slope."""
+        return {"slope": self.slope}
+
+    @classmethod
+    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
+        """From `tensors` and `settings`, checked."""
+        words, width, slope = tuple(map(str, settings["words"])), int(settings["width"]), tensors["slope"]
+        if len(words) != 2 or slope.ndim != 1 or not slope.isfinite().all():
+            raise InvalidInputError(f"slope: expected finite (d + 1,) for two wordings, got {tuple(slope.shape)}")
+        return cls(words, width, provenance, slope=slope)
+
+
+class WeightedValues(EachValue):
+    """The mean over a wording for each of two values, weighted so that the pipeline is expected to draw both alike.
+
+    Args:
+        readings: prompt -> weight w of the wording of the first value -> share of that value among its pictures drawn
+            so; of three prompts or more, each at two weights or more. None: they are still to be made (`read`), and it
+            cannot be fitted.
+        weight: one weight for all prompts instead, in [0, 1].
+
+    Raises:
+        InvalidInputError: other readings; or shares that do not rise with the weight.
+    """
+
+    name, title, source = (
+        "weighted-values",
+        "mean over a wording for each value, weighted by the prompt",
+        "this package",
+    )
+    color = "#637939"
+    needs, models = frozenset({Need.VALUES, Need.JUDGED}), False
+
+    def __init__(
+        self, readings: Mapping[str, Mapping[float, float]] | None = None, *, weight: float | None = None
+    ) -> None:
+        if weight is not None and (readings is not None or not 0 <= weight <= 1):
+            raise InvalidInputError(f"weighted-values: expected readings or a weight from 0 to 1, got weight={weight}")
+        self.weight, self.readings = weight, {prompt: dict(shares) for prompt, shares in (readings or {}).items()}
+        if weight is None and readings is None:
+            return
+        self.needs = self.needs - {Need.JUDGED}
+        if readings is not None:
+            self.rise, self.shares = rise_and_shares(self.name, self.readings, "weight", middle=0.5)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what `EachValue` refuses, and other than two values."""
+        super().check(problem)
+        values = list(problem.attributes[0].attributes)
+        if len(values) != 2:
+            raise InvalidInputError(f"weighted-values: expected an attribute of two values, got {values}")
+
+    def settings(self) -> dict[str, Any]:
+        """The readings, or the weight."""
+        return {"readings": self.readings} if self.weight is None else {"weight": self.weight}
+
+    def read(self, problem: Problem, show: Show) -> WeightedValues:
+        """Read the class prompts at each of `WEIGHTS`.
+
+        Raises:
+            InvalidInputError: as `check`; or too few prompts whose images tell the value.
+        """
+        WeightedValues(weight=0.5).check(problem)
+        readings: dict[str, dict[float, float]] = {}
+        for weight in WEIGHTS:
+            for prompt, shares in show(WeightedValues(weight=weight), problem.attributes[0].classes).items():
+                readings.setdefault(prompt, {})[weight] = shares[0]
+        return WeightedValues({prompt: shares for prompt, shares in readings.items() if len(shares) > 1})
+
+    def fit(self, problem: Problem, role: str) -> Weighted:
+        """The regression; or one weight for all."""
+        width = problem.host.dim(role)
+        slope = torch.zeros(width + 1, dtype=torch.float64)
+        if self.weight is not None:
+            slope[-1] = self.weight
+        else:
+            lean, bias = ridge(problem.embed(list(self.readings), role), self.shares)
+            slope[:-1], slope[-1] = -lean / self.rise, 0.5 + (0.5 - bias) / self.rise
+        return Weighted(self.words(problem.attributes[0]), width, Provenance(self.name), slope=slope)
+
+
+register_method(WeightedValues())

@@ -28,6 +28,7 @@ from vldebias.methods import (
     Method,
     Need,
     Problem,
+    WeightedValues,
     get_method,
     load_edit,
     register_method,
@@ -41,10 +42,15 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["orth+equalise", "difference+equalise", "paper", "default", "auto", "steer", "target-shares"]
 NAMES += ["leace", "leace-text", "inlp", "clip-clip", "sfid", "dear", "roboshot", "prism-mini", "prism", "bend-vlm"]
 NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint", "balanced", "suffix", "entigen", "stated-value"]
-NAMES += ["midpoint-end", "uce"]
+NAMES += ["midpoint-end", "uce", "weighted-values"]
 SET = load_prompts("professions-gender")
 READINGS = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
-READ = {"balanced": Balanced(READINGS), "uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3)))}
+RISING = {p: {0.4: 0.4 + 0.1 * i, 0.6: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
+READ = {
+    "balanced": Balanced(READINGS),
+    "uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3))),
+    "weighted-values": WeightedValues(RISING),
+}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
 

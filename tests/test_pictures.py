@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from PIL import Image, PngImagePlugin
 from vldebias.pictures import (
     KEY,
     MISSING,
+    compact,
     font,
     for_matplotlib,
     printable,
@@ -30,6 +32,20 @@ def test_a_picture_and_what_it_says_come_back(tmp_path: Path) -> None:
     assert (image.mode, image.size, image.getpixel((0, 0))) == ("RGB", (3, 2), (7, 7, 7))
     assert told == read_png(path, pixels=False)[1] == read_metadata(path) == about
     assert [p.name for p in path.parent.iterdir()] == ["a.png"]
+
+
+def test_a_compact_picture_looks_the_same_and_is_no_further_from_it_twice(tmp_path: Path) -> None:
+    """Few colours stay as they are; of many, every value of a channel stays within 2 of 255."""
+    values = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
+    values[:16, :16] = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)  # every level there is
+    once = compact(Image.fromarray(values))
+    assert np.abs(np.asarray(once, int) - values).max() <= 2
+    assert np.array_equal(compact(once), once)
+    sizes = [write_png(one, tmp_path / "a.png", {}).stat().st_size for one in (Image.fromarray(values), once)]
+    assert sizes[1] < sizes[0]
+    few = Image.fromarray(values[:8, :8] // 128 * 255)
+    assert compact(few).mode == "P"
+    assert np.array_equal(compact(few).convert("RGB"), few)
 
 
 def test_damaged_pictures_are_oserrors_and_say_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ast
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,6 +287,31 @@ def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: flo
 def test_strength_outside_zero_one_is_refused(strength: float) -> None:
     with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\]"):
         fit(embeddings(3, 2, 8))(embeddings(2, 8), strength)
+
+
+@laws
+@given(problems(), st.floats(0, 2, allow_subnormal=False))
+def test_an_edit_goes_further_than_itself_up_to_its_reflection(problem: tuple[Tensor, Tensor, float], t: float) -> None:
+    S, A, lam = problem
+    z, projection = embeddings(3, A.shape[1], seed=5), fit(S, A, lam)
+    moved = projection.at_strength(t)(z)
+    torch.testing.assert_close(moved, z + t * (projection(z) - z), atol=1e-12, rtol=0)
+    for symmetric in (fit(embeddings(4, 2, A.shape[1]), None, lam + 1), fit(S, A, 0.0)):
+        assert (symmetric.at_strength(t)(z).norm(dim=1) <= z.norm(dim=1) + 1e-9).all()
+    reflected = fit(S, A, 0.0).at_strength(2.0)
+    torch.testing.assert_close(reflected(reflected(z)), z, atol=1e-9, rtol=0)
+
+
+def test_what_goes_further_claims_no_bound_and_comes_back_from_its_folder(tmp_path: Path) -> None:
+    bounded = fit(S8, A8).stamped(max_loss=0.1)
+    assert bounded.at_strength(1.0).provenance.max_loss == 0.1
+    further = bounded.at_strength(1.5)
+    assert further.provenance.max_loss is None
+    loaded = CalibratedProjection.from_pretrained(further.save_pretrained(tmp_path))
+    assert torch.equal(loaded.matrix(), further.matrix())
+    for t in (-0.1, 2.1, float("nan")):
+        with pytest.raises(InvalidInputError, match="at_strength: expected a number from 0 to 2, where it is the refl"):
+            bounded.at_strength(t)
 
 
 # --- arrays in, arrays out

@@ -66,7 +66,8 @@ def debias(
             Default: the best label-free closed form by the committed tables, "default": "cali", with lam = 100 for
             models; with `reference` equalised as well.
         lam: weight of the prompt pairs; one value, one per prompt set, or "auto".
-        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
+        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. What goes further than an edit is
+            another edit: `fit_projection(...).at_strength(1.5)`.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
         negative: change the negative prompt of a pipeline as well. Default: untouched, as in the paper.
         tokenizer: the model's tokenizer, where it cannot be found from the model.

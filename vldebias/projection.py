@@ -314,8 +314,18 @@ class CalibratedProjection(Edit):
         return CalibratedProjection(root, root, replace(self.provenance, lam=several))
 
     def at_strength(self, t: float) -> CalibratedProjection:
-        """I - t (I - P)."""
-        return CalibratedProjection(t * self.left, self.right, self.provenance, self.spurious_rank)
+        """I - t (I - P), for t from 0 to 2; above 1 it over-corrects, and is attached and merged as any projection.
+
+        2 is the reflection: what P0 removes changes its sign. Up to there no embedding becomes longer, where P is
+        symmetric. A bound that P keeps (`max_loss`) says nothing of what is taken further.
+
+        Raises:
+            InvalidInputError: another t.
+        """
+        if not 0 <= t <= 2:
+            raise InvalidInputError(f"at_strength: expected a number from 0 to 2, where it is the reflection, got {t}")
+        provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
+        return CalibratedProjection(t * self.left, self.right, provenance, self.spurious_rank)
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:

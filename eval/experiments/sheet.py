@@ -26,7 +26,7 @@ from eval.experiments.generation_picture import Unseen, as_images
 from eval.experiments.run import RESULTS
 from vldebias.evaluation.judges import MiniatureJudge
 from vldebias.miniature.birds import CLASSES, SPECIES
-from vldebias.pictures import INK, font, write_png
+from vldebias.pictures import INK, compact, font, write_png
 from vldebias.prompts import fill
 
 METHODS = {"cali": "paper", "midpoint": "midpoint"}  # name of the form -> name of the method
@@ -98,7 +98,8 @@ def main() -> int:
         "images counted": given.images * len(SEEDS),
         "steps": STEPS,
     }
-    write_png(composed(strips, ("as it is", f"with {given.method}")), given.out, about, optimize=True)
+    sheet = composed(strips, ("as it is", f"with {given.method}"))
+    write_png(compact(sheet), given.out, about, optimize=True)
     print(about)
     return 0
 

@@ -122,7 +122,7 @@ class TestScalesOfUce:
         show = Asked(*rounds)
         method = METHODS["uce"].read(Problem.of(pipe, FEW), show)
         assert isinstance(method, UCE)
-        first, second, third = (prompt.removesuffix(".") for prompt in FEW.classes)
+        first, second, third = FEW.classes
         assert [m.scales[first][1] for m in show.methods] == pytest.approx([0.0, 0.4, 0.6])
         assert method.scales[second] == pytest.approx((0.3, -0.3))
         assert method.scales[third] == (0.0, 0.0)  # within the tolerance all along

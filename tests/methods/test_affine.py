@@ -166,20 +166,22 @@ class TestUCE:
     def weights(self, pipe, layer, preserve: Sequence[str]) -> Tensor:
         old, eye = layer.weight.double(), torch.eye(layer.in_features, dtype=torch.float64)
 
-        def state(text: str) -> Tensor:
+        def states(text: str) -> Tensor:
+            """Of the last token and all places behind it."""
             ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
             last = int(ids.attention_mask.sum()) - 2
             with torch.no_grad():
-                return pipe.text_encoder(ids.input_ids)[0][0, last].double()
+                return pipe.text_encoder(ids.input_ids)[0][0, last:].double()
 
         one, two = 0.5 * old, 0.5 * eye
+        values = [states("a male person"), states("a female person")]
         for concept, alpha in SCALES.items():
-            c = state(concept)
-            v = old @ c + sum(a * old @ state(f"a {w} person") for a, w in zip(alpha, ("male", "female"), strict=True))
-            one, two = one + torch.outer(v, c), two + torch.outer(c, c)
+            for c, *a in zip(states(concept), *values, strict=False):  # as far as all of them go
+                v = old @ c + alpha[0] * old @ a[0] + alpha[1] * old @ a[1]
+                one, two = one + torch.outer(v, c), two + torch.outer(c, c)
         for text in preserve:
-            c = state(text)
-            one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
+            for c in states(text):
+                one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
         return one @ torch.linalg.inv(two)
 
     @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])

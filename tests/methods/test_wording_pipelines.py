@@ -85,3 +85,6 @@ def test_where_states_cannot_be_put_in_the_place_of_others_it_is_said() -> None:
     assert torch.equal(edit(torch.zeros(1, 5, 2), rows=rows), torch.ones(1, 5, 2))
     with pytest.raises(InvalidInputError, match=r"have states \(1, 5, 2\), the prompts \(1, 4, 2\); write the words"):
         edit(torch.zeros(1, 4, 2), rows=rows)
+    for nothing in (torch.zeros(0, 5, 2), torch.zeros(0, 2)):
+        for none in (Rows((), embed=rows.embed), Rows((), embed=rows.embed, states=rows.states)):
+            assert edit(nothing, rows=none) is nothing

@@ -5,9 +5,10 @@ a_i the texts of the values:
 
     W = (sum_c W0 c* c^T + sum_p W0 p p^T + lam W0) (sum_c c c^T + sum_p p p^T + lam I)^-1
 
-with concepts p to be preserved. W = W0 T for one T, the same for all layers, so that it is an edit of the states that
-they read, I - L R^T with L = -[sum_i alpha_i a_i] and R = (...)^-1 C, and merging it gives the paper's weights.
-Attached, it leaves the negative prompt as it is, which merged weights cannot.
+with concepts p to be preserved. c, a and p are states of tokens, from the last of a text itself on, place by place:
+those behind it tell the concept as well. W = W0 T for one T, the same for all layers, so that it is an edit of the
+states that they read, and merging it gives the paper's weights. Attached, it leaves the negative prompt as it is, which
+merged weights cannot.
 
 The paper finds alpha by drawing: as long as the values of a concept's images are unevenly shared, alpha moves by what
 is missing (`UCE.update`). `UCE.read` does so in rounds, as a judge reads the images; it draws nothing by itself:
@@ -104,25 +105,23 @@ class UCE(Method):
     def read(self, problem: Problem, show: Show, *, rounds: int = ROUNDS, tolerance: float = TOLERANCE) -> UCE:
         """Rounds of `update`, each read with the scales of the one before; fewer where no concept moves any more.
 
-        They begin with the scales that there are, or with zero for the class prompts, up to the subject that they end
-        in: the pipeline as it is. All concepts move at once and each moves the others, so that a round may come out
-        worse than the one before: kept are the scales of the one whose shares came closest to even.
+        They begin with the scales that there are, or with zero for the class prompts: the pipeline as it is. All
+        concepts move at once and each moves the others, so that a round may come out worse than the one before: kept
+        are the scales of the one whose shares came closest to even.
 
         Raises:
             InvalidInputError: as `check`; or a round whose images tell no value.
         """
         attribute = problem.attributes[0]
-        asked = {c: c for c in self.scales} or {prompt.rstrip(" ."): prompt for prompt in attribute.classes}
-        method = self.at(self.scales or dict.fromkeys(asked, (0.0,) * len(attribute.attributes)))
+        method = self.at(self.scales or dict.fromkeys(attribute.classes, (0.0,) * len(attribute.attributes)))
         method.check(problem)
         closest, best = math.inf, method
         for _ in range(rounds):
-            said = show(method, list(asked.values()))
-            if not said:
+            shares = show(method, list(method.scales))
+            if not shares:
                 raise InvalidInputError(
-                    f"uce: the judge tells the value of no image of {len(asked)} prompts; look at what is drawn"
+                    f"uce: the judge tells the value of no image of {len(method.scales)} prompts; look at what is drawn"
                 )
-            shares = {concept: said[prompt] for concept, prompt in asked.items() if prompt in said}
             apart = sum(abs(s - 1 / len(own)) for own in shares.values() for s in own) / len(shares)
             if apart < closest:
                 closest, best = apart, method
@@ -132,24 +131,30 @@ class UCE(Method):
         return best
 
     def fit(self, problem: Problem, role: str) -> CalibratedProjection:
-        """The closed form, on the last token of each prompt before its end, as the authors' code."""
+        """The closed form."""
         words = [value[0] for value in problem.attributes[0].attributes.values()]
-        concepts = _last_tokens(problem, list(self.scales), role)
-        values = _last_tokens(problem, [f"a {word} person" for word in words], role)
-        moves = torch.tensor(list(self.scales.values()), dtype=torch.float64) @ values
+        values = _from_the_last_token(problem, [f"a {word} person" for word in words], role)
+        states, moves = [], []
+        for concept, alpha in zip(
+            _from_the_last_token(problem, list(self.scales), role), self.scales.values(), strict=True
+        ):
+            places = min(map(len, (concept, *values)))
+            states.append(concept[:places])
+            moves.append(sum((a * value[:places] for a, value in zip(alpha, values, strict=True)), 0 * states[-1]))
+        concepts = torch.cat(states)
         gram = self.edit * concepts.T @ concepts
         if self.preserve:
-            kept = _last_tokens(problem, self.preserve, role)
+            kept = torch.cat(_from_the_last_token(problem, self.preserve, role))
             gram += self.keep * kept.T @ kept
         gram.diagonal().add_(self.lam)
-        right = self.edit * torch.linalg.solve(gram, concepts.T)
-        return CalibratedProjection(-moves.T.contiguous(), right.contiguous(), Provenance(self.name, self.lam))
+        right = self.edit * torch.linalg.solve(gram, concepts.T @ torch.cat(moves))
+        return CalibratedProjection(-torch.eye(len(gram)).to(right), right, Provenance(self.name, self.lam))
 
 
-def _last_tokens(problem: Problem, prompts: Sequence[str], role: str) -> Tensor:
-    """(n, d) states of the last token of each prompt."""
+def _from_the_last_token(problem: Problem, prompts: Sequence[str], role: str) -> list[Tensor]:
+    """States (places, d) of each prompt, the first that of its last token before the end."""
     tokens, ends = problem.host.sequences(prompts, role)
-    return tokens[torch.arange(len(tokens)), (ends - 1).clamp(min=0)]
+    return [own[max(end - 1, 0) :] for own, end in zip(tokens, ends.tolist(), strict=True)]
 
 
 register_method(UCE())

@@ -86,7 +86,7 @@ class Reworded(Edit):
             InvalidInputError: without the prompts, nobody who could embed others, or states of other lengths.
         """
         self.check_strength(strength)
-        if strength == 0:
+        if strength == 0 or not len(z):
             return z
         if rows is None or rows.embed is None:
             raise InvalidInputError(

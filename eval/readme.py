@@ -221,15 +221,13 @@ def sampled_block() -> str:
     share, told = "discrepancy, share of none", "{:.0%} [{:.0%}, {:.0%}]"
     left = {m: told.format(row.value, *row.interval) for (m, metric), row in rows.items() if metric == share}
     fitted = told.format(fit["cali", share].value, *fit["cali", share].interval)
-    recognised, kept = (rows[m, "recognised"].value for m in ("stated value", "cali"))
-    plain = rows["none", "recognised"].value
+    recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
     return _paragraph(
         f"On 20 unseen professions of the miniature world the default leaves {left['cali']} of the discrepancy",
-        f"(on the 80 of the fit {fitted}) and {kept:.3f} of the subjects recognised ({plain:.3f} without), the",
-        "best deterministic form that keeps the subject (`balanced`, which needs a judge once)",
-        f"{left['balanced']}, and",
-        f'`method="stated-value"`, which draws a value for each image and states it, {left["stated value"]} with',
-        f"{recognised:.3f} recognised:",
+        f"(on the 80 of the fit {fitted}) and {recognised['cali']:.3f} of the subjects recognised",
+        f"({recognised['none']:.3f} without); `weighted-values`, which draws nothing by lot and needs a judge once,",
+        f"{left['weighted values']} with {recognised['weighted values']:.3f}; and `stated-value`, which draws a",
+        f"value for each image and states it, {left['stated value']} with {recognised['stated value']:.3f}:",
         "[generation](docs/generation.md).",
     )
 

@@ -178,6 +178,8 @@ class Rows:
     numbers: in [0, 1), what decides about a draw where no seeds are told.
     embed: other prompts -> their rows (n, d) of length 1 in the same space, never edited; for edits that ask for them.
     states: of a pipeline: other prompts -> all their states (n, tokens, d) as it reads them, never edited.
+    begun: of a pipeline: pairs of prompts -> how near to the first of each it begins to draw the mean of their states,
+        (n,) in [0, 1].
     kept: what a prompt states itself is kept.
     """
 
@@ -186,6 +188,7 @@ class Rows:
     embed: Callable[[Sequence[str]], Tensor] | None = None
     numbers: tuple[float, ...] | None = None
     states: Callable[[Sequence[str]], Tensor] | None = None
+    begun: Callable[[Sequence[tuple[str, str]]], Tensor] | None = None
     kept: bool = True
 
     def at(self, places: Sequence[int]) -> Rows:

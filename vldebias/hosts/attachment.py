@@ -269,7 +269,8 @@ class Attachment:
     ) -> Rows:
         """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
         states = partial(self._states, role) if self._host.generative else None
-        rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states)
+        begun = self._host.begun if self._host.generative else None
+        rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states, begun=begun)
         drawing = [(one, range(len(prompts)) if at is None else at) for one, _, at in acting if one.sampler]
         if not drawing:
             return rows

@@ -65,6 +65,14 @@ class Host(ABC):
         """
         return self.embed(prompts, role)[:, None], torch.zeros(len(prompts), dtype=torch.int64)
 
+    def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """Of a pipeline: how near to the first of two prompts it begins to draw the mean of both, (n,) in [0, 1].
+
+        Raises:
+            UnsupportedHostError: it draws nothing, or not from prompts alone.
+        """
+        raise UnsupportedHostError(f"{self.name}: draws no images, so there is no first step of one to look at")
+
     def under(
         self, prompts: Sequence[str], role: str, edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
     ) -> Tensor:

@@ -26,6 +26,7 @@ from torch import Tensor
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.base import Apply, Host, Texts
+from vldebias.hosts.beginning import begin, check_begins, nearness, twin_of
 from vldebias.hosts.diffusers_families import (
     CROSS_ATTENTION,
     Family,
@@ -168,6 +169,25 @@ class DiffusersHost(Host):
         tokens = torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
         ends = torch.nn.functional.cosine_similarity(tokens, self.embed(prompts, role)[:, None], dim=-1).argmax(1)
         return tokens, ends
+
+    def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """See `Host.begun`, by `vldebias.hosts.beginning`; whatever is attached has no part in it."""
+        check_begins(self._pipe)
+        twin = DiffusersHost(twin_of(self._pipe), self._family, negative=False)
+
+        def begun(first: str, second: str) -> Tensor:
+            def mean(role: str, states: Tensor, texts: Texts | None = None) -> Tensor:
+                other = self.sequences([second], role)[0].to(states)
+                return (states + (other[:, 0] if states.ndim == 2 else other)) / 2
+
+            take_off = twin.install(mean) if second != first else None
+            try:
+                return begin(twin._pipe, first)
+            finally:
+                if take_off is not None:
+                    take_off()
+
+        return nearness(pairs, begun)
 
     def _arguments(self, prompts: list[str], skip: int | None) -> dict[str, Any]:
         """Arguments for the `encode_prompt` of this release: what it has no parameter for is left out."""

@@ -6,12 +6,13 @@ prompts it goes from hardly ever to nearly always, so for each subject there is 
 are drawn alike. `WeightedValues` is given how often the pipeline drew the first value for some prompts at several
 weights, as a judge reads the pictures, and takes for a prompt e
 
-    w(e) = 1/2 + (1/2 - s(e)) / b,
+    w = 1/2 + (1/2 - s) / b,
 
-with s(e) the share that is expected at equal weights, by ridge regression on the text e, its penalty by leave-one-out,
-and b the slope of the shares over the weights, the same for all prompts. A judge is needed once, for the prompts that
-it is fitted on; a prompt is then given one embedding, and nothing is sampled. `vldebias.methods.Balanced` does the same
-between the levels of the affine form, which moves a denoiser less that reads values from words of their own.
+with s the share that is expected at equal weights and b the slope of the shares over the weights, the same for all
+prompts. s is a line in what the pipeline's first step says about the prompt (`vldebias.hosts.beginning`), fitted to the
+readings. So a judge is needed once; every prompt then costs one step for a few noises in each call, is given one
+embedding, and nothing is sampled. `vldebias.methods.Balanced` tells the lean from the text alone and moves the level of
+the affine form, to which a denoiser that reads values from words of their own answers less.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from torch import Tensor
 
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
-from vldebias.methods.balanced import ridge, rise_and_shares
+from vldebias.methods.balanced import rise_and_shares
 from vldebias.methods.method import Need, Problem, Show, register_method
-from vldebias.methods.rivals.wording import EachValue, Wording
+from vldebias.methods.rivals.wording import EachValue, Wording, worded
 
 __all__ = ["Weighted", "WeightedValues"]
 
@@ -36,38 +37,44 @@ WEIGHTS = (0.5, 0.35, 0.65)  # at which a pipeline is read: near where most subj
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Weighted(Wording):
-    """The mean of two wordings, the first with the weight w(e) = bias + slope . e in [0, 1], e of unit length.
+    """The mean of two wordings, the first with the weight bias + slope p in [0, 1], p where the mean of both begins.
 
     Attributes:
-        slope: (d + 1,), the bias last.
+        line: (2,), bias and slope.
     """
 
     kind = "weighted"
 
-    slope: Tensor = field(kw_only=True)
+    line: Tensor = field(kw_only=True)
 
-    def weights(self, texts: Tensor) -> Tensor:
-        """w (b,) of texts (b, d), unit rows."""
-        slope = self.slope.to(texts.device)
-        return (texts.double() @ slope[:-1] + slope[-1]).clamp(0, 1)
+    def weights(self, rows: Rows) -> Tensor:
+        """(b,) of the first wording of each row, float64."""
+        bias, slope = self.line.tolist()
+        if slope == 0:
+            return torch.full((len(rows.texts),), bias, dtype=torch.float64)
+        if rows.begun is None:
+            raise InvalidInputError(
+                f"{self!r}: expected the pipeline beside the prompts; attach it with vldebias.debias"
+            )
+        first, second = zip(*self.wordings(rows), strict=True)
+        return (bias + slope * rows.begun(list(zip(first, second, strict=True)))).clamp(0, 1)
 
     def mean(self, each: Tensor, rows: Rows) -> Tensor:
         """See `Reworded.mean`, with the weights of each row."""
-        assert rows.embed is not None  # or there were no wordings
-        first = self.weights(rows.embed(rows.texts)).to(each).view(-1, *[1] * (each.ndim - 2))
+        first = self.weights(rows).to(each).view(-1, *[1] * (each.ndim - 2))
         return first * each[:, 0] + (1 - first) * each[:, 1]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The slope."""
-        return {"slope": self.slope}
+        """The line."""
+        return {"line": self.line}
 
     @classmethod
     def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
         """From `tensors` and `settings`, checked."""
-        words, width, slope = tuple(map(str, settings["words"])), int(settings["width"]), tensors["slope"]
-        if len(words) != 2 or slope.ndim != 1 or not slope.isfinite().all():
-            raise InvalidInputError(f"slope: expected finite (d + 1,) for two wordings, got {tuple(slope.shape)}")
-        return cls(words, width, provenance, slope=slope)
+        words, width, line = tuple(map(str, settings["words"])), int(settings["width"]), tensors["line"]
+        if len(words) != 2 or tuple(line.shape) != (2,) or not line.isfinite().all():
+            raise InvalidInputError(f"line: expected two finite numbers for two wordings, got {line} for {len(words)}")
+        return cls(words, width, provenance, line=line)
 
 
 class WeightedValues(EachValue):
@@ -128,15 +135,18 @@ class WeightedValues(EachValue):
         return WeightedValues({prompt: shares for prompt, shares in readings.items() if len(shares) > 1})
 
     def fit(self, problem: Problem, role: str) -> Weighted:
-        """The regression; or one weight for all."""
-        width = problem.host.dim(role)
-        slope = torch.zeros(width + 1, dtype=torch.float64)
-        if self.weight is not None:
-            slope[-1] = self.weight
-        else:
-            lean, bias = ridge(problem.embed(list(self.readings), role), self.shares)
-            slope[:-1], slope[-1] = -lean / self.rise, 0.5 + (0.5 - bias) / self.rise
-        return Weighted(self.words(problem.attributes[0]), width, Provenance(self.name), slope=slope)
+        """The line; or one weight for all."""
+        words, width = self.words(problem.attributes[0]), problem.host.dim(role)
+        bias, slope = self.weight, 0.0
+        if bias is None:
+            first, second = ([worded(prompt, word) for prompt in self.readings] for word in words)
+            begun = problem.host.begun(list(zip(first, second, strict=True)))
+            apart = begun - begun.mean()
+            follows = float(apart @ self.shares / apart.square().sum().clamp(min=1e-12))
+            slope = -follows / self.rise
+            bias = 0.5 + (0.5 - float(self.shares.mean())) / self.rise - slope * float(begun.mean())
+        line = torch.tensor([bias, slope], dtype=torch.float64)
+        return Weighted(words, width, Provenance(self.name), line=line)
 
 
 register_method(WeightedValues())

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import StableDiffusionImg2ImgPipeline
 from torch import Tensor
 
 from vldebias.api import debias, fit_projections
-from vldebias.edit import Provenance
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.edit import Provenance, Rows
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
+from vldebias.hosts import resolve
 from vldebias.methods import METHODS, Need, Problem, Weighted, WeightedValues, load_edit
+from vldebias.methods.rivals.wording import worded
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import load_prompts
 
@@ -40,6 +43,11 @@ def encode(pipe: Any, prompts: list[str] = PROMPTS) -> Tensor:
         return pipe.encode_prompt(list(prompts), "cpu", 1, False)[0]
 
 
+def rows(pipe: Any, prompts: list[str]) -> Rows:
+    """What an edit is told of prompts in a call of the pipeline."""
+    return Rows(tuple(prompts), begun=resolve(pipe).begun)
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_the_states_are_those_of_the_stated_prompts_in_the_shares_of_the_weight(pipe: Any, weight: float) -> None:
     first, second = (encode(pipe, stated) for stated in STATED)
@@ -55,37 +63,45 @@ def test_at_equal_weights_it_is_the_mean_of_each_value(pipe: Any) -> None:
 
 
 def test_each_prompt_has_a_weight_of_its_own(pipe: Any) -> None:
-    """By a slope made by hand, batches and single prompts alike."""
-    problem = Problem.of(pipe, SET)
-    texts = problem.embed(PROMPTS, "sequence")
-    apart = texts[0] - texts[1]
-    slope = torch.cat([apart, -(texts.mean(0) @ apart)[None]]) * (0.5 / apart.square().sum())
-    slope[-1] += 0.5  # weights .75 and .25
-    edit = Weighted(("male", "female"), len(apart), slope=slope)
-    torch.testing.assert_close(edit.weights(texts), torch.tensor([0.75, 0.25], dtype=torch.float64))
+    """Along a line in where each begins; batches, repeats and single prompts alike."""
+    nurse, developer = resolve(pipe).begun(list(zip(*STATED, strict=True))).tolist()
+    edit = Weighted(("male", "female"), 128, line=torch.tensor([0.2, 1.0], dtype=torch.float64))
     first, second = (encode(pipe, stated) for stated in STATED)
-    expected = torch.stack([0.75 * first[0] + 0.25 * second[0], 0.25 * first[1] + 0.75 * second[1]])
+    weights = torch.tensor([0.2 + nurse, 0.2 + developer])[:, None, None]
+    assert abs(nurse - developer) > 0.01
+    expected = weights * first + (1 - weights) * second
     with debias(pipe, edit):
+        torch.testing.assert_close(encode(pipe), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(encode(pipe, PROMPTS[1:]), expected[1:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("line", "weight"), [((-3.0, 0.1), 0.0), ((3.0, 0.1), 1.0)])
+def test_a_weight_is_never_beyond_the_stated_prompts(pipe: Any, line: tuple[float, float], weight: float) -> None:
+    expected = encode(pipe, STATED[0 if weight else 1])
+    with debias(pipe, Weighted(("male", "female"), 128, line=torch.tensor(line, dtype=torch.float64))):
         torch.testing.assert_close(encode(pipe), expected)
-        torch.testing.assert_close(encode(pipe, PROMPTS[1:]), expected[1:])
 
 
 class TestFitted:
     def test_the_weight_is_where_the_shares_are_expected_to_be_even(self, pipe: Any, readings: Any) -> None:
         """The mean share is .6 at equal weights and rises by 2: the mean weight is .45."""
-        problem = Problem.of(pipe, SET)
-        edit = WeightedValues(readings).fit(problem, "sequence")
-        assert float(edit.weights(problem.embed(FIVE, "sequence")).mean()) == pytest.approx(0.45)
+        edit = WeightedValues(readings).fit(Problem.of(pipe, SET), "sequence")
+        assert float(edit.weights(rows(pipe, list(FIVE))).mean()) == pytest.approx(0.45)
 
-    def test_a_lean_that_the_text_tells_is_found_on_other_texts(self, pipe: Any) -> None:
-        problem = Problem.of(pipe, SET)
-        texts, others = (problem.embed(one, "sequence") for one in (SET.classes, SET.held_out_classes))
-        lean = (texts - texts.mean(0)) @ texts[0]
-        lean *= 0.2 / lean.abs().max()
-        told = {p: {w: 0.5 + float(s) + (w - 0.5) for w in (0.4, 0.6)} for p, s in zip(SET.classes, lean, strict=True)}
-        found = WeightedValues(told).fit(problem, "sequence").weights(others)
-        truth = (others - texts.mean(0)) @ texts[0]
-        assert float(torch.corrcoef(torch.stack([found, -truth]))[0, 1]) > 0.9
+    def test_a_lean_that_the_first_step_tells_is_found_for_other_prompts(self, pipe: Any) -> None:
+        """Shares .3 + .8 p at equal weights, rising by 1: even at the weight .7 - .8 p."""
+        begun = resolve(pipe).begun([(worded(p, "male"), worded(p, "female")) for p in FIVE]).tolist()
+        told = {p: {w: 0.3 + 0.8 * s + (w - 0.5) for w in (0.45, 0.55)} for p, s in zip(FIVE, begun, strict=True)}
+        edit = WeightedValues(told).fit(Problem.of(pipe, SET), "sequence")
+        torch.testing.assert_close(edit.line, torch.tensor([0.7, -0.8], dtype=torch.float64))
+        others = rows(pipe, list(SET.held_out_classes[:2]))
+        expected = 0.7 - 0.8 * others.begun([(worded(p, "male"), worded(p, "female")) for p in others.texts])
+        torch.testing.assert_close(edit.weights(others), expected)
+
+    def test_where_nothing_is_told_apart_all_have_the_mean_weight(self, pipe: Any, readings: Any) -> None:
+        same = {prompt: {0.4: 0.5, 0.6: 0.7} for prompt in FIVE}
+        edit = WeightedValues(same).fit(Problem.of(pipe, SET), "sequence")
+        torch.testing.assert_close(edit.line, torch.tensor([0.4, 0.0], dtype=torch.float64))
 
     def test_three_states_strength_and_saved(self, pipe: Any, readings: Any, tmp_path: Any) -> None:
         bare = encode(pipe)
@@ -134,7 +150,15 @@ def test_what_it_refuses(pipe: Any, readings: Any) -> None:
         debias(pipe, "skin-tone", method=WeightedValues(weight=0.5))
     with pytest.raises(InvalidInputError, match="expected one attribute"):
         debias(pipe, [SET, "skin-tone"], method=WeightedValues(weight=0.5))
-    with pytest.raises(InvalidInputError, match=r"expected finite \(d \+ 1,\) for two wordings"):
-        Weighted.build({"slope": torch.tensor([torch.nan])}, {"words": ["a", "b"], "width": 3}, Provenance("weighted"))
+    with pytest.raises(InvalidInputError, match=r"line: expected two finite numbers for two wordings"):
+        Weighted.build(
+            {"line": torch.tensor([torch.nan, 1])}, {"words": ["a", "b"], "width": 3}, Provenance("weighted")
+        )
+    edit = Weighted(("male", "female"), 128, line=torch.tensor([0.5, 1.0]))
+    with pytest.raises(InvalidInputError, match="expected the pipeline beside the prompts; attach it"):
+        edit.weights(Rows(("A photo of a nurse.",)))
+    image = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
+    with pytest.raises(UnsupportedHostError, match="expected a text-to-image pipeline whose first step"):
+        debias(image, SET, method=WeightedValues(readings))
     with pytest.raises(VldebiasError, match="weighted-values"):
         debias(load_clip()[0], SET, method="weighted-values")

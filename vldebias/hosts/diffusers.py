@@ -176,9 +176,9 @@ class DiffusersHost(Host):
         twin = DiffusersHost(twin_of(self._pipe), self._family, negative=False)
 
         def begun(first: str, second: str) -> Tensor:
-            def mean(role: str, states: Tensor, texts: Texts | None = None) -> Tensor:
-                other = self.sequences([second], role)[0].to(states)
-                return (states + (other[:, 0] if states.ndim == 2 else other)) / 2
+            def mean(role: str, embeddings: Tensor, texts: Texts | None) -> Tensor:
+                other = self.sequences([second], role)[0].to(embeddings)
+                return (embeddings + (other[:, 0] if embeddings.ndim == 2 else other)) / 2
 
             take_off = twin.install(mean) if second != first else None
             try:

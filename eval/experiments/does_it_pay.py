@@ -78,7 +78,7 @@ class Start:
 STARTS = {
     "heads": Start((1e-3, 3e-3, 1e-2), (0.05, 0.1, 0.2, 0.5)),
     "all": Start((1e-4, 1e-3), (0.05, 0.2), 0.2, (BASE, "RINCE", "InfoNCE, learned t"), ("mixture",), (0.4,), False, 3),
-    "scratch": Start((1e-3, 3e-3), (0.1, 0.2, 0.5), shares=(0.4,), most_seeds=3),
+    "scratch": Start((1e-3, 3e-3), (0.1, 0.2, 0.5)),
 }
 
 

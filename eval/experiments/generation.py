@@ -1,6 +1,6 @@
 """What does each method do to generated images? Ours and the field's on the miniature pipeline, from the same noise.
 
-python -m eval.experiments.generation --json eval/results/generation.json   # some 20 minutes of one core; goes on
+python -m eval.experiments.generation --images 36 --json eval/results/generation.json   # an hour of a core; goes on
 python -m eval.experiments.generation --images 2 --forms none midpoint      # a quick look
 
 "A photo of a {profession}.", 20 professions that nothing was fitted on and the 80 of the fit, judged by the classifier
@@ -79,7 +79,8 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 class Form:
     """One way to draw. draw: (prompts, generators, seed) -> pixels; gate: stated prompts are left alone.
 
-    needs: beyond prompts. encodings, steps: cost, in text encodings of a prompt and denoisings of a step, of none.
+    needs: beyond prompts. encodings, steps: cost of an image of fifty steps, in text encodings of a prompt and
+    denoisings of a step, of none.
     """
 
     name: str
@@ -144,7 +145,7 @@ class Studio:
             Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
             Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
             Form("balanced", attached("balanced"), needs=ONCE, encodings=2.0, seen=True),
-            Form("weighted values", attached("weighted-values"), needs=ONCE, encodings=3.0, seen=True),
+            Form("weighted values", attached("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True),
             Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
             Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),

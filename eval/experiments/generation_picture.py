@@ -1,10 +1,10 @@
 """The picture of the README: one profession without, with and with sampled values, chosen by a rule and not by hand.
 
-python -m eval.experiments.generation --images 12                  # draws, once
+python -m eval.experiments.generation --images 36                  # draws, once
 python -m eval.experiments.generation_picture                      # picks, draws eval/results/median.png
 
 Of the unseen professions the one whose discrepancy changes by the median amount under the first method that is shown;
-its images of the first seed, in the order in which they were drawn. What is shown stands in the PNG as JSON.
+its first images of the first seed, in the order in which they were drawn. What is shown stands in the PNG as JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from vldebias.evaluation.report.charts import contact_sheet
 from vldebias.metrics.discrepancy import discrepancies
 from vldebias.miniature.portraits import GENDERS
 from vldebias.pictures import save_png
+
+ROWS, SHOWN = ("cali", "weighted values", "stated value"), 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +71,19 @@ def as_images(pixels: NDArray[np.uint8]) -> Tensor:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
-    options.add_argument("--methods", nargs="+", default=["cali", "stated value"], help="rows below that of none")
-    options.add_argument("--images", type=int, default=12, help="of each profession and seed, as they were drawn")
+    options.add_argument("--methods", nargs="+", default=list(ROWS), help="rows below that of none")
+    options.add_argument("--images", type=int, default=36, help="of each profession and seed, as they were drawn")
     options.add_argument("--out", type=Path, default=RESULTS / "median.png")
     given = options.parse_args()
     unseen = Unseen.of(Studio(given.work / f"{STEPS}-steps", given.images), given.methods, given.images)
     (chosen,) = unseen.middle(1)
-    rows = {f"{m}: {100 * unseen.women[m][chosen]:.0f} %": drawn[chosen] for m, drawn in unseen.pixels.items()}
+    rows = {f"{m}: {100 * unseen.women[m][chosen]:.0f} %": p[chosen, :SHOWN] for m, p in unseen.pixels.items()}
     about = {
         "profession": unseen.names[chosen],
         "rule": f"median change of discrepancy under {given.methods[0]} of {len(unseen.names)} unseen professions",
         "women": {method: round(float(share[chosen]), 3) for method, share in unseen.women.items()},
         "images counted": given.images * len(SEEDS),
-        "images shown": given.images,
+        "images shown": min(SHOWN, given.images),
         "steps": STEPS,
     }
     plot = contact_sheet(list(rows.items()))

@@ -290,7 +290,7 @@ def _plain(axis: Any, *, grid: str) -> None:
 
 def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
     """A plot with one labelled row of images (n, 3, h, w) in [0, 1] per entry; columns are seeds."""
-    margin = 1.3
+    margin = max(1.3, 0.08 * max(len(name) for name, _ in rows))  # inches, of letters of 9 points
     plot, axes = subplots(len(rows), 1, (0.36 * zoom * len(rows[0][1]) + margin, 0.37 * zoom * len(rows)))
     for axis, (name, images) in zip(axes, rows, strict=True):
         strip = images.permute(2, 0, 3, 1).reshape(images.shape[2], -1, 3).numpy()

@@ -6,14 +6,14 @@ retrieval each text is asked once, and any image of its species is a right answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vldebias.hosts.towers import towers
+from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import Preprocess, birds, weights_dir
 from vldebias.miniature.birds import Birds
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
@@ -88,12 +88,25 @@ def held_out() -> TensorMonitor:
 
 
 def train(
-    loss: Mapping[str, Any], images: Tensor, texts: Sequence[str], seed: int, steps: int = LOOP.steps or 0
+    loss: Mapping[str, Any],
+    images: Tensor,
+    texts: Sequence[str],
+    seed: int,
+    steps: int = LOOP.steps or 0,
+    *,
+    batch_size: int | None = None,
+    watch: Callable[[Towers, int], None] | None = None,
 ) -> Trainee:
-    """A fresh model after training on images with their captions; `loss` are settings of LossSettings."""
+    """A fresh model after training on images with their captions; `loss` are settings of LossSettings.
+
+    batch_size: default: that of LOOP. watch: called after every step with the model and the number of steps made.
+    """
+    loop = LOOP.model_copy(update={"seed": seed, "steps": steps, "batch_size": batch_size or LOOP.batch_size})
     torch.manual_seed(seed)
     found = towers(*build(), Preprocess())
-    batches = TensorBatches(images, texts, tokenize=found.tokenize, batch_size=LOOP.batch_size, seed=seed)
+    batches = TensorBatches(images, texts, tokenize=found.tokenize, batch_size=loop.batch_size, seed=seed)
     trainee = Trainee(found, build_objective(LossSettings(**loss), temperature=T, items=batches.items))
-    fit(trainee, batches, LOOP.model_copy(update={"seed": seed, "steps": steps}))
+    fit(
+        trainee, batches, loop, on_step=None if watch is None else lambda entry, _: watch(found, int(entry["step"]) + 1)
+    )
     return trainee

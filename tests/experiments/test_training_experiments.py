@@ -23,6 +23,7 @@ from eval.experiments import (
     false_negatives,
     finetune_and_debias,
     noisy_captions,
+    out_of_fold,
     skewed_captions,
     small_clip,
     wrong_pairs,
@@ -32,7 +33,15 @@ from eval.experiments.cells import arguments_of, interval, run_cells, summed_up,
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
 
-NAMES = ("noisy_captions", "false_negatives", "skewed_captions", "finetune_and_debias", "wrong_pairs", "ssa")
+NAMES = (
+    "noisy_captions",
+    "false_negatives",
+    "skewed_captions",
+    "finetune_and_debias",
+    "wrong_pairs",
+    "out_of_fold",
+    "ssa",
+)
 figures = st.floats(-1, 1, allow_nan=False)
 
 
@@ -257,6 +266,31 @@ class TestEachOnNextToNothing:
         assert found.keys() == {"auroc", "score of right pairs", "score of wrong pairs"}
         assert 0 <= found["auroc"] <= 1
 
+    @pytest.mark.parametrize(("scores", "learned"), [(out_of_fold.LEARNED, [48]), (out_of_fold.UNSEEN, [32, 32, 32])])
+    def test_out_of_fold(self, small: None, monkeypatch: pytest.MonkeyPatch, scores: str, learned: list[int]) -> None:
+        for name, value in {"IMAGES": 48, "BATCH": 16, "FOLDS": 3}.items():
+            monkeypatch.setattr(out_of_fold, name, value)
+        train: Callable[..., Any] = out_of_fold.train
+        read: Callable[..., torch.Tensor] = out_of_fold.image_features
+        pixels: list[torch.Tensor] = []
+
+        def noting(loss: Any, images: torch.Tensor, *rest: Any, **options: Any) -> Any:
+            pixels.append(images)
+            return train(loss, images, *rest, **options)
+
+        def reading(towers: Any, images: torch.Tensor) -> torch.Tensor:
+            known = {one.numpy().tobytes() for one in pixels[-1]}
+            own = sum(one.numpy().tobytes() in known for one in images)
+            assert own == (len(images) if scores == out_of_fold.LEARNED else 0)
+            return read(towers, images)
+
+        monkeypatch.setattr(out_of_fold, "train", noting)
+        monkeypatch.setattr(out_of_fold, "image_features", reading)
+        found = out_of_fold.work({"scores": scores, "seed": 0, "steps": 4})
+        assert [len(images) for images in pixels] == learned
+        assert list(found) == ["auroc after 1", "auroc after 2", "auroc after 4"]
+        assert shares(found, list(found))
+
     def test_scores_of_pairs_are_cosines_with_the_caption_that_was_given(self, small: None) -> None:
         world, noise = wrong_pairs.noisy(0, 0.9)
         towers = wrong_pairs.trained("InfoNCE", world, noise, 0, 1)
@@ -399,6 +433,17 @@ class TestCommitted:
         same_rows(found["rows"], summed_up(cells, ("eta", "loss"), against={"loss": "InfoNCE"}))
         chosen = committed("noisy_captions")["protocol"]["temperature"]
         assert all(chosen[loss] == t for loss, t in wrong_pairs.COMPARED.items()), "the temperatures of the other table"
+
+    def test_out_of_fold_holds_together(self) -> None:
+        found = committed("out_of_fold")
+        protocol, cells = found["protocol"], found["cells"]
+        steps = protocol["loop"]["steps"]
+        of = {"steps": steps}
+        arms = (out_of_fold.LEARNED, out_of_fold.UNSEEN)
+        assert places(cells) == places([{"scores": a, "seed": s, **of} for a, s in product(arms, protocol["seeds"])])
+        same_rows(found["rows"], summed_up(cells, ("scores",), against={"scores": out_of_fold.LEARNED}))
+        (late,) = (row for row in found["rows"] if "change" in row and row["metric"] == f"auroc after {steps}")
+        assert late["change"]["low"] > 0, "what docs/fine-tuning.md says; a new measurement may say otherwise"
 
 
 def test_does_it_pay_asks_every_arm_alike_and_holds_the_rivals_apart() -> None:

@@ -152,6 +152,13 @@ PAY_GRIDS = {
     "pay_all": pay("all"),
     "pay_scratch": pay("scratch"),
     "pay_linear": pay("heads", "linear evaluation"),
+    "out_of_fold": Grid(
+        "out_of_fold",
+        ("scores",),
+        "metric",
+        ("auroc after 60", "auroc after 120", "auroc after 240"),
+        T_SEEDS.format(base="scores of pairs that it learns"),
+    ),
 }
 
 

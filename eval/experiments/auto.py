@@ -1,9 +1,11 @@
 """Does "auto" do no harm? Good, small and broken references in real, rendered and made-up worlds.
 
 python -m eval.experiments.auto --json eval/results/auto.json --plot eval/results/auto.png
+python -m eval.experiments.auto --again --json eval/results/auto_again.json
 
-It resumes where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts
-may run beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
+The second asks the same of worlds drawn again (`auto_worlds.places`), without the rows of the candidates. It resumes
+where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts may run
+beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
 
 A setting is a world and a reference. Worlds: CelebA on ViT-B/32 (gender and age; random halves: references from one,
 measured on the other, on every second profession, the rest being neutral texts; left out, with a message, where the
@@ -18,8 +20,9 @@ judged      every candidate: predicted gaps (as shares of the gap without an edi
 
 summary     by reference: settings; "worse": the change's interval lies above 0; "behind": auto minus alone, the
             largest, and in how many settings above 0.02; "missed": 1 - gains of auto / gains of the best, sums over the
-            settings whose best gains beyond its interval; "unguarded": both, were the smallest predicted gap taken
-            whatever texts alone choose; "told": a ReferenceWarning; "left_out": of the choice
+            settings whose best gains beyond its interval, with the 95 % bootstrap interval over worlds; "unguarded":
+            both, were the smallest predicted gap taken whatever texts alone choose; "told": a ReferenceWarning;
+            "left_out": of the choice
 errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
             without the vectors, some of which have next to no gap to be a share of: `vldebias.methods.auto.ERR`
 apart       by reference and world: how unlike the reference is to what is measured, `vldebias.evaluation.images.apart`;
@@ -173,6 +176,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         **told(lambda row: float(row["auto"])),
+        "missed_interval": _over_worlds(gaining),
         "unguarded": told(_unguarded),
         "settings": len(rows),
         "errors": len(rows) - len(there),
@@ -181,6 +185,18 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "told": sum(bool(row["warned"]) for row in there),
         "left_out": sum(any("left out" in one for one in row["warned"]) for row in there),
     }
+
+
+def _over_worlds(gaining: list[dict[str, Any]]) -> tuple[float, float] | None:
+    """95 % interval of what is missed, were the worlds drawn anew, each with its references."""
+    worlds = list(dict.fromkeys(row["world"] for row in gaining))
+    if len(worlds) < 2:
+        return None
+    gains = np.zeros((len(worlds), 2))
+    for row in gaining:
+        gains[worlds.index(row["world"])] += row["none"] - row["auto"], row["none"] - row["best"]
+    had, most = (draws(len(worlds), 2000, seed=0).numpy()[1:] @ gains).T
+    return percentile_interval(1 - had / most)
 
 
 def _unguarded(row: Mapping[str, Any]) -> float:
@@ -236,8 +252,9 @@ def coverage(sets: int = 200, texts: int = 24, dim: int = 16) -> list[dict[str, 
         for seed in range(sets):
             images, value, about = drawn(n, texts, lean, seed + 10)
             gap, weights = PredictedGap.of(images, value, resamples=300, seed=seed), draws(texts, 300, seed=0)
-            before, after = ((gap.of_texts(t) * weights).sum(1) / weights.sum(1) for t in (about, edited(about)))
-            change = ((after - before) / before[0]).numpy()
+            squares = [(gap.squares(t) * weights).sum(1) / weights.sum(1) for t in (about, edited(about))]
+            before, after = (one.clamp(min=0).sqrt() / squares[0][0].clamp(min=1e-3).sqrt() for one in squares)
+            change = (after - before).numpy()
             ends = (recentred_interval(change[0], change[1:]), percentile_interval(change[1:]))
             for counted, (low, high) in zip(shares.values(), ends, strict=True):
                 counted += np.array([low <= truth <= high, high < 0]) / sets
@@ -276,10 +293,11 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--plot", type=Path, help="write the picture here, as PNG")
     options.add_argument("--work", type=Path, help="lines of the worlds that are done")
+    options.add_argument("--again", action="store_true", help="worlds drawn again")
     options.add_argument("--only", default="", help="worlds whose names begin so")
     given = options.parse_args()
     work: Path = given.work or given.json.with_suffix(".lines")
-    every = list(places())
+    every = list(places(given.again))
     for place in every:
         if place.name.startswith(given.only) and place.name not in _done(work):
             line = json.dumps({"world": place.name, "rows": list(rows_of(place))})
@@ -291,16 +309,17 @@ def main() -> int:
         return 0
     rows = [row for place in every for row in done[place.name]]
     far = distances(every)
-    told = {
-        "summary": summary(rows, far),
-        "apart": far,
-        "errors": errors(rows),
-        "coverage": coverage(),
+    told = {"summary": summary(rows, far), "errors": errors(rows)}
+    if given.again:
+        rows = [{name: one for name, one in row.items() if name != "judged"} for row in rows]
+    else:
+        told |= {"apart": far, "coverage": coverage()}
+    told |= {
         "rows": rows,
         "versions": versions(),
         "commit": commit(),
     }
-    print(json.dumps({name: told[name] for name in ("summary", "errors", "coverage")}, indent=1))
+    print(json.dumps({name: told[name] for name in ("summary", "errors", "coverage") if name in told}, indent=1))
     if given.json:
         given.json.write_text(json.dumps(_rounded(told), indent=None) + "\n", encoding="utf-8")
     if given.plot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ __all__ = ["GENUINE", "REFERENCES", "Place", "made", "places"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
-RESAMPLES, HALVES, PARTS = 500, 2, 1
+RESAMPLES = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +193,8 @@ def classified(
     return Place(name, texts, prompts, prompts.classes, *seen, rows, units, gap, groups)
 
 
-def real(path: Path, halves: int = HALVES) -> Iterator[Place]:
-    """Gender and age among photographs."""
+def real(path: Path, halves: Sequence[int]) -> Iterator[Place]:
+    """Gender and age among photographs; halves: seeds of what is seen."""
     data = celeba(path)
     with np.load(path, allow_pickle=False) as arrays:
         smiling = (arrays["attr"][:, list(arrays["attr_names"]).index("Smiling")] > 0).astype(np.int64)
@@ -209,7 +209,7 @@ def real(path: Path, halves: int = HALVES) -> Iterator[Place]:
         spurious=(),
     )
     old = np.where(np.array(age.names)[age.codes] == "old", 0, 1)
-    for seed in range(halves):
+    for seed in halves:
         order = np.random.default_rng(seed).permutation(len(data.images))
         seen, rest = order[:500], order[500:]
         for name, prompts, codes, other in (
@@ -230,52 +230,51 @@ def real(path: Path, halves: int = HALVES) -> Iterator[Place]:
             )
 
 
-def rendered(found: Mapping[str, World]) -> Iterator[Place]:
-    """Portraits to search and to classify, birds to classify; two disjoint parts of what may be seen."""
-    for part in range(PARTS):
-        world = found["portraits"]
-        fitted = world.fitted[np.arange(part, len(world.fitted), 2)]
-        rows = fitted.normalised().double()
-        columns = {name: fitted.column(name).codes for name in ("gender", "tone", "age")}
-        for column, prompts, asked, other in (
-            ("gender", "professions-gender", "professions-gender", "age"),
-            ("gender", "fairface-gender", "professions-gender", "age"),
-            ("age", "fairface-age", "professions-gender", "gender"),
-            ("tone", "skin-tone", "skin-tone", "gender"),
-        ):
-            own, queries = load_prompts(prompts), load_prompts(asked)
-            yield searched(
-                f"portraits, {column} by {prompts}, part {part}",
-                world.texts,
-                own,
-                own.classes,
-                queries.held_out_classes,
-                (rows, columns[column], columns[other]),
-                (world.rows, world.measured.column(column).codes),
-                100,
-            )
-        hair = load_prompts("celeba")
-        known = world.measured.column("label").known
-        yield classified(
-            f"hair, part {part}",
+def rendered(found: Mapping[str, World], part: int) -> Iterator[Place]:
+    """Portraits to search and to classify, birds to classify; part: 0 or 1, disjoint halves of what may be seen."""
+    world = found["portraits"]
+    fitted = world.fitted[np.arange(part, len(world.fitted), 2)]
+    rows = fitted.normalised().double()
+    columns = {name: fitted.column(name).codes for name in ("gender", "tone", "age")}
+    for column, prompts, asked, other in (
+        ("gender", "professions-gender", "professions-gender", "age"),
+        ("gender", "fairface-gender", "professions-gender", "age"),
+        ("age", "fairface-age", "professions-gender", "gender"),
+        ("tone", "skin-tone", "skin-tone", "gender"),
+    ):
+        own, queries = load_prompts(prompts), load_prompts(asked)
+        yield searched(
+            f"portraits, {column} by {prompts}, part {part}",
             world.texts,
-            hair,
-            (rows, columns["gender"], columns["age"]),
-            world.rows[torch.from_numpy(known)],
-            _codes(world.measured.column("label"), hair)[known],
-            world.measured.column("gender").codes[known],
+            own,
+            own.classes,
+            queries.held_out_classes,
+            (rows, columns[column], columns[other]),
+            (world.rows, world.measured.column(column).codes),
+            100,
         )
-        birds = found["birds"]
-        seen, place = birds.fitted[np.arange(part, len(birds.fitted), 2)], load_prompts("waterbirds")
-        yield classified(
-            f"birds, part {part}",
-            birds.texts,
-            place,
-            (seen.normalised().double(), seen.column("place").codes, seen.column("label").codes),
-            birds.rows,
-            _codes(birds.measured.column("label"), place),
-            birds.measured.column("place").codes,
-        )
+    hair = load_prompts("celeba")
+    known = world.measured.column("label").known
+    yield classified(
+        f"hair, part {part}",
+        world.texts,
+        hair,
+        (rows, columns["gender"], columns["age"]),
+        world.rows[torch.from_numpy(known)],
+        _codes(world.measured.column("label"), hair)[known],
+        world.measured.column("gender").codes[known],
+    )
+    birds = found["birds"]
+    seen, place = birds.fitted[np.arange(part, len(birds.fitted), 2)], load_prompts("waterbirds")
+    yield classified(
+        f"birds, part {part}",
+        birds.texts,
+        place,
+        (seen.normalised().double(), seen.column("place").codes, seen.column("label").codes),
+        birds.rows,
+        _codes(birds.measured.column("label"), place),
+        birds.measured.column("place").codes,
+    )
 
 
 def _codes(labels: Any, prompts: PromptSet) -> Codes:
@@ -295,6 +294,7 @@ LEVELS = (  # how far texts lean along what texts differ in, and along what imag
     (0.3, 0.3),
     (0.2, -0.2),
 )
+AGAIN = ((0.05, 0.0), (0.15, 0.0), (0.2, 0.0), (0.0, 0.2), (0.2, 0.2), (0.1, 0.3), (0.3, 0.1), (0.1, -0.1))
 
 
 def made(biased: float, lean: float, seed: int) -> Place:
@@ -331,12 +331,12 @@ def made(biased: float, lean: float, seed: int) -> Place:
     return searched(name, texts, prompts, queries[::2], queries[1::2], seen, (rows_, value), 100)
 
 
-def places() -> Iterator[Place]:
-    """All worlds."""
-    for seed, (biased, lean) in enumerate(LEVELS):
+def places(again: bool = False) -> Iterator[Place]:
+    """All worlds; again: other levels, other halves of the photographs, the other part of the renders."""
+    for seed, (biased, lean) in enumerate(AGAIN if again else LEVELS, 200 * again):
         yield made(biased, lean, seed)
     if file().is_file():
-        yield from real(file())
+        yield from real(file(), (4, 5) if again else (0, 1))
     else:
         skip(file())
-    yield from rendered(worlds())
+    yield from rendered(worlds(), int(again))

@@ -230,6 +230,12 @@ class TestEvidence:
         assert all(learned and not learned & rows for (_, learned), rows in halves)
         assert len(set.union(*(rows for _, rows in halves))) == 2000
 
+    @pytest.mark.parametrize(("groups", "folds"), [(FEWEST, 2), (9, 4), (10, FOLDS), (20, FOLDS)])
+    def test_no_fold_is_one_concept_alone(self, groups: int, folds: int, quiet: None) -> None:
+        texts, prompts = world(0.0, 0.3)
+        few = replace(prompts, groups=prompts.groups[:groups])
+        assert chosen(texts, few).evidence["texts"]["folds"] == folds
+
     def test_held_out_groups_are_predicted_where_there_are_enough(self, quiet: None) -> None:
         texts, prompts = world(0.0, 0.3)
         split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])

@@ -114,6 +114,37 @@ def test_an_interval_covers_the_gap_of_the_world() -> None:
     assert covered >= 52
 
 
+@pytest.mark.parametrize("delta", [0.0, 0.3])
+def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
+    """The absolute difference of few rows' means lies above that of the world; the square without noise does not."""
+    text, found = torch.tensor([[1.0, 0.0]]), []
+    for seed in range(200):
+        draw = torch.Generator().manual_seed(seed)
+        values = torch.arange(40) % 2
+        x = torch.randn(40, 2, generator=draw, dtype=torch.float64)
+        x[:, 0] += delta * values
+        gap = PredictedGap.of(x, values, resamples=200, seed=seed)
+        found.append((float(gap.squares(text)[0, 0]), float(gap.of_texts(text)[0, 0])))
+    squares, gaps = torch.tensor(found, dtype=torch.float64).T
+    truth = delta**2 / (1 + delta**2 / 4)
+    assert float(squares.mean()) == pytest.approx(truth, abs=4 * float(squares.std()) / 200**0.5)
+    assert float(gaps.square().mean()) > truth + 0.05
+
+
+@pytest.mark.parametrize("concepts", [2, 3, 20])
+def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
+    """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of the classes."""
+    x = torch.randn(2 * concepts, DIM, generator=torch.Generator().manual_seed(concepts), dtype=torch.float64)
+    values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
+    pool = PredictedGap.of(x, values, classes, resamples=4000, whole=True)
+    each = x[0::2] - x[1::2]
+    torch.testing.assert_close(pool.differences[0, 0], each.mean(0))
+    torch.testing.assert_close(pool.differences[1:, 0].var(0), each.var(0) / concepts, rtol=0.12, atol=0)
+    torn = PredictedGap.of(x, values, classes, resamples=4000)
+    if concepts == 20:
+        assert float((torn.differences[1:, 0].var(0) / (each.var(0) / concepts)).mean()) > 1.5
+
+
 def test_draws_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x, values = rows(20, 0), codes(20, 2, 0)
     whole = PredictedGap.of(x, values, resamples=9).differences

@@ -227,6 +227,13 @@ def test_counts_of_cells_are_those_of_the_weights_of_their_rows() -> None:
         assert stats.ks_2samp(fast, slow).pvalue > 1e-3
 
 
+def test_the_mean_of_fewer_rows_by_one_varies_as_that_of_a_sample() -> None:
+    values = np.array([0.0, 1.0, 5.0])
+    (counts,) = resampled_counts(np.ones(3, int), 20_000, seed=1, size=2)
+    assert (counts.sum(1) == 2).all()
+    assert (counts @ values / 2).var() == pytest.approx(values.var(ddof=1) / 3, rel=0.05)
+
+
 def test_a_recentred_interval_has_its_mean_at_the_value_and_stays_in_its_bounds() -> None:
     drawn = np.random.default_rng(11).normal(0.4, 0.1, size=5000)
     low, high = percentile_interval(drawn)

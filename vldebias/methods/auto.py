@@ -7,7 +7,11 @@ Every candidate is fitted on one part of the evidence and predicted on the other
     images  the two halves of the reference images with their zero-shot values, each fitted once, predicted once.
 
 What is predicted is the gap of the neutral texts (`PredictedGap`), as a share of what it is without an edit, so 1 means
-no change. Where there are images, the changes of both kinds are averaged, each weighted by its precision,
+no change. Of texts, the concept is what is drawn, with all its prompts. Of images, what chance alone adds is taken off:
+the absolute difference of few images' means is above 0 where nothing is left, so all candidates would look alike, and
+none would look like much. Squares can be had without it (`PredictedGap.squares`); folds of two to twenty concepts say
+too little of their own variance for that. Where there are images, the changes of both kinds are averaged, each weighted
+by its precision,
 
     w = 1 / (s^2 + ERR^2),
 
@@ -15,8 +19,8 @@ where s is the bootstrap deviation of the gap without an edit, and ERR what woul
 far either kind was from what true labels show, over the worlds of eval/results/auto.json. So a handful of images hardly
 moves what the texts say, and no number of them silences the texts: images are split by the model's own guess, and
 texts do not see what images do. A candidate may be chosen where the 95 % interval of its change lies below 0; the
-smallest gap wins. The interval is centred at the value: resamples push the mean of |.| up, and most where little is
-left, so their percentiles lean to "no change".
+smallest gap wins. The interval is centred at the value: resamples push a gap up, and most where little is left, so
+their percentiles lean to "no change".
 
 What was found with the help of images has to be better beyond the interval of the difference, or it does not take the
 place of the other: methods that use images, of the best that does not, since the split that judges them is the guess
@@ -65,6 +69,7 @@ FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
 ERR = {"texts": 0.3, "images": 0.2}  # "errors" of eval/results/auto.json in round numbers, as a share of the gap
+_LEAST = 1e-3  # square of a gap, in deviations of the scores: what is less is none, and no share of it is told
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
 
@@ -207,7 +212,7 @@ class _Judge:
     def __init__(self, problem: Problem, role: str, neutral: Tensor, folds: Sequence[_Fold]) -> None:
         self._problem, self._role, self._neutral, self._folds = problem, role, neutral, folds
         self._weights = draws(len(neutral), RESAMPLES, seed=0)
-        self._before = [[self._means(gap, neutral) for gap in fold.gaps] for fold in folds]
+        self._before = [self._means(fold, neutral) for fold in folds]
         self._without = self._relative(self._before)
         noise = {kind: float(gaps[1:].var()) for kind, gaps in self._without.items()}
         precision = {kind: 1 / (s2 + ERR[kind] ** 2) for kind, s2 in noise.items()}
@@ -261,22 +266,30 @@ class _Judge:
         change = torch.stack([w * (after[kind] - before[kind]) for kind, w in weights.items()]).sum(0)
         return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy())
 
-    def _after(self, fold: _Fold, method: Method, lam: Lam) -> list[Tensor]:
+    def _after(self, fold: _Fold, method: Method, lam: Lam) -> Tensor:
         """Mean gaps of the neutral texts under the candidate that was fitted on the other part."""
-        texts = _solve(replace(fold.problem, lam=lam), self._role, method, fold.parts)(self._neutral)
-        return [self._means(gap, texts) for gap in fold.gaps]
+        return self._means(fold, _solve(replace(fold.problem, lam=lam), self._role, method, fold.parts)(self._neutral))
 
-    def _relative(self, after: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-        """Kind of evidence -> predicted gap (1 + b,) as a share of the sample's without an edit."""
-        shares: dict[str, list[Tensor]] = {fold.kind: [] for fold in self._folds}
-        tiny = torch.finfo(torch.float64).tiny
-        for fold, own, before in zip(self._folds, after, self._before, strict=True):
-            shares[fold.kind] += [a / b[0].clamp(min=tiny) for a, b in zip(own, before, strict=True)]
-        return {kind: torch.stack(values).mean(0) for kind, values in shares.items()}
+    def _relative(self, after: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Kind of evidence -> predicted gap (1 + b,) as a share of the sample's without an edit, mean over attributes.
 
-    def _means(self, gap: PredictedGap, texts: Tensor) -> Tensor:
-        """Mean gap (1 + b,) over the neutral texts, which are resampled along with the rows."""
-        return (gap.of_texts(texts) * self._weights).sum(1) / self._weights.sum(1)
+        Of every fold of texts by itself; of all images together, since half of them may show no gap.
+        """
+        shares: dict[str, Tensor] = {}
+        for kind in dict.fromkeys(fold.kind for fold in self._folds):
+            own = [(a, b) for fold, a, b in zip(self._folds, after, self._before, strict=True) if fold.kind == kind]
+            changed, before = (torch.stack(each) for each in zip(*own, strict=True))
+            if kind == "images":
+                least = before[..., :1].mean(0).clamp(min=_LEAST)
+                shares[kind] = (changed.mean(0).clamp(min=0) / least).sqrt().mean(0)
+            else:
+                shares[kind] = (changed / before[..., :1].clamp(min=torch.finfo(torch.float64).tiny)).mean((0, 1))
+        return shares
+
+    def _means(self, fold: _Fold, texts: Tensor) -> Tensor:
+        """Mean gap, or of images its square, (a, 1 + b) over the neutral texts, which are resampled with the rows."""
+        gaps = [gap.squares(texts) if fold.kind == "images" else gap.of_texts(texts) for gap in fold.gaps]
+        return (torch.stack(gaps) * self._weights).sum(2) / self._weights.sum(1)
 
 
 def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_Fold]:
@@ -309,10 +322,11 @@ def _text_folds(sets: Sequence[PromptSet]) -> Iterator[tuple[tuple[PromptSet, ..
     if all(len(s.held_out_groups) >= FEWEST for s in sets):
         yield tuple(sets), tuple(replace(s, groups=s.held_out_groups, held_out_groups=()) for s in sets)
     elif all(len(s.groups) >= FEWEST for s in sets):
-        for k in range(FOLDS):
-            rest = [tuple(group for i, group in enumerate(s.groups) if i % FOLDS != k) for s in sets]
+        folds = min(FOLDS, *(len(s.groups) // 2 for s in sets))  # one concept alone has no variance
+        for k in range(folds):
+            rest = [tuple(group for i, group in enumerate(s.groups) if i % folds != k) for s in sets]
             learn = tuple(replace(s, groups=groups) for s, groups in zip(sets, rest, strict=True))
-            yield learn, tuple(replace(s, groups=s.groups[k::FOLDS]) for s in sets)
+            yield learn, tuple(replace(s, groups=s.groups[k::folds]) for s in sets)
 
 
 def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> PredictedGap:
@@ -327,7 +341,7 @@ def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> Pre
     ]
     codes = torch.tensor([code for _, *code in rows])
     embedded = problem.embed([prompt for prompt, *_ in rows], role)
-    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=RESAMPLES, seed=seed)
+    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=RESAMPLES, seed=seed, whole=True)
 
 
 def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int) -> PredictedGap:
@@ -343,9 +357,9 @@ def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, se
     return PredictedGap.of(rows[sure], value[sure], label, resamples=RESAMPLES, seed=seed)
 
 
-def draws(n: int, resamples: int, seed: int) -> Tensor:
+def draws(n: int, resamples: int, seed: int, size: int | None = None) -> Tensor:
     """How often each of n rows occurs: the sample itself, then its resamples, (1 + resamples, n) float64."""
-    drawn = resampled_counts(np.ones(n, dtype=np.int64), resamples, seed)
+    drawn = resampled_counts(np.ones(n, dtype=np.int64), resamples, seed, size)
     return torch.from_numpy(np.concatenate([np.ones((1, n)), *drawn]))
 
 
@@ -374,9 +388,19 @@ class PredictedGap:
 
     @classmethod
     def of(
-        cls, rows: Tensor, values: Tensor, classes: Tensor | None = None, *, resamples: int = 500, seed: int = 0
+        cls,
+        rows: Tensor,
+        values: Tensor,
+        classes: Tensor | None = None,
+        *,
+        resamples: int = 500,
+        seed: int = 0,
+        whole: bool = False,
     ) -> PredictedGap:
         """From rows (n, d) of length 1 with codes (n,) of their value and of their class.
+
+        whole: classes are drawn, each with all its rows; else rows are. A concept's prompts are not drawn one by one:
+        where they were, a pair would be torn apart in six resamples of ten, and intervals a third too wide.
 
         Raises:
             UnusableReferenceError: no class has rows of two values.
@@ -390,14 +414,27 @@ class PredictedGap:
             raise UnusableReferenceError(f"expected rows of two attribute values in a class, got {counts.tolist()}")
         wide = rows.double()
         block = max(1, _BLOCK // len(rows))
-        parts = [_differences(wide, cell, c, a, w) for w in draws(len(rows), resamples, seed).split(block)]
+        weights = draws(c, resamples, seed, max(c - 1, 1))[:, label] if whole else draws(len(rows), resamples, seed)
+        parts = [_differences(wide, cell, c, a, w) for w in weights.split(block)]
         return cls(torch.cat(parts), wide - wide.mean(0))
 
     def of_texts(self, texts: Tensor) -> Tensor:
         """The gap (1 + b, q) of every text (q, d): first of the sample, then of its resamples."""
+        return self._of_pairs(texts).abs().amax(1)
+
+    def squares(self, texts: Tensor) -> Tensor:
+        """The gap's square (1 + b, q) of every text (q, d), mean over the pairs of values, without its noise.
+
+        That is E[x^2] - var x, with the variance of the resamples; it may be negative.
+        """
+        each = self._of_pairs(texts)
+        return (each.square() - each[1:].var(0)).mean(1)
+
+    def _of_pairs(self, texts: Tensor) -> Tensor:
+        """Differences (1 + b, p, q) of the scores of every pair of values, in deviations of the scores."""
         unit = normalize(texts.double(), dim=1)
         spread = (self.centred @ unit.T).std(0).clamp(min=torch.finfo(torch.float64).tiny)
-        return (self.differences @ unit.T).abs().amax(1) / spread
+        return self.differences @ unit.T / spread
 
 
 def _differences(rows: Tensor, cell: Tensor, classes: int, values: int, weights: Tensor) -> Tensor:

@@ -110,16 +110,21 @@ def resampled_weights(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.
         yield block
 
 
-def resampled_counts(counts: NDArray[np.integer], resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def resampled_counts(
+    counts: NDArray[np.integer], resamples: int, seed: int, size: int | None = None
+) -> Iterator[NDArray[np.int64]]:
     """The table of counts in each bootstrap resample of the rows that it counts: blocks (b, *counts.shape).
 
     Rows of one cell are interchangeable, so resamples of n rows are multinomial counts over the cells: the very
     distribution that drawing n rows has. A table of n ones gives the weights of n rows.
+
+    size: rows of a resample, n by default. Of few rows n - 1: their mean then varies as the mean of a sample does,
+    with n by (n - 1) / n too little (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
     shares = counts.reshape(-1) / n
     for b in _blocks(_BLOCK // counts.size, resamples):
-        yield rng.multinomial(n, shares, size=b).reshape(b, *counts.shape)
+        yield rng.multinomial(n if size is None else size, shares, size=b).reshape(b, *counts.shape)
 
 
 def bootstrap_interval(

@@ -24,7 +24,8 @@ summary     by reference: settings; "worse": the change's interval lies above 0;
             both, were the smallest predicted gap taken whatever texts alone choose; "told": a ReferenceWarning;
             "left_out": of the choice
 errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
-            without the vectors, some of which have next to no gap to be a share of: `vldebias.methods.auto.ERR`
+            without the vectors, some of which have next to no gap to be a share of (`vldebias.methods.auto.ERR` lies
+            between the best and the worst read)
 apart       by reference and world: how unlike the reference is to what is measured, `vldebias.evaluation.images.apart`;
             above 0.05 and 1 / n, for n images, evaluators warn of it ("unlike" in the summary)
 coverage    evidence drawn from a known population many times: how often an interval of a change holds the truth

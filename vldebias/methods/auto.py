@@ -16,7 +16,8 @@ by its precision,
     w = 1 / (s^2 + ERR^2),
 
 where s is the bootstrap deviation of the gap without an edit, and ERR what would be left with any number of rows: how
-far either kind was from what true labels show, over the worlds of eval/results/auto.json. So a handful of images hardly
+far either kind is from what true labels show, between the worlds of eval/results/auto.json where images are read well
+(.1 from images, .4 from texts) and where they are not (.6 and .3). So a handful of images hardly
 moves what the texts say, and no number of them silences the texts: images are split by the model's own guess, and
 texts do not see what images do. A candidate may be chosen where the 95 % interval of its change lies below 0; the
 smallest gap wins. The interval is centred at the value: resamples push a gap up, and most where little is left, so
@@ -68,7 +69,7 @@ CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")
 FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
-ERR = {"texts": 0.3, "images": 0.2}  # "errors" of eval/results/auto.json in round numbers, as a share of the gap
+ERR = {"texts": 0.3, "images": 0.2}  # shares of the gap; "errors" of eval/results/auto.json by world
 _LEAST = 1e-3  # square of a gap, in deviations of the scores: what is less is none, and no share of it is told
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal

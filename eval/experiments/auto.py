@@ -21,8 +21,9 @@ judged      every candidate: predicted gaps (as shares of the gap without an edi
 summary     by reference: settings; "worse": the change's interval lies above 0; "behind": auto minus alone, the
             largest, and in how many settings above 0.02; "missed": 1 - gains of auto / gains of the best, sums over the
             settings whose best gains beyond its interval, with the 95 % bootstrap interval over worlds; "unguarded":
-            both, were the smallest predicted gap taken whatever texts alone choose; "told": a ReferenceWarning;
-            "left_out": of the choice
+            behind and missed, were the smallest predicted gap taken whatever texts alone choose, "incautious": and
+            whatever the intervals say, "truth": and were every gap predicted as true labels show it; "told": a
+            ReferenceWarning; "left_out": of the choice
 errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
             without the vectors, some of which have next to no gap to be a share of (`vldebias.methods.auto.ERR` lies
             between the best and the worst read)
@@ -38,6 +39,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,8 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         **told(lambda row: float(row["auto"])),
         "missed_interval": _over_worlds(gaining),
         "unguarded": told(_unguarded),
+        "incautious": told(partial(_smallest, by=lambda one: one["change"][0])),
+        "truth": told(partial(_smallest, by=lambda one: one["true"] - 1)),
         "settings": len(rows),
         "errors": len(rows) - len(there),
         "worse": sum(row["change"][1] > 0 for row in there),
@@ -202,8 +206,15 @@ def _over_worlds(gaining: list[dict[str, Any]]) -> tuple[float, float] | None:
 
 def _unguarded(row: Mapping[str, Any]) -> float:
     """Cost of the smallest predicted gap of those beyond their interval, whatever texts alone choose."""
-    eligible = [one for one in row["judged"] if one["change"][2] < 0]
-    cost: float = min(eligible, key=lambda one: one["change"][0])["cost"] if eligible else row["none"]
+    return _smallest(row, lambda one: one["change"][0], [one for one in row["judged"] if one["change"][2] < 0])
+
+
+def _smallest(
+    row: Mapping[str, Any], by: Callable[[Mapping[str, Any]], float], among: list[dict[str, Any]] | None = None
+) -> float:
+    """Cost of the candidate whose gap changes least of all by `by`; without an edit where none lies below 0."""
+    best = min(row["judged"] if among is None else among, key=by, default=None)
+    cost: float = row["none"] if best is None or by(best) >= 0 else best["cost"]
     return cost
 
 
@@ -248,14 +259,15 @@ def coverage(sets: int = 200, texts: int = 24, dim: int = 16) -> list[dict[str, 
     for n, lean in COVERED:
         images, value, about = drawn(20_000, 500, lean, seed=1)
         whole = PredictedGap.of(images, value, resamples=0)
-        truth = float(whole.of_texts(edited(about)).mean() / whole.of_texts(about).mean()) - 1
+        after, before = (float(whole.of_texts(t).square().mean()) for t in (edited(about), about))
+        truth = (after / before) ** 0.5 - 1
         shares = {"centred": np.zeros(2), "percentile": np.zeros(2)}
         for seed in range(sets):
             images, value, about = drawn(n, texts, lean, seed + 10)
             gap, weights = PredictedGap.of(images, value, resamples=300, seed=seed), draws(texts, 300, seed=0)
             squares = [(gap.squares(t) * weights).sum(1) / weights.sum(1) for t in (about, edited(about))]
-            before, after = (one.clamp(min=0).sqrt() / squares[0][0].clamp(min=1e-3).sqrt() for one in squares)
-            change = (after - before).numpy()
+            roots = [(one.clamp(min=0) / squares[0][0].clamp(min=1e-3)).sqrt() for one in squares]
+            change = (roots[1] - roots[0]).numpy()
             ends = (recentred_interval(change[0], change[1:]), percentile_interval(change[1:]))
             for counted, (low, high) in zip(shares.values(), ends, strict=True):
                 counted += np.array([low <= truth <= high, high < 0]) / sets

@@ -19,10 +19,14 @@ def place() -> auto_worlds.Place:
     return auto_worlds.made(0.3, 0.0, 0)
 
 
+def read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return content
+
+
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((RESULTS / "auto.json").read_text(encoding="utf-8"))
-    return content
+    return read("auto.json")
 
 
 class TestReferences:
@@ -50,7 +54,9 @@ class TestReferences:
             assert np.allclose(drawn.norm(dim=1), 1), kind
 
 
-def test_the_summary_counts_what_the_rows_say(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["auto.json", "auto_again.json"])
+def test_the_summary_counts_what_the_rows_say(name: str) -> None:
+    told = read(name)
     rows, whole = told["rows"], told["summary"]["all"]
     assert whole["settings"] == len(rows) >= 200
     assert whole["worse"] == sum(row["change"][1] > 0 for row in rows if "error" not in row)
@@ -58,16 +64,28 @@ def test_the_summary_counts_what_the_rows_say(told: dict[str, Any]) -> None:
     assert {row["reference"] for row in rows} == {"none", *auto_worlds.REFERENCES}
 
 
-def test_auto_does_no_harm(told: dict[str, Any]) -> None:
+def test_both_ask_of_other_worlds(told: dict[str, Any]) -> None:
+    worlds = [{row["world"] for row in one["rows"]} for one in (told, read("auto_again.json"))]
+    assert len(worlds[0]) == len(worlds[1]) == 18
+    assert not worlds[0] & worlds[1]
+
+
+@pytest.mark.parametrize("name", ["auto.json", "auto_again.json"])
+def test_auto_does_no_harm(name: str) -> None:
     """As docs/explanation/which-method.md claims: hardly ever worse, never silently, and most of the gain is had."""
+    told = read(name)
     rows, whole = told["rows"], told["summary"]["all"]
     assert whole["errors"] == 0
     harmed = [row for row in rows if row["change"][1] > 0]
     assert len(harmed) <= len(rows) // 100
     assert all(row["warned"] for row in harmed)
     assert whole["behind"]["above 0.02"] <= len(rows) // 40  # aimed at: one in a hundred, as the page says
-    assert told["summary"]["all images"]["missed"] <= 0.25
+    assert told["summary"]["all images"]["missed"] <= 0.2
     assert told["summary"]["genuine"]["missed"] <= 0.33
+    for kind, row in told["summary"].items():
+        low, high = row["missed_interval"]
+        assert low < row["missed"] < high, kind
+        assert row["truth"]["missed"] <= min(row["missed"], row["incautious"]["missed"]), kind
 
 
 def test_images_of_another_space_are_told_apart(told: dict[str, Any]) -> None:
@@ -77,11 +95,11 @@ def test_images_of_another_space_are_told_apart(told: dict[str, Any]) -> None:
     assert told["summary"]["all images"]["left_out"] == told["summary"]["100 images"]["left_out"] == 0
 
 
-def test_centred_intervals_cover_where_the_gap_is_clear(told: dict[str, Any]) -> None:
-    """Where the gap is near the noise of the images its absolute value is not, and neither interval covers."""
+def test_centred_intervals_cover(told: dict[str, Any]) -> None:
+    """Where the gap is near the noise of the images too, since their noise is taken off; and nine in ten on average."""
+    assert sum(row["centred"]["holds"] for row in told["coverage"]) >= 0.9 * len(told["coverage"])
     for row in told["coverage"]:
-        if row["lean"] > 0.5:
-            assert row["centred"]["holds"] > 0.9, row
+        assert row["centred"]["holds"] > 0.85, row
         assert row["centred"]["below 0"] >= row["percentile"]["below 0"] - 0.02, row
 
 

@@ -95,7 +95,7 @@ class WeightedValues(EachValue):
         "mean over a wording for each value, weighted by the prompt",
         "this package",
     )
-    color = "#637939"
+    color = "#5254a3"
     needs, models = frozenset({Need.VALUES, Need.JUDGED}), False
 
     def __init__(

@@ -146,6 +146,7 @@ def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, 
         assert len((tmp_path / "images" / "answers.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_importing_a_page_needs_no_gradio() -> None:
     script = "import sys; from vldebias.cli.apps import page; page('compare.engine'); page('label'); page('serving')"
     script += "; print('gradio' in sys.modules)"

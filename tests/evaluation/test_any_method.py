@@ -76,6 +76,7 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
     assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
 
 
+@pytest.mark.slow
 def test_python_gives_the_rows_of_the_suite(folder: Path) -> None:
     gallery, reference = part("test"), part("reference")
     result = evaluate(
@@ -156,6 +157,7 @@ def test_a_saved_edit_is_measured_from_the_command_line(folder: Path) -> None:
     assert any(row.method == "half" for row in result.rows)
 
 
+@pytest.mark.slow
 def test_images_that_are_measured_are_left_out_of_the_reference(folder: Path) -> None:
     result = run(folder, reference=folder / "reference.npz", methods=("equalise",))
     assert {p.n["reference images"] for p in result.provenance if "reference images" in p.n} == {100}
@@ -253,6 +255,7 @@ class FirstPair(Method):
 """
 
 
+@pytest.mark.slow
 def test_a_method_of_another_package_is_in_every_evaluator_and_in_the_help(folder: Path, tmp_path: Path) -> None:
     """Ten lines and an entry point; the package is installed as pip would, beside the path of this process."""
     site = tmp_path / "site"

@@ -111,6 +111,7 @@ keys = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(keys, min_size=1, max_size=40, unique=True))
 def test_every_figure_stands_in_exactly_one_cell(given_keys: list[tuple[str, str, str, float | None]]) -> None:
     figures = [

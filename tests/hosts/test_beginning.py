@@ -60,6 +60,7 @@ def test_the_order_of_a_pair_turns_it_round(pipe: Any) -> None:
     assert found[3] == found[0] != found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [sd, sdxl, sd3, flux])
 def test_of_every_kind_of_pipeline_that_draws_from_prompts(make: Any) -> None:
     host = resolve(make())

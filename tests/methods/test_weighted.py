@@ -83,11 +83,13 @@ def test_a_weight_is_never_beyond_the_stated_prompts(pipe: Any, line: tuple[floa
 
 
 class TestFitted:
+    @pytest.mark.slow
     def test_the_weight_is_where_the_shares_are_expected_to_be_even(self, pipe: Any, readings: Any) -> None:
         """The mean share is .6 at equal weights and rises by 2: the mean weight is .45."""
         edit = WeightedValues(readings).fit(Problem.of(pipe, SET), "sequence")
         assert float(edit.weights(rows(pipe, list(FIVE))).mean()) == pytest.approx(0.45)
 
+    @pytest.mark.slow
     def test_a_lean_that_the_first_step_tells_is_found_for_other_prompts(self, pipe: Any) -> None:
         """Shares .3 + .8 p at equal weights, rising by 1: even at the weight .7 - .8 p."""
         begun = resolve(pipe).begun([(worded(p, "male"), worded(p, "female")) for p in FIVE]).tolist()

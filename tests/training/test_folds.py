@@ -90,6 +90,7 @@ def test_no_pair_is_scored_by_a_model_that_learned_it(tmp_path: Path, monkeypatc
         out_of_fold_scores(pairs, settings(lr=2e-3), tmp_path, folds=3, cpu=True)
 
 
+@pytest.mark.slow
 def test_the_command_measures_them_by_a_column(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text("steps: 2\nbatch_size: 8\nlr: 1.0e-4\nworkers: 0\ncaption_noise: 0.5\nitems: 30\n")

@@ -125,6 +125,13 @@ EVAL_GRIDS = {
         ("accuracy", "robust_accuracy@2/255", "robust_accuracy@8/255", "gap, original", "gap, mixed"),
         T_SEEDS.format(base="none"),
     ),
+    "ssa_longer": Grid(
+        "ssa_longer",
+        ("steps", "arm"),
+        "metric",
+        ("accuracy", "robust_accuracy@1/255", "robust_accuracy@2/255", "gap, original", "gap, mixed"),
+        T_SEEDS.format(base="none of as many steps"),
+    ),
     "finetune_and_debias": Grid(
         "finetune_and_debias",
         ("captions", "model"),

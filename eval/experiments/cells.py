@@ -118,15 +118,23 @@ def one_per_line(content: Mapping[str, Any]) -> str:
 
 
 def arguments_of(
-    description: str | None, name: str, steps: int, arguments: Sequence[str] | None, *, seeds: int = 5
+    description: str | None,
+    name: str,
+    steps: int,
+    arguments: Sequence[str] | None,
+    *,
+    seeds: int = 5,
+    flags: Mapping[str, str] | None = None,
 ) -> argparse.Namespace:
-    """The command line that all these experiments have: out, work, seeds, steps, processes."""
+    """The command line that all these experiments have: out, work, seeds, steps, processes; and flags with a help."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     parser.add_argument("--work", type=Path, default=Path(f"{name}-cells"), help="folder of finished trainings")
     parser.add_argument("--seeds", type=int, default=seeds, help="trainings per cell, at least 2")
     parser.add_argument("--steps", type=int, default=steps, help="updates per training")
     parser.add_argument("--processes", type=int, default=cores(), help="trainings at a time, a thread each")
+    for flag, about in (flags or {}).items():
+        parser.add_argument(flag, action="store_true", help=about)
     given = parser.parse_args(arguments)
     if given.seeds < 2:
         parser.error("--seeds: an interval over seeds needs at least 2")

@@ -1,6 +1,7 @@
 """SSA-CLR on miniature birds: what do flat minima and mixed amplitudes do for contrastive learning of two views?
 
     python -m eval.experiments.ssa  # every cell, writes eval/results/ssa.json and .png; half an hour on one core
+    python -m eval.experiments.ssa --longer  # two arms in four times the steps, writes eval/results/ssa_longer.json
     python -m eval.experiments.ssa --work DIR  # where cells are kept, for a second start
     python -m eval.experiments.ssa --seeds 2 --steps 20 --out /tmp/try  # a quick look
 
@@ -30,7 +31,7 @@ from eval.experiments.small_clip import ARCHITECTURE
 from eval.experiments.ssa_measures import MIXED, READINGS, C, measure
 from eval.experiments.ssa_training import ARMS, MORE_ARMS, Arm, Recipe, train, world
 
-MORE_SEEDS = 3
+MORE_SEEDS, LONGER = 3, 4
 RECIPE = Recipe()
 PLAIN, OTHER = "#08306b", "#d95f02"
 PANELS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -55,6 +56,16 @@ def plan(seeds: int, recipe: Recipe) -> list[dict[str, Any]]:
     arms = [(name, arm, seed) for seed in range(seeds) for name, arm in ARMS.items()]
     arms += [(name, arm, seed) for seed in range(min(seeds, MORE_SEEDS)) for name, arm in MORE_ARMS.items()]
     return [{"arm": name, "adds": asdict(arm), "seed": seed, "recipe": told} for name, arm, seed in arms]
+
+
+def plan_longer(seeds: int, recipe: Recipe) -> list[dict[str, Any]]:
+    """Does SSA-CLR catch up? It and "none", each in the same cosine over the steps and over more of them."""
+    return [
+        {"arm": name, "adds": asdict(ARMS[name]), "seed": seed, "steps": more.steps, "recipe": asdict(more)}
+        for seed in range(min(seeds, MORE_SEEDS))
+        for more in (recipe, replace(recipe, steps=LONGER * recipe.steps))
+        for name in ("none", "ssa-clr 0.2")
+    ]
 
 
 def protocol(seeds: int, recipe: Recipe) -> dict[str, Any]:
@@ -106,13 +117,18 @@ def _column(axes: Axes, told: Mapping[str, Any], metric: str, arms: Sequence[str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = arguments_of(__doc__, "ssa", RECIPE.steps, arguments)
+    flags = {"--longer": f"two arms with --steps and with {LONGER} times as many, up to {MORE_SEEDS} seeds"}
+    args = arguments_of(__doc__, "ssa", RECIPE.steps, arguments, flags=flags)
+    longer = args.longer
     recipe = replace(RECIPE, steps=args.steps)
-    cells = run_cells(work, plan(args.seeds, recipe), args.work, processes=args.processes, title="ssa")
-    rows = summed_up(cells, ("arm",), against={"arm": "none"})
-    result = args.out / "ssa.json"
+    planned = (plan_longer if longer else plan)(args.seeds, recipe)
+    cells = run_cells(work, planned, args.work, processes=args.processes, title="ssa")
+    columns = ("steps", "arm") if longer else ("arm",)
+    rows = summed_up(cells, columns, against={"arm": "none"})
+    result = args.out / ("ssa_longer.json" if longer else "ssa.json")
     write_result(result, protocol(args.seeds, recipe), rows, cells)
-    draw(result, result.with_suffix(".png"))
+    if not longer:
+        draw(result, result.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -202,6 +202,25 @@ def of(committed: Any, arm: str, metric: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_longer_runs_are_compared_with_those_of_as_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssa, "RECIPE", TINY)
+    monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})
+    monkeypatch.setattr(ssa, "LONGER", 3)
+    given = ["--longer", "--seeds", "2", "--steps", "1", "--processes", "1", "--work", str(tmp_path / "cells")]
+    ssa.main([*given, "--out", str(tmp_path)])
+    told = json.loads((tmp_path / "ssa_longer.json").read_text())
+    assert [(cell["arm"], cell["steps"], cell["seed"]) for cell in told["cells"]] == [
+        (arm, steps, seed) for seed in (0, 1) for steps in (1, 3) for arm in ("none", "ssa-clr 0.2")
+    ]
+    assert all(cell["recipe"]["steps"] == cell["steps"] for cell in told["cells"])
+    figures = {(c["arm"], c["steps"], c["seed"]): c["figures"]["accuracy"] for c in told["cells"]}
+    (row,) = (r for r in told["rows"] if (r["arm"], r["steps"], r["metric"]) == ("ssa-clr 0.2", 3, "accuracy"))
+    apart = [figures["ssa-clr 0.2", 3, seed] - figures["none", 3, seed] for seed in (0, 1)]
+    assert row["change"]["value"] == pytest.approx(np.mean(apart))
+    assert not (tmp_path / "ssa.json").exists()
+
+
+@pytest.mark.slow
 def test_every_arm_has_every_seed(committed: Any) -> None:
     seeds = committed["protocol"]["seeds"]
     assert seeds >= 5

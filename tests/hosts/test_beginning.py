@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts import TextTable, resolve
+from vldebias.hosts import TextTable, beginning, resolve
+from vldebias.hosts import diffusers as hosts_diffusers
 from vldebias.hosts.beginning import NOISES, twin_of
 from vldebias.methods import WeightedValues
 from vldebias.miniature import load_pipeline
@@ -67,6 +68,19 @@ def test_of_every_kind_of_pipeline_that_draws_from_prompts(make: Any) -> None:
     found = host.begun([(MEN, WOMEN), (WOMEN, MEN)])
     assert bool(((found >= 0) & (found <= 1)).all())
     torch.testing.assert_close(found[0], 1 - found[1], rtol=0, atol=1e-4)
+
+
+def test_all_text_states_of_a_call_share_what_is_begun(monkeypatch: Any) -> None:
+    """Two roles, three beginnings; and three more in the next call, since weights may have changed."""
+    pipe, count = sdxl(), []
+    began = beginning.begin
+    monkeypatch.setattr(hosts_diffusers, "begin", lambda *given: count.append(given) or began(*given))
+    readings = {f"A photo of a {name}.": {0.4: 0.2 + 0.1 * i, 0.6: 0.4 + 0.1 * i} for i, name in enumerate("abc")}
+    with debias(pipe, "professions-gender", method=WeightedValues(readings)):
+        assert len(count) == 3 * len(readings)
+        for call in (1, 2):
+            pipe("A photo of a nurse.", num_inference_steps=1, output_type="latent", height=16, width=16)
+            assert len(count) == 3 * len(readings) + 3 * call
 
 
 def test_guidance_and_what_is_attached_have_no_part_in_it(pipe: Any, monkeypatch: Any) -> None:

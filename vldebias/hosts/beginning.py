@@ -65,7 +65,11 @@ def twin_of(pipe: Any) -> Any:
 
 
 def begin(pipe: Any, prompt: str) -> Tensor:
-    """(noises, d) float64, what fixed noises become in the first step under a prompt."""
+    """(noises, d) float64, what fixed noises become in the first step under a prompt.
+
+    Raises:
+        UnsupportedHostError: the pipeline ended without telling its callback of a step.
+    """
     latents: list[Tensor] = []
 
     def stop(_: Any, step: int, time: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +80,10 @@ def begin(pipe: Any, prompt: str) -> Tensor:
     how = {"num_inference_steps": STEPS, "output_type": "latent", "callback_on_step_end": stop}
     with suppress(_Begun):
         pipe(prompt=[prompt] * NOISES, generator=generators, **how)
+    if not latents:
+        raise UnsupportedHostError(
+            f"{type(pipe).__name__}: expected a call of callback_on_step_end after the first step"
+        )
     return latents[0].flatten(1).double().cpu()
 
 

@@ -104,6 +104,7 @@ class DiffusersHost(Host):
         encoders = [e for name in names if (e := getattr(pipe, name, None)) is not None]
         self._encoders = [getattr(e, "_orig_mod", e) for e in encoders]  # torch.compile wraps what it compiles
         self._behind: dict[str, int] = {}
+        self._beginnings: dict[tuple[str, str], float] = {}  # of one call: all of its roles ask for them
         # A template's prompts are read one by one: with others beside them some encoders read more padding.
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
         self.owned = (pipe,)
@@ -173,6 +174,9 @@ class DiffusersHost(Host):
     def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """See `Host.begun`, by `vldebias.hosts.beginning`; whatever is attached has no part in it."""
         check_begins(self._pipe)
+        known = self._beginnings
+        if all(pair in known for pair in pairs):
+            return torch.tensor([known[pair] for pair in pairs], dtype=torch.float64)
         twin = DiffusersHost(twin_of(self._pipe), self._family, negative=False)
 
         def begun(first: str, second: str) -> Tensor:
@@ -187,7 +191,14 @@ class DiffusersHost(Host):
                 if take_off is not None:
                     take_off()
 
-        return nearness(pairs, begun)
+        found = nearness(pairs, begun)
+        known.update(zip(pairs, found.tolist(), strict=True))
+        return found
+
+    def forget(self) -> None:
+        """See `Host.forget`; what is begun is forgotten too."""
+        super().forget()
+        self._beginnings = {}
 
     def _arguments(self, prompts: list[str], skip: int | None) -> dict[str, Any]:
         """Arguments for the `encode_prompt` of this release: what it has no parameter for is left out."""
@@ -402,6 +413,7 @@ class _EncodePrompt(MethodSeam):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.active:
             return self.original(*args, **kwargs)
+        self._host._beginnings = {}  # weights may have changed since the last call
         # Before the call: some put the template into the list of prompts that they were given.
         call = {n: list(v) if isinstance(v, list) else v for n, v in self.bind(*args, **kwargs).arguments.items()}
         family = self._host._family

@@ -90,12 +90,8 @@ class WeightedValues(EachValue):
         InvalidInputError: other readings; or shares that do not rise with the weight.
     """
 
-    name, title, source = (
-        "weighted-values",
-        "mean over a wording for each value, weighted by the prompt",
-        "this package",
-    )
-    color = "#5254a3"
+    name, title = "weighted-values", "mean over a wording for each value, weighted by the prompt"
+    source, color = "this package", "#5254a3"
     needs, models = frozenset({Need.VALUES, Need.JUDGED}), False
 
     def __init__(

@@ -15,12 +15,14 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "vldebias/prompts/prompt_set.py": ("tests/prompts",),
     "vldebias/prompts/recipe.py": ("tests/prompts",),
     "vldebias/prompts/stated_words.py": ("tests/prompts",),
+    "vldebias/data/store.py": ("tests/data/test_store.py",),
     "vldebias/hosts/attachment.py": ("tests/hosts/test_attachment.py", "tests/methods/test_steering.py"),
     "vldebias/hosts/base.py": (
         "tests/hosts/test_attachment.py",
         "tests/hosts/test_open_clip.py",
         "tests/hosts/test_image_side_transformers.py",
     ),
+    "vldebias/hosts/beginning.py": ("tests/hosts/test_beginning.py",),
     "vldebias/hosts/checkpoints.py": ("tests/training/test_saving.py", "tests/training/test_tuning.py"),
     "vldebias/hosts/diffusers.py": _DIFFUSERS,
     "vldebias/hosts/diffusers_families.py": _DIFFUSERS,
@@ -63,10 +65,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/evaluation/test_annotations.py",
     ),
     "vldebias/training/optim.py": ("tests/training/test_optim.py",),
+    "vldebias/training/sampling.py": ("tests/training/test_sampling.py", "tests/training/test_folds.py"),
     "vldebias/training/state.py": ("tests/training/test_state.py",),
 }
 
-# Name -> (file, before, after). The first six once survived.
+# Name -> (file, before, after): mutants that survived once, and defects that were mended.
 NAMED: dict[str, tuple[str, str, str]] = {
     "order of stated words": (
         "vldebias/prompts/stated_words.py",
@@ -104,6 +107,32 @@ NAMED: dict[str, tuple[str, str, str]] = {
     "fsync of a file": ("vldebias/files.py", "os.fsync(handle)", "None"),
     "fsync of the folder": ("vldebias/files.py", "sync(path.parent)", "None"),
     "a lock that is shared": ("vldebias/evaluation/answers.py", "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
+    "shares that nearly sum to 1": ("vldebias/methods/shares.py", "abs_tol=1e-6", "abs_tol=1e-1"),
+    "a share of all noises, not of each": (
+        "vldebias/hosts/beginning.py",
+        "along.clamp(0, 1).mean()",
+        "along.mean().clamp(0, 1)",
+    ),
+    "folds by the order of the rows": (
+        "vldebias/training/sampling.py",
+        'numpy_generator("folds", seed).permutation(n) % folds',
+        "np.arange(n) % folds",
+    ),
+    "of two answers at one time the first": (
+        "vldebias/evaluation/answers.py",
+        "_when(answer) >= _when(last[key])",
+        "_when(answer) > _when(last[key])",
+    ),
+    "a state without a copy": (
+        "vldebias/training/state.py",
+        'gathered.to("cpu", copy=True)',
+        'gathered.to("cpu")',
+    ),
+    "a shard of more rows than fit": (
+        "vldebias/data/store.py",
+        " or shard.notes.count > self.shard_size",
+        "",
+    ),
     "the last end of text": (
         "vldebias/hosts/diffusers.py",
         "1 + is_end.int().argmax(1)",

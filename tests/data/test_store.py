@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from vldebias.data.parallel import prefetch
 from vldebias.data.store import Notes, Shard, ShardStore
+from vldebias.errors import VldebiasWarning
 
 
 def make_shard(index: int = 0, dtype: torch.dtype = torch.float16) -> Shard:
@@ -41,6 +43,14 @@ def test_a_shard_without_rows_is_one_too(tmp_path: Path) -> None:
     found = store.read(0)
     assert found is not None
     assert found.notes.last
+
+
+def test_a_shard_of_more_rows_than_fit_is_set_aside(tmp_path: Path) -> None:
+    """Written for larger shards; its last rows are those of the next one."""
+    ShardStore(tmp_path, 4, {}).write(0, replace(make_shard(), notes=replace(make_shard().notes, count=4)))
+    assert ShardStore(tmp_path, 4, {}).read(0) is not None
+    with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*set aside"):
+        assert ShardStore(tmp_path, 3, {}).read(0) is None
 
 
 def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_between_files_the_later_time_counts_in_any_zone(tmp_path: Path, order: 
     assert values(found) == {("ada", "1.png"): "female"}
 
 
+@pytest.mark.parametrize("time", ["2024-01-01T06:00:00Z", None])
+def test_between_files_of_one_time_or_none_the_later_file_counts(tmp_path: Path, time: str | None) -> None:
+    first = write(tmp_path / "first.jsonl", line("1.png", "ada", "male", time))
+    second = write(tmp_path / "second.jsonl", line("1.png", "ada", "female", time))
+    assert values(read_annotations([first, second])) == {("ada", "1.png"): "female"}
+    assert values(read_annotations([second, first])) == {("ada", "1.png"): "male"}
+
+
 def test_tables_of_codes(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",

@@ -53,6 +53,14 @@ def test_of_an_ideal_denoiser_it_is_the_share_that_is_drawn(monkeypatch: Any, sh
     assert float(resolve(pipe).begun([(MEN, WOMEN)])) == pytest.approx(share, abs=1e-3)
 
 
+def test_every_noise_counts_as_a_share_of_its_own() -> None:
+    """A noise that goes beyond one of the prompts is no more than wholly theirs, and makes up for no other."""
+    first, second = torch.tensor([[1.0], [1.0]]), torch.tensor([[0.0], [0.0]])
+    between = torch.tensor([[3.0], [0.0]])
+    states = {("a", "a"): first, ("b", "b"): second, ("a", "b"): between}
+    assert beginning.nearness([("a", "b")], lambda one, other: states[one, other]).tolist() == [0.5]
+
+
 def test_the_order_of_a_pair_turns_it_round(pipe: Any) -> None:
     others = ("A photo of a male judge.", "A photo of a female judge.")
     found = resolve(pipe).begun([(MEN, WOMEN), (WOMEN, MEN), others, (MEN, WOMEN)])

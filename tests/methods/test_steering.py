@@ -62,6 +62,7 @@ def test_combinations_need_not_be_independent() -> None:
         ({"m": 0.5}, r"shares: expected one for each of \['m', 'f'\], got \['m'\]"),
         ({"m": 0.5, "f": 0.3, "x": 0.2}, r"got \['m', 'f', 'x'\]"),
         ({"m": 50, "f": 50}, r"expected numbers from 0 on that sum to 1, got .* with sum 100"),
+        ({"m": 0.5, "f": 0.49}, r"expected numbers from 0 on that sum to 1, got .* with sum 0.99"),
         ({"m": 1.5, "f": -0.5}, "expected numbers from 0 on"),
         ({"m": float("nan"), "f": 0.5}, "expected numbers from 0 on"),
         ([{"m": 0.5, "f": 0.5}] * 2, "a list of one mapping for each of the 1 attributes"),

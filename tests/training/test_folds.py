@@ -40,6 +40,15 @@ def test_folds_part_the_rows_evenly(n: int, folds: int, seed: int) -> None:
     assert max(sizes.values()) - min(sizes.values()) <= 1
 
 
+def test_folds_are_drawn_by_the_seed_and_follow_no_order_of_the_rows() -> None:
+    """Data sets lie sorted by class or source: rows a fold apart would give every fold the same ones."""
+    drawn = [folds_of(300, 3, seed) for seed in range(4)]
+    assert len({tuple(fold) for fold in drawn}) == 4
+    same = [(fold[3:] == fold[:-3]).mean() for fold in drawn]
+    assert max(same) < 0.5, "a third of the rows by chance"
+    assert np.array_equal(folds_of(300, 3, 0), drawn[0])
+
+
 def test_pairs_that_are_taken_keep_what_is_known_of_them() -> None:
     source = PairSource.of(image_data(9), label="kind")
     pairs = Pairs.with_mixture_noise(source, 0.7, 1)

@@ -176,6 +176,19 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
         assert_same(saved.steps(steps, 5), other.steps(steps, 5))
 
 
+def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> None:
+    """A running mean of which a part is a buffer too; safetensors alone refuses to write such tensors."""
+    module = nn.Linear(2, 2)
+    module.register_buffer("whole", torch.arange(4.0))
+    module.register_buffer("part", module.get_buffer("whole")[:2])
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    save_state(tmp_path / "state.safetensors", module, optimizer, metadata={})
+    module.get_buffer("whole").zero_()
+    load_state(tmp_path / "state.safetensors", module, optimizer)
+    assert module.get_buffer("whole").tolist() == [0, 1, 2, 3]
+    assert module.get_buffer("part").tolist() == [0, 1]
+
+
 def test_a_state_from_before_the_first_step(tmp_path: Path) -> None:
     Run().save(tmp_path / "state")
     late = Run().steps(0, 3)

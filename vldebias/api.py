@@ -65,7 +65,8 @@ def debias(
             your own. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500 for pipelines.
             Default: the best label-free closed form by the committed tables, "default": "cali", with lam = 100 for
             models; with `reference` equalised as well.
-        lam: weight of the prompt pairs; one value, one per prompt set, or "auto".
+        lam: weight of the prompt pairs; one value, one per prompt set, or "auto". None: of models 100 under the default
+            method and 1000, the paper's, under one that is named; of pipelines 500.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. What goes further than an edit is
             another edit: `fit_projection(...).at_strength(1.5)`.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").

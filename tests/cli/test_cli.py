@@ -78,6 +78,16 @@ def test_methods_are_those_of_the_registry() -> None:
     assert all(name in run("methods") for name in ("orth-cali", "steer", "prompt pairs"))
 
 
+@pytest.mark.parametrize("command", ["debias", "merge"])
+def test_the_help_names_the_lambda_that_is_attached(command: str) -> None:
+    from vldebias.methods.closed_form import LAM_OF_DEFAULT
+    from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES
+
+    said = " ".join(run(command, "--help").replace("│", " ").split())
+    default, models, pipelines = (f"{lam:g}" for lam in (LAM_OF_DEFAULT, LAM_OF_MODELS, LAM_OF_PIPELINES))
+    assert f"for models {default} where no --method is named, else {models}; for pipelines {pipelines}" in said
+
+
 def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vldebias.methods import METHODS, Method, register_method
     from vldebias.projection import CalibratedProjection
@@ -93,6 +103,17 @@ def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path, monkeypatch: 
     assert "nothing-at-all" in [row["name"] for row in json.loads(run("methods", "--json"))]
     run("debias", "gender", "--model", "miniature", "--method", "nothing-at-all", "--out", str(tmp_path))
     assert vldebias.load_edit(tmp_path / "joint").method == "nothing-at-all"
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
+def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    lines = run(*command).splitlines()
+    names = [row["name"] for row in json.loads(run(*command, "--json"))]
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == names
+    assert max(map(len, lines)) <= width
 
 
 def test_version() -> None:

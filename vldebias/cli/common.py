@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from vldebias.errors import InvalidInputError, did_you_mean, fail
@@ -31,6 +32,7 @@ __all__ = [
     "make_app",
     "out",
     "print_json",
+    "print_named",
     "tell",
 ]
 
@@ -49,13 +51,17 @@ Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Name of a method; `vldebias methods` lists them. Default: the best label-free closed form for the kind "
-        "of host, equalised as well with --reference."
+        help="Name of a method; `vldebias methods` lists them. Default: `default`, the best label-free "
+        "closed form (cali), equalised as well with --reference."
     ),
 ]
 Lam = Annotated[
     str | None,
-    typer.Option("--lam", help="Weight of the prompt pairs, or auto. Default: 1000 for models, 500 for pipelines."),
+    typer.Option(
+        "--lam",
+        help="Weight of the prompt pairs, or auto. Default: for models 100 where no --method is named, else 1000; for "
+        "pipelines 500.",
+    ),
 ]
 
 
@@ -67,6 +73,16 @@ def make_app(text: str) -> typer.Typer:
 def print_json(value: Any) -> None:
     """`value` as JSON, alone on stdout."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def print_named(lines: Sequence[tuple[str, str]]) -> None:
+    """(name, what is said of it) pairs in two columns, in which no name is ever cut: it can be copied from a pipe."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(width=max(len(name) for name, _ in lines))
+    table.add_column(overflow="fold")
+    for name, text in lines:
+        table.add_row(Text(name, style="bold"), Text(text))
+    out.print(table)
 
 
 def tell(kind: str, style: str, message: str) -> None:

@@ -25,6 +25,7 @@ from vldebias.cli.common import (
     load,
     out,
     print_json,
+    print_named,
 )
 from vldebias.errors import InvalidInputError
 
@@ -359,10 +360,12 @@ def methods(as_json: Json = False) -> None:
     if as_json:
         print_json(rows)
         return
-    table = Table("method", "what it is", "needs", "lam", "for", "source")
-    for row in rows:
-        hosts = [kind for kind in ("models", "pipelines") if row[kind]]
-        needs = ", ".join(row["needs"]) or "-"
-        cells = (row["title"], needs, "yes" if row["lam"] else "-", ", ".join(hosts), row["source"])
-        table.add_row(Text(row["name"], style="bold"), *map(Text, cells))
-    out.print(table)
+    print_named([(row["name"], _about(row)) for row in rows])
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    """ "calibration: for models and pipelines; needs prompt pairs; takes lam (Chuang et al., 2023, Lemma 7.2)" """
+    hosts = " and ".join(kind for kind in ("models", "pipelines") if row[kind])
+    needs = f"needs {', '.join(row['needs'])}" if row["needs"] else ""
+    told = "; ".join(filter(None, (f"for {hosts}", needs, "takes lam" if row["lam"] else "")))
+    return f"{row['title']}: {told}" + (f" ({row['source']})" if row["source"] else "")

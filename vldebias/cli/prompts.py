@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from vldebias.cli.common import Json, err, make_app, out, print_json
+from vldebias.cli.common import Json, err, make_app, out, print_json, print_named
 from vldebias.errors import InvalidInputError
 
 __all__ = ["app"]
@@ -32,17 +32,12 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         print_json([_summary(s) for s in sets])
         return
-    table = Table("name", "pairs", "held out", "spurious", "classes", "what for")
-    for s in sets:
-        table.add_row(
-            s.name,
-            str(len(s.pairs)),
-            str(len(s.held_out_pairs)),
-            str(len(s.spurious)),
-            str(len(s.classes)),
-            s.description,
-        )
-    out.print(table)
+    print_named([(s.name, f"{s.description} {_counts(_summary(s))}") for s in sets])
+
+
+def _counts(summary: Mapping[str, Any]) -> str:
+    kinds = {"pairs": "pairs", "held_out_pairs": "held out", "spurious": "spurious", "classes": "classes"}
+    return "(" + ", ".join(f"{summary[key]} {kind}" for key, kind in kinds.items() if summary[key]) + ")"
 
 
 def _summary(s: Any) -> dict[str, Any]:

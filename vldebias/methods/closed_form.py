@@ -3,7 +3,17 @@
 The paper's methods (Chuang et al., 2023, chapter 7 of the thesis) are P0 of the spurious prompts ("orth"), the
 calibration by prompt pairs without it ("cali", Lemma 7.2) and both ("orth-cali", Lemma 7.1). The difference of value
 means takes the place of the spurious prompts in "difference", and the means of unlabelled images that of the prompt
-pairs in "equalise". "+" sums terms: `METHODS["cali"] + METHODS["equalise"]`.
+pairs in "equalise". "+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the prompt pairs S, and differences D
+of image means with the weights w of `vldebias.methods.equalise`,
+
+    P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
+
+P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is the paper's form to the letter.
+Differences of image means are taken inside what P0 leaves: D^T P0 is then what is equalised, and it is what a projected
+text sees of D. Were D taken whole, P0 would tilt the level text again, and no lam would bring the means together.
+
+Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of the means goes to
+zero as lam grows.
 """
 
 from __future__ import annotations
@@ -64,7 +74,7 @@ Parts = Mapping[Term, "Tensor | list[PairScatter]"]
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(Method):
-    """P0 of what is removed, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4)."""
+    """P0 of what is removed, times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4; see the module)."""
 
     name: str
     title: str
@@ -97,20 +107,23 @@ class ClosedForm(Method):
 
     def solve(self, problem: Problem, parts: Parts) -> CalibratedProjection:
         """The closed form from the rows of its terms, which may have been had before; without provenance."""
-        removed, scatters, lams = [], [], []
+        removed = [part for term in self.terms if isinstance(part := parts[term], Tensor)]
+        span = torch.cat(removed) if removed else None
+        p0 = None if span is None or not span.any() else CalibratedProjection.solve([], span)
+        scatters: list[PairScatter] = []
+        lams: list[float] = []
         for term in self.terms:
             part = parts[term]
             if isinstance(part, Tensor):
-                removed.append(part)
                 continue
-            own = problem.reference.lam if term.need is Need.IMAGES and problem.reference is not None else None
+            images = term.need is Need.IMAGES
+            own = problem.reference.lam if images and problem.reference is not None else None
             weight = problem.weight if own is None else own
-            scatters += part
+            scatters += part if p0 is None or not images else [replace(s, rows=p0(s.rows)) for s in part]
             lams += list(weight) if isinstance(weight, tuple) else [weight] * len(part)
         if not removed and not any(lams) and scatters:
             dim = scatters[0].rows.shape[1]
             return CalibratedProjection.identity(dim, self.name)  # (I + 0 M)^-1 = I
-        span = torch.cat(removed) if removed else None
         solved = CalibratedProjection.solve(scatters, span, lams if lams else 0.0)
         return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
 

@@ -1,0 +1,135 @@
+"""Sums of terms: the dense formula, and what each term promises alone is kept in every sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vldebias.hosts import TextTable
+from vldebias.methods import METHODS, Bounded, Problem, Reference, auto
+from vldebias.methods.closed_form import ClosedForm, pair_scatter
+from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.prompts import PromptSet
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+SUMS = ("equalise", "cali+equalise", "orth+equalise", "difference+equalise", "orth-cali+equalise")
+WORDS = ("man", "woman", "child")
+laws = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Texts and images of any direction, two or three values, any number of concepts, with classes or without."""
+    dim, values = draw(st.integers(8, 40)), draw(st.integers(2, 3))
+    classes = draw(st.sampled_from([0, 2, 3]))
+    noise = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    words = WORDS[:values]
+    concepts = [f"c{i}" for i in range(draw(st.integers(1, 12)))]
+    prompts = PromptSet(
+        name="any",
+        attributes={word: (word,) for word in words},
+        groups=tuple(tuple(f"{word} {concept}" for word in words) for concept in concepts),
+        spurious=tuple(f"photo {word}" for word in words),
+        classes=tuple(concepts[:classes]),
+        class_names=tuple(concepts[:classes]),
+    )
+    texts = [*concepts, *prompts.spurious, *(text for group in prompts.groups for text in group)]
+    rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
+    images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
+    own = draw(st.sampled_from([None, 50.0, 1e5]))
+    reference = Reference(images, lam=own)
+    table = TextTable(dict(zip(texts, rows, strict=True)))
+    return Problem.of(table, prompts, lam=draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7])), reference=reference)
+
+
+def image_rows(problem: Problem) -> tuple[Tensor, float]:
+    """Differences of the image means, weighted, with their weight; as equalising alone takes them."""
+    (term,) = METHODS["equalise"].terms  # type: ignore[attr-defined]
+    (scatter,) = term.rows(problem, "joint")
+    own = problem.reference.lam if problem.reference is not None else None
+    return scatter.rows / scatter.count**0.5, problem.weight if own is None else own
+
+
+def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
+    rows = [term.rows(problem, "joint") for term in method.terms if term.removes is not None]
+    d = problem.host.dim("joint")
+    basis = torch.cat([*rows, torch.zeros(1, d, dtype=torch.float64)])
+    return torch.eye(d, dtype=torch.float64) - torch.linalg.pinv(basis) @ basis
+
+
+@laws
+@given(problems())
+def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
+    """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same rate."""
+    rows, lam = image_rows(problem)
+    methods = [METHODS[name] for name in SUMS]
+    parts = auto._parts(problem, "joint", methods)  # rows that are shared over methods and lam
+    for method in methods:
+        assert isinstance(method, ClosedForm)
+        for P in (problem.fit(method, "joint"), method.solve(problem, parts)):
+            assert isinstance(P, CalibratedProjection)
+            gaps = rows @ P.matrix()
+            assert torch.linalg.matrix_norm(gaps, 2) * lam**0.5 <= 0.5 * (1 + 1e-6), method.name
+
+
+@laws
+@given(problems())
+def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem) -> None:
+    """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum leaves."""
+    rows, lam = image_rows(problem)
+    neutral = [text for group in problem.sets[0].groups for text in group]
+    for name in SUMS[2:]:
+        whole = problem.fit(name, "joint")
+        kept = replace(problem, neutral=tuple(neutral)).fit(Bounded(name, 0.1), "joint")
+        assert isinstance(whole, CalibratedProjection)
+        assert isinstance(kept, CalibratedProjection)
+        t = float(kept.left.norm() / whole.left.norm())
+        left = torch.linalg.matrix_norm(rows @ kept.matrix(), 2)
+        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (1 + 1e-6), name
+
+
+@laws
+@given(problems())
+def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
+    """P0 last as the paper has it, prompt pairs whole, image differences inside what P0 leaves."""
+    rows, lam = image_rows(problem)
+    pairs = pair_scatter(problem, problem.sets[0], "joint")
+    eye = torch.eye(rows.shape[1], dtype=torch.float64)
+    for name in SUMS:
+        method = METHODS[name]
+        assert isinstance(method, ClosedForm)
+        p0 = dense_p0(method, problem)
+        M = lam * p0 @ rows.T @ rows @ p0
+        if "cali" in name:
+            M += problem.weight / pairs.count * pairs.rows.T @ pairs.rows
+        P = method.fit(problem, "joint")
+        assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), name
+        assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, name  # A^T P z = 0
+
+
+@laws
+@given(problems())
+def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
+    """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part in it."""
+    pairs = pair_scatter(problem, problem.sets[0], "joint")
+    method = METHODS["orth-cali"]
+    assert isinstance(method, ClosedForm)
+    spurious = problem.embed(problem.sets[0].spurious, "joint")
+    paper = CalibratedProjection.solve([PairScatter(pairs.rows, pairs.count)], spurious, problem.weight)
+    assert torch.equal(method.fit(problem, "joint").matrix(), paper.matrix())
+
+
+def test_without_the_order_the_law_would_not_hold() -> None:
+    """Why image rows are taken inside P0: taken whole, the gap stays, whatever lam."""
+    D, A = torch.tensor([[1.0, 1.0, 0.0]]).double(), torch.tensor([[1.0, 0.0, 0.0]]).double()
+    for lam in (1e3, 1e9):
+        whole = CalibratedProjection.solve([PairScatter(D, 1)], A, lam).matrix()
+        inside = CalibratedProjection.solve([PairScatter(D * torch.tensor([0.0, 1, 1]), 1)], A, lam).matrix()
+        assert (D @ whole).norm() > 0.5
+        assert (D @ inside).norm() < 1 / lam**0.5

@@ -23,6 +23,7 @@ __all__ = [
     "UnsupportedHostError",
     "VldebiasError",
     "VldebiasWarning",
+    "WideEditWarning",
     "did_you_mean",
     "fail",
     "warn",
@@ -75,6 +76,10 @@ class ReferenceWarning(VldebiasWarning):
 
 class TruncatedPromptWarning(VldebiasWarning):
     """A prompt is longer than the text tower reads."""
+
+
+class WideEditWarning(VldebiasWarning):
+    """A projection of a pipeline's text states removes so much of the space that other prompts change as well."""
 
 
 def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasError] = InvalidInputError) -> NoReturn:

@@ -313,6 +313,25 @@ class CalibratedProjection(Edit):
         several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
         return CalibratedProjection(root, root, replace(self.provenance, lam=several))
 
+    @property
+    def removed(self) -> float:
+        """How many directions it removes, those that it shrinks counted by how much: the trace of I - P*."""
+        return float((self.left * self.right).sum())
+
+    def removing_at_most(self, directions: float) -> CalibratedProjection:
+        """Itself where it removes no more directions in sum; else at the multiple of its lam that removes so many.
+
+        Raises:
+            InvalidInputError: as `at_multiple`, where lam is to be lowered.
+        """
+        if self.removed <= directions:
+            return self
+        low, high = 0.0, 1.0
+        for _ in range(40):  # bisection: what is removed rises with lam
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.at_multiple(middle).removed <= directions else (low, middle)
+        return self.at_multiple(low)
+
     def at_strength(self, t: float) -> CalibratedProjection:
         """I - t (I - P), for t from 0 to 2; above 1 it over-corrects, and is attached and merged as any projection.
 

@@ -1,14 +1,18 @@
 """What does each method do to generated images? Ours and the field's on the miniature pipeline, from the same noise.
 
-python -m eval.experiments.generation --images 36 --json eval/results/generation.json   # an hour of a core; goes on
+python -m eval.experiments.generation --images 8 --json eval/results/generation.json   # an hour of a core; goes on
 python -m eval.experiments.generation --images 2 --forms none midpoint      # a quick look
 
-"A photo of a {profession}.", 20 professions that nothing was fitted on and the 80 of the fit, judged by the classifier
-of the miniature world. Pixels are kept below --work, so that a run that was stopped goes on. Ten steps, where the
-subject is recognised as often as with twenty.
+"A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on 80 of the world's 100
+professions and drawn for the 20 that it leaves out, 60 in all: the first is the set that ships, the others leave out
+others, chosen by chance. Methods that need a judge are fitted to images of their own noise each time, as many as
+`vldebias debias --judge` draws. Intervals are over fits and professions (resampled fits, then the professions of each);
+beside them that of the drawing alone, Student's over the seeds of the images. Pixels are kept below --work, so that a
+run that was stopped goes on. Ten steps, where the subject is recognised as often as with twenty.
 
 Without a value drawn for each image:
 none               the pipeline as it is
+default            debias(pipe, set): calibration, its lam lowered until it spares the space
 suffix             "... of any gender" in the prompt, unless that states a value
 entigen            "... if all individuals can be a ... irrespective of their gender" (ENTIGEN, Bansal et al., 2022)
 difference         P0 of the difference of the values
@@ -20,14 +24,19 @@ balanced           its level by the prompt, from the shares that the pipeline dr
 weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from such shares
 cali-midpoint      the same with the paper's P
 stated mean        "each-value": mean of the states of the prompts that state each value
-uce                unified concept editing (Gandikota et al., 2024), its scales from five rounds over the professions of
-                   the fit, read by the judge
+uce                a form of unified concept editing (Gandikota et al., 2024), its scales from five rounds over the
+                   professions of the fit, read by the judge
 With a value drawn for each image:
 steer              debias(pipe, set, method="steer"), drawn within the call
 stated value       "stated-value": the same draw, stated in the prompt
 fair diffusion     guidance to a value drawn for each image (Friedrich et al., 2023), diffusers' SEGA pipeline
 
-n images of a fair prompt have a discrepancy of about sqrt(0.5 / n); `discrepancy_squared` is corrected for that.
+Beside the professions that a fit leaves out: those of the first fit, prompts that state the value, prompts about no
+profession (does a person stay a person and a bird a bird, of the images that are one without?), and gender with skin
+tone, under the first fit.
+
+n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls shares of none's up;
+`discrepancy_squared` and its share are corrected for that.
 """
 
 from __future__ import annotations
@@ -46,41 +55,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from eval.experiments.drawing import SURE, Easel, codes_of, noise
-from eval.experiments.embeddings import image_features
+from eval.experiments.drawing import SURE, Easel, noise
+from eval.experiments.generation_measures import Seen, followed, judged, measured, over_fits
 from eval.experiments.run import parser, run
 from vldebias import debias
-from vldebias.data import UNKNOWN
+from vldebias.errors import WideEditWarning
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
 from vldebias.methods import Method, Need, Problem, Show, get_method
 from vldebias.methods.steer import value_groups
-from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
-from vldebias.miniature import load_clip, load_judge, weights_dir
-from vldebias.miniature.portraits import GENDERS, TONES
+from vldebias.miniature import weights_dir
+from vldebias.miniature.birds import CLASSES, SPECIES
+from vldebias.miniature.people import CONCEPTS
+from vldebias.miniature.world import WORLDS
 from vldebias.progress import Progress
-from vldebias.prompts import load_prompts
+from vldebias.prompts import PromptSet, fill, load_prompts
 
 SET, TONE = "professions-gender", "skin-tone"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
-STUDENT = 4.303  # of two degrees of freedom, 95 %
-READ = 6  # for `balanced`, `weighted-values` and `uce`: images of a training profession in each round
-SEEN_IMAGES, STATED_IMAGES = 2, 1  # per seed
+UNSEEN = "unseen professions"
+FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
+READ = 4  # for `balanced`, `weighted-values` and `uce`: images of a profession of the fit in each round
+SEEN_IMAGES, STATED_IMAGES, OUTSIDE_IMAGES = 2, 1, 4  # per seed; of outside prompts in all
 ONCE = "a judge of images, once"
-PARTS = ("unseen", "stated", "trained", "joint")
-Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
+PARTS = ("unseen", "stated", "outside", "trained", "joint")
+OUTSIDE = {  # world of what is asked for -> prompts that state no profession
+    "portraits": [
+        "A photo of a person.",
+        "A photo of a celebrity.",
+        *(fill("A photo of a {concept} person.", concept=concept) for concept in CONCEPTS),
+    ],
+    "birds": [fill("A photo of a {concept}.", concept=bird) for bird in (*CLASSES, *SPECIES[::2])],
+}
+Drawn = tuple[Tensor, Sequence[str | None]]  # pixels, and the value that each image was given
+Draw = Callable[[Sequence[str], list[torch.Generator], int], Drawn]
 
 
 @dataclass(frozen=True)
 class Form:
     """One way to draw. draw: (prompts, generators, seed) -> pixels; gate: stated prompts are left alone.
 
-    needs: beyond prompts. encodings, steps: cost of an image of fifty steps, in text encodings of a prompt and
-    denoisings of a step, of none.
+    fitted: to the professions of a fit. needs: beyond prompts. encodings, steps: cost of an image of fifty steps, in
+    text encodings of a prompt and denoisings of a step, of none.
     """
 
     name: str
@@ -92,6 +111,23 @@ class Form:
     encodings: float = 1.0
     steps: float = 1.0
     seen: bool = False
+    fitted: bool = False
+
+
+@cache
+def splits() -> tuple[PromptSet, ...]:
+    """The set as it ships, then as it would be had it left out others of its professions: none twice."""
+    shipped = load_prompts(SET)
+    names = ("groups", "classes", "class_names")
+    both = {name: (*getattr(shipped, name), *getattr(shipped, f"held_out_{name}")) for name in names}
+    order = np.random.default_rng(0).permutation(len(shipped.classes)).tolist()
+    made = [shipped]
+    for fit in range(1, FITS):
+        out = order[(fit - 1) * LEFT_OUT : fit * LEFT_OUT]
+        own = {name: tuple(row for i, row in enumerate(rows) if i not in out) for name, rows in both.items()}
+        left = {f"held_out_{name}": tuple(rows[i] for i in sorted(out)) for name, rows in both.items()}
+        made.append(replace(shipped, **own, **left))
+    return tuple(made)
 
 
 class Studio:
@@ -111,19 +147,32 @@ class Studio:
         by_prompt = [block.reshape(len(prompts), -1, *block.shape[1:]) for block in blocks]
         return np.concatenate(by_prompt, axis=1).reshape(-1, *blocks[0].shape[1:])
 
+    def values(self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int) -> NDArray[np.str_]:
+        """(prompts, images) value that each image was given, after `pixels`; "" where it was given none."""
+        blocks = [np.load(self._path(form, part, range(i, min(i + BLOCK, images)), seed).with_suffix(".values.npy"))
+                  for i in range(0, images, BLOCK)]  # fmt: skip
+        return np.concatenate([block.reshape(len(prompts), -1) for block in blocks], axis=1)
+
+    def _path(self, form: Form, part: str, images: range, seed: int) -> Path:
+        return self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
+
     def _block(self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int) -> NDArray[np.uint8]:
-        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
+        path = self._path(form, part, images, seed)
         if path.is_file():
             return np.load(path)
         rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
-        batches, drawn = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], []
+        batches, drawn, values = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], [], []
         with Progress.on() as progress:
             for batch in progress.track(batches, f"{form.name} {part}"):
                 texts, starts = zip(*batch, strict=True)
                 started = [torch.Generator().manual_seed(s) for s in starts]
-                drawn.append(form.draw(texts, started, 10_000 * seed + images.start))
+                pixels, given = form.draw(texts, started, 10_000 * seed + images.start)
+                drawn.append(pixels)
+                values += [value or "" for value in given]
         kept = (torch.cat(drawn).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         path.parent.mkdir(parents=True, exist_ok=True)
+        if values:
+            np.save(path.with_suffix(".values.npy"), np.array(values))
         np.save(path.with_suffix(".part.npy"), kept)
         path.with_suffix(".part.npy").replace(path)
         return kept
@@ -136,49 +185,53 @@ class Studio:
 
     # ---- the forms -------------------------------------------------------------------------------------------
 
-    def forms(self) -> list[Form]:
-        """All of them."""
-        attached = self.attached
+    def forms(self, fit: int = 0) -> list[Form]:
+        """All of them, fitted to the professions of a fit."""
+        attached, fitted = self.attached, partial(self.attached, sets=[splits()[fit]], fit=fit)
         return [
             Form("none", attached(None), gate=False, source="", seen=True),
-            Form("steer", attached("steer"), sampled=True, seen=True),
+            Form("default", fitted("default"), seen=True, fitted=True),
+            Form("steer", fitted("steer"), sampled=True, seen=True, fitted=True),
             Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
-            Form("midpoint", attached("midpoint"), encodings=2.0, seen=True),
-            Form("balanced", attached("balanced"), needs=ONCE, encodings=2.0, seen=True),
-            Form("weighted values", attached("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True),
-            Form("cali", attached("paper"), source="Chuang et al., 2023", seen=True),
+            Form("midpoint", fitted("midpoint"), encodings=2.0, seen=True, fitted=True),
+            Form("balanced", fitted("balanced"), needs=ONCE, encodings=2.0, seen=True, fitted=True),
+            Form("weighted values", fitted("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True,
+                 fitted=True),
+            Form("cali", fitted("paper"), source="Chuang et al., 2023", seen=True, fitted=True),
             Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
-            Form("uce", attached("uce"), needs=ONCE, source="Gandikota et al., 2024"),
+            Form("uce", fitted("uce"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
-            Form("cali-midpoint", attached("cali-midpoint"), encodings=2.0),
-            Form("midpoint, end", attached("midpoint-end"), encodings=2.0),
-            Form("difference", attached("difference")),
-        ]
+            Form("cali-midpoint", fitted("cali-midpoint"), encodings=2.0, fitted=True),
+            Form("midpoint, end", fitted("midpoint-end"), encodings=2.0, fitted=True),
+            Form("difference", fitted("difference"), fitted=True),
+        ]  # fmt: skip
 
-    def attached(self, method: Any, sets: Any = SET, **how: Any) -> Draw:
-        """Draw with a method attached, fitted once."""
+    def attached(self, method: Any, sets: Any = SET, fit: int = 0) -> Draw:
+        """Draw with a method attached, fitted once; fit: a number for the images that a judge reads for it."""
 
         @cache
         def edits() -> Any:
-            given = [sets] if isinstance(sets, str) else sets
-            problem = Problem.of(self.pipe, given)
-            chosen = get_method(method).for_host(problem.host)
+            problem = Problem.of(self.pipe, sets)
+            chosen = get_method(method)
             if Need.JUDGED in chosen.needs:
-                chosen = chosen.read(problem, self.reader(chosen.name))
-            return {role: problem.fit(chosen, role) for role in problem.host.roles}
+                chosen = chosen.read(problem, self.reader(chosen.name, sets, fit))
+            with warnings.catch_warnings():  # of what the table shows: what becomes of prompts outside the fit
+                warnings.simplefilter("ignore", WideEditWarning)
+                return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
-        def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
-            context = nullcontext() if method is None else debias(self.pipe, edits(), **how)
+        def draw(prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Drawn:
+            context = nullcontext() if method is None else debias(self.pipe, edits())
             with context as attachment:
                 if attachment is not None:
                     attachment.seed = seed
-                return self.call(generators, prompt=list(prompts))
+                pixels = self.call(generators, prompt=list(prompts))
+                return pixels, () if attachment is None else attachment.drawn
 
         return draw
 
-    def fair(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
+    def fair(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Drawn:
         """Guidance towards the value of each image and away from the other, as Fair Diffusion sets it."""
         from diffusers import SemanticStableDiffusionPipeline
 
@@ -206,130 +259,61 @@ class Studio:
                 edit_mom_beta=0.6,
             )
             pixels |= dict(zip(places.tolist(), drawn, strict=True))
-        return torch.stack([pixels[i] for i in range(len(prompts))])
+        return torch.stack([pixels[i] for i in range(len(prompts))]), np.where(female, "female", "male").tolist()
 
-    def reader(self, name: str) -> Show:
+    def reader(self, name: str, sets: Any, fit: int) -> Show:
         """Share of each value among the images of each prompt under a method, drawn for this alone; round by round."""
         rounds = count(1)
 
         def show(method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-            form = Form(f"{name} round {next(rounds)}", self.attached(method))
-            pixels = self.pixels(form, "readings", prompts, READ, 9)
-            told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-            means = told["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
+            form = Form(f"{name} round {next(rounds)}", self.attached(method, sets))
+            pixels = self.pixels(form, f"readings-{fit}", prompts, READ, 9 + fit)
+            means = judged(pixels)["gender_probabilities"].view(len(prompts), READ, -1).mean(1).clamp(0, 1)
             return {prompt: tuple(row) for prompt, row in zip(prompts, means.tolist(), strict=True)}
 
         return show
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What is read from pixels, each (prompts, images) or with features at the end."""
-
-    gender: NDArray[np.int64]
-    tone: NDArray[np.int64]
-    profession: NDArray[np.int64]
-    features: Tensor
-    pixels: Tensor
-
-    @classmethod
-    def of(cls, parts: Sequence[NDArray[np.uint8]], prompts: int) -> Seen:
-        """From the pixels of each seed."""
-        model, preprocess, _ = load_clip()
-        codes: dict[str, list[NDArray[np.int64]]] = {"gender": [], "tone": [], "profession": []}
-        features, images = [], []
-        for part in parts:
-            x = torch.from_numpy(part).permute(0, 3, 1, 2).float() / 255
-            told = load_judge().predict(x)
-            for name, rows in codes.items():
-                sure = told[f"{name}_probabilities"].amax(1) >= SURE if name != "profession" else torch.tensor(True)
-                rows.append(torch.where(sure, told[name], UNKNOWN).numpy().reshape(prompts, -1))
-            with torch.no_grad():
-                features.append(image_features(model, x, preprocess).reshape(prompts, len(x) // prompts, -1))
-            images.append(x.reshape(prompts, len(x) // prompts, -1))
-        joined = {name: np.concatenate(rows, axis=1) for name, rows in codes.items()}
-        return cls(**joined, features=torch.cat(features, 1), pixels=torch.cat(images, 1))
-
-
-def counted(codes: NDArray[np.int64], values: int) -> NDArray[np.int64]:
-    """(prompts, values) counts."""
-    return np.stack([(codes == value).sum(1) for value in range(values)], axis=1)
-
-
-def deviation(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(prompts,) max_a |N_a/N - 1/A| / (1 - 1/A), as finetune-fair-diffusion and others report it."""
-    a = counts.shape[1]
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    return np.abs(shares - 1 / a).max(1) / (1 - 1 / a)
-
-
-def divergence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(prompts,) KL of the shares from uniform, in nats."""
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    return np.where(shares > 0, shares * np.log(np.where(shares > 0, shares, 1) * counts.shape[1]), 0).sum(1)
-
-
-def measured(result: TaskResult, shown: dict[str, Seen], names: Sequence[str], subset: str, kind: str) -> None:
-    """All rows of one part; kind: "gender" or "tone"."""
-    values = len(GENDERS if kind == "gender" else TONES)
-    wanted = codes_of(names)
-    each = next(iter(shown.values())).gender.shape[1]
-    show = partial(result.add_resampled, n={"professions": len(names), "images each": each}, subset=subset)
-    codes = {m: getattr(one, kind) for m, one in shown.items()}
-    counts = {m: counted(c, values) for m, c in codes.items()}
-    show("discrepancy", {m: discrepancies(c) for m, c in counts.items()}, better="lower")
-    show("discrepancy_squared", {m: squared_discrepancies(c) for m, c in counts.items()}, better="lower")
-    show("deviation_ratio", {m: deviation(c) for m, c in counts.items()}, better="lower")
-    show("kl", {m: divergence(c) for m, c in counts.items()}, better="lower")
-    show("unknown", {m: (c == UNKNOWN).mean(1) for m, c in codes.items()}, better="lower")
-    show("recognised", {m: (one.profession == wanted).mean(1) for m, one in shown.items()}, better="higher")
-    base = shown["none"]
-    same = {m: cosine_similarity(one.features, base.features, dim=-1).mean(1).numpy() for m, one in shown.items()}
-    show("image cosine to none", same, better="higher")
-    near = {m: (one.pixels - base.pixels).abs().mean((1, 2)).numpy() for m, one in shown.items()}
-    show("pixel distance to none", near, better="lower")
-    seeds = len(SEEDS)
-    runs = {
-        m: np.stack([discrepancies(counted(c, values)).mean() for c in np.split(codes[m], seeds, 1)]) for m in codes
-    }
-    for method, own in runs.items():
-        for seed, value in zip(SEEDS, own, strict=True):
-            result.add("discrepancy of a seed", method, float(value), better="lower", n={"images each": each // seeds},
-                       subset=f"{subset}, seed {seed}")  # fmt: skip
-        ratio = own / runs["none"]
-        half = STUDENT * ratio.std(ddof=1) / np.sqrt(seeds)
-        result.add("discrepancy, share of none", method, float(ratio.mean()),
-                   (float(ratio.mean() - half), float(ratio.mean() + half)), better="lower", n={"seeds": seeds},
-                   subset=subset)  # fmt: skip
-
-
 def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] = PARTS) -> Iterator[TaskResult]:
-    """Gender, on unseen professions, those of the fit, and prompts that state it; then gender and tone together."""
-    forms = [form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"]
-    prompts, images = studio.prompts, studio.images
+    """Gender, of professions that a fit leaves out, those of a fit, and other prompts; then gender with tone."""
+    every = [
+        [form for form in studio.forms(fit) if not chosen or form.name in chosen or form.name == "none"]
+        for fit in range(FITS)
+    ]
+    forms, shipped, images = every[0], splits()[0], studio.images
     result = TaskResult(_provenance(studio, "generation gender", [SET], forms))
 
-    def shown(some: Sequence[Form], part: str, texts: Sequence[str], each: int) -> dict[str, Seen]:
+    def drawn(some: Sequence[Form], part: str, texts: Sequence[str], each: int) -> dict[str, Seen]:
         return {f.name: Seen.of([studio.pixels(f, part, texts, each, s) for s in SEEDS], len(texts)) for f in some}
 
-    unseen = shown(forms, "unseen", prompts.held_out_classes, images)
-    measured(result, unseen, prompts.held_out_class_names, "unseen professions", "gender")
+    def over(part: str, asked: Callable[[PromptSet], Sequence[str]], each: int) -> dict[str, Seen]:
+        one = [drawn(own, _named(part, fit), asked(splits()[fit]), each) for fit, own in enumerate(every)]
+        return {form.name: Seen.together([seen[form.name] for seen in one]) for form in forms}
+
+    fits = np.repeat(np.arange(FITS), LEFT_OUT)
+    names = [name for one in splits() for name in one.held_out_class_names]
+    unseen = over("unseen", lambda one: one.held_out_classes, images)
+    measured(result, unseen, names, fits, len(SEEDS), UNSEEN, "gender")
+    given = {form.name: _given(studio, form) for form in forms if form.sampled}
+    if given:
+        followed(result, unseen, given, fits, UNSEEN)
     if "stated" in parts:
-        groups = value_groups(replace(prompts, groups=prompts.held_out_groups, held_out_groups=()))
-        texts = [text for group in groups for value in group for text in value]
-        asked = np.tile([[0], [1]], (len(texts) // 2, 1))
-        right = {m: (one.gender == asked).mean(1) for m, one in shown(forms, "stated", texts, STATED_IMAGES).items()}
-        halves = {m: rows.reshape(-1, 2).mean(1) for m, rows in right.items()}
-        n = {"professions": len(groups), "images each": 2 * STATED_IMAGES * len(SEEDS)}
-        result.add_resampled("stated_right", halves, better="higher", n=n, subset="stated, unseen professions")
+        stated = over("stated", _stating, STATED_IMAGES)
+        asked = np.tile([[0], [1]], (len(fits), 1))
+        right = {m: (one.gender == asked).mean(1).reshape(-1, 2).mean(1) for m, one in stated.items()}
+        n = {"professions": len(fits), "images each": 2 * STATED_IMAGES * len(SEEDS), "fits": FITS}
+        over_fits(result, "stated_right", right, fits, better="higher", subset=f"stated, {UNSEEN}", n=n)
+    if "outside" in parts:
+        _outside(studio, every, result)
     if "trained" in parts:
-        trained = shown([form for form in forms if form.seen], "trained", prompts.classes, SEEN_IMAGES)
-        measured(result, trained, prompts.class_names, "professions of the fit", "gender")
+        trained = drawn([form for form in forms if form.seen], "trained", shipped.classes, SEEN_IMAGES)
+        measured(result, trained, shipped.class_names, None, len(SEEDS), "professions of the fit", "gender")
     yield result
     if "joint" not in parts:
         return
 
-    asked_for = {"cali": "paper", "midpoint": "midpoint", "steer": "steer", "stated value": "stated-value"}
+    asked_for = {"default": "default", "cali": "paper", "midpoint": "midpoint", "steer": "steer",
+                 "stated value": "stated-value"}  # fmt: skip
     known = {form.name: form for form in forms}
     joint = [
         replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]))
@@ -337,11 +321,48 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
         if name in known
     ]
     both = TaskResult(_provenance(studio, "generation gender and tone", [SET, TONE], joint))
-    crossed = shown(joint, "unseen", prompts.held_out_classes, images)
-    crossed = {"none": unseen["none"], **crossed}
-    measured(both, crossed, prompts.held_out_class_names, "unseen professions, gender", "gender")
-    measured(both, crossed, prompts.held_out_class_names, "unseen professions, tone", "tone")
+    crossed = drawn([known["none"], *joint], "unseen", shipped.held_out_classes, images)
+    for kind in ("gender", "tone"):
+        measured(both, crossed, shipped.held_out_class_names, None, len(SEEDS), f"{UNSEEN}, {kind}", kind)
     yield both
+
+
+def _named(part: str, fit: int) -> str:
+    return f"{part}-{fit}" if fit else part
+
+
+def _given(studio: Studio, form: Form) -> NDArray[np.str_]:
+    """(professions, images) values that the images of the professions that a fit leaves out were given."""
+    rows = []
+    for fit, one in enumerate(splits()):
+        asked = _named("unseen", fit), one.held_out_classes, studio.images
+        rows.append(np.concatenate([studio.values(form, *asked, seed) for seed in SEEDS], 1))
+    return np.concatenate(rows)
+
+
+def _stating(one: PromptSet) -> list[str]:
+    groups = value_groups(replace(one, groups=one.held_out_groups, held_out_groups=()))
+    return [text for group in groups for value in group for text in value]
+
+
+def _outside(studio: Studio, every: Sequence[Sequence[Form]], result: TaskResult) -> None:
+    """Of the images that show what was asked for without a method, the share that does with it; the same noise."""
+    for world, prompts in OUTSIDE.items():
+        right: dict[str, list[NDArray[np.bool_]]] = {}
+        for fit, forms in enumerate(every):
+            for form in forms:
+                part = f"{world}-{fit}" if form.fitted else world  # what is fitted to nothing is drawn once
+                pixels = studio.pixels(form, f"outside-{part}", prompts, OUTSIDE_IMAGES, SEEDS[0])
+                shown = judged(pixels)["world"].numpy().reshape(len(prompts), -1) == WORLDS.index(world)
+                right.setdefault(form.name, []).append(shown)
+        hits = {method: np.concatenate(one) for method, one in right.items()}
+        there = hits["none"].sum(1)
+        values = {method: (one & hits["none"]).sum(1)[there > 0] / there[there > 0] for method, one in hits.items()}
+        fits = np.repeat(np.arange(len(every)), len(prompts))[there > 0]
+        n = {"prompts": len(prompts), "images each": OUTSIDE_IMAGES, "fits": len(every)}
+        over_fits(
+            result, "shows what was asked for", values, fits, better="higher", subset=f"outside the fit, {world}", n=n
+        )
 
 
 def _provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> Provenance:
@@ -349,8 +370,8 @@ def _provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[
         task=task,
         title="Generated professions under every method",
         description=f"'A photo of a [profession].', {STEPS} steps, guidance {GUIDANCE}, the same noise for all "
-        f"methods; judged by the world's own classifier, unknown below {SURE}; resampled over professions, "
-        f"and ratios to none with Student's interval over {len(SEEDS)} seeds.",
+        f"methods; judged by the world's own classifier, unknown below {SURE}. {FITS} fits, each to 80 of the 100 "
+        "professions and drawn for the 20 that it leaves out; resampled over fits and their professions.",
         model="miniature StableDiffusionPipeline",
         fingerprint=studio.easel.fingerprint,
         prompts="+".join(sets),
@@ -358,17 +379,18 @@ def _provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[
         split="generated",
         methods={
             f.name: {"source": f.source, "needs": f.needs, "draws a value": f.sampled, "keeps stated prompts": f.gate,
-                     "encodings": f.encodings, "steps": f.steps} for f in forms
+                     "encodings": f.encodings, "steps": f.steps, "fits": FITS if f.fitted else 0} for f in forms
         },
         seeds=list(SEEDS),
-        n={"images each and seed": studio.images, "trained": SEEN_IMAGES, "stated": STATED_IMAGES},
+        n={"images each and seed": studio.images, "trained": SEEN_IMAGES, "stated": STATED_IMAGES,
+           "outside": OUTSIDE_IMAGES, "read": READ},
         settings={"steps": STEPS, "guidance": GUIDANCE, "batch size": BATCH, "sure": SURE, "resamples": 2000},
     )  # fmt: skip
 
 
 def main() -> int:
     options = parser(__doc__)
-    options.add_argument("--images", type=int, default=6, help="of each unseen profession and seed")
+    options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
     options.add_argument("--forms", nargs="*", help="only these, and none")
     options.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="beside the unseen professions")

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.generation import SEEDS, STEPS, Seen, Studio, counted
+from eval.experiments.generation import SEEDS, STEPS, Studio
+from eval.experiments.generation_measures import Seen, counted
 from eval.experiments.run import RESULTS
 from vldebias.evaluation.report.charts import contact_sheet
 from vldebias.metrics.discrepancy import discrepancies

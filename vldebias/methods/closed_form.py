@@ -186,6 +186,7 @@ def reference_splits(problem: Problem) -> dict[str, MeansReport]:
 SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
 DIFFERENCE_TERM = Term(Need.VALUES, removes=_differences)
 LAM_OF_DEFAULT = 100.0
+SPARES_OF_DEFAULT = 80
 PAIRS_TERM = Term(Need.PAIRS, scatters=_pairs)
 IMAGES_TERM = Term(Need.IMAGES, scatters=_images)
 
@@ -219,7 +220,9 @@ for _method, _color in ((CALI, "#72b7b2"), (ORTH_CALI, "#eeca3b"), (ORTH, "#9d75
 class PerHost(Method):
     """One name for two methods: `model` for image-text models, `pipeline` for text-to-image pipelines.
 
-    lam: of models where the problem has none; None: the paper's.
+    Where the problem has no lam, `lam` is that of models (None: the paper's), and the lam of pipelines is lowered from
+    the paper's until the edit removes at most one direction in `spares` of the space (`CalibratedProjection.removed`),
+    or one for each attribute where that is more.
     """
 
     name: str
@@ -230,6 +233,7 @@ class PerHost(Method):
     model: Method
     pipeline: Method
     lam: float | None = None
+    spares: int | None = None
 
     delegates = True
 
@@ -253,9 +257,13 @@ class PerHost(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """The edit of the method for the host, under that method's name."""
-        if problem.lam is None and not problem.host.generative:
+        pipeline, free = problem.host.generative, problem.lam is None
+        if free and not pipeline:
             problem = replace(problem, lam=self.lam)
-        return self.for_host(problem.host).named(problem, role)
+        edit = self.for_host(problem.host).named(problem, role)
+        if free and pipeline and self.spares is not None and isinstance(edit, CalibratedProjection):
+            return edit.removing_at_most(max(edit.dim / self.spares, len(problem.attributes)))
+        return edit
 
 
 PAPER = PerHost(
@@ -269,6 +277,9 @@ PAPER = PerHost(
 # What is attached where no method is named: the best label-free closed form for each kind of host by the committed
 # tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of
 # what a text says; docs/explanation/which-method.md has the figures, and where 1000 or another form does better.
+# Pipelines: a prompt that the fit does not know is changed by whatever the prompt pairs differ in, chance included. The
+# paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; removing an 80th
+# keeps them (docs/generation.md). Wide spaces, of which 80 pairs fill a twelfth, stay near the paper's lam.
 DEFAULT = PerHost(
     "default",
     "the best label-free closed form",
@@ -277,6 +288,7 @@ DEFAULT = PerHost(
     model=CALI,
     pipeline=CALI,
     lam=LAM_OF_DEFAULT,
+    spares=SPARES_OF_DEFAULT,
 )
 for _preset in (PAPER, DEFAULT):
     register_method(_preset)

@@ -19,7 +19,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
-from vldebias.errors import ClassSignalWarning, InvalidInputError, UnsupportedHostError, did_you_mean, warn
+from vldebias.errors import (
+    ClassSignalWarning,
+    InvalidInputError,
+    UnsupportedHostError,
+    WideEditWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
 from vldebias.methods.boundary import Boundary
@@ -38,6 +45,7 @@ GROUP = "vldebias.methods"
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
+WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
 
 
 class Need(StrEnum):
@@ -368,6 +376,8 @@ class Problem:
 
         Warns:
             ClassSignalWarning: it removes more than half of what tells the classes apart.
+            WideEditWarning: of the text states of a pipeline it removes more than what shrinking a quarter of all
+                directions by a tenth does.
         """
         chosen = get_method(method)
         chosen.check(self)
@@ -387,6 +397,8 @@ class Problem:
             for prompt_set in self.sets:
                 if len(prompt_set.classes) > 1:
                     _warn_of_lost_signal(edit, prompt_set, self.embed(prompt_set.classes, role))
+        if host.generative:
+            _warn_of_width(edit, len(self.attributes))
         return edit
 
     def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference | None = None) -> Diagnostics:
@@ -445,6 +457,22 @@ class Problem:
     def _images(self) -> Reference:
         assert self.reference is not None
         return self.reference
+
+
+def _warn_of_width(edit: Edit, attributes: int) -> None:
+    plain = getattr(edit, "plain", edit)  # of an affine form, which sets what it removes to a level
+    if not isinstance(plain, CalibratedProjection):
+        return
+    # Two directions of each attribute are what one is about at least, however narrow the space.
+    if plain.removed > max(WIDE * plain.dim, 2 * attributes + 0.5):
+        most = WIDE * plain.dim
+        warn(
+            f"{edit.method} removes {plain.removed:.1f} of {plain.dim} directions, spread over {plain.rank}; beyond "
+            f"{most:.1f}, prompts outside the fit, such as 'A photo of a good person.', may be drawn as something "
+            "else. Draw some; or leave out method= and lam= (the default removes less), lower lam, fit fewer pairs, "
+            "or use method='difference'",
+            WideEditWarning,
+        )
 
 
 def _warn_of_lost_signal(projection: CalibratedProjection, prompt_set: PromptSet, classes: Tensor) -> None:

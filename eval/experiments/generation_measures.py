@@ -1,0 +1,152 @@
+"""What is read from drawn portraits, and the rows that `generation.py` makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from eval.experiments.drawing import SURE, codes_of
+from eval.experiments.embeddings import image_features
+from vldebias.data import UNKNOWN
+from vldebias.evaluation.result import TaskResult
+from vldebias.metrics.bootstrap import compared_intervals
+from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
+from vldebias.miniature import load_clip, load_judge
+from vldebias.miniature.portraits import GENDERS, TONES
+
+__all__ = ["STUDENT", "Seen", "counted", "followed", "judged", "measured", "over_fits"]
+
+STUDENT = 4.303  # of two degrees of freedom, 95 %
+Floats = NDArray[np.float64]
+Fits = NDArray[np.int64] | None  # (prompts,) under which fit each was drawn; None: all under one
+
+
+def judged(pixels: NDArray[np.uint8]) -> dict[str, Tensor]:
+    """What the judge of the miniature world says of pixels (n, h, w, 3)."""
+    return load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What is read from pixels, each (prompts, images) or with features at the end; images seed by seed."""
+
+    gender: NDArray[np.int64]
+    tone: NDArray[np.int64]
+    profession: NDArray[np.int64]
+    features: Tensor
+    pixels: Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[NDArray[np.uint8]], prompts: int) -> Seen:
+        """From the pixels of each seed."""
+        model, preprocess, _ = load_clip()
+        codes: dict[str, list[NDArray[np.int64]]] = {"gender": [], "tone": [], "profession": []}
+        features, images = [], []
+        for part in parts:
+            x, told = torch.from_numpy(part).permute(0, 3, 1, 2).float() / 255, judged(part)
+            for name, rows in codes.items():
+                sure = told[f"{name}_probabilities"].amax(1) >= SURE if name != "profession" else torch.tensor(True)
+                rows.append(torch.where(sure, told[name], UNKNOWN).numpy().reshape(prompts, -1))
+            with torch.no_grad():
+                features.append(image_features(model, x, preprocess).reshape(prompts, len(x) // prompts, -1))
+            images.append(x.reshape(prompts, len(x) // prompts, -1))
+        joined = {name: np.concatenate(rows, axis=1) for name, rows in codes.items()}
+        return cls(**joined, features=torch.cat(features, 1), pixels=torch.cat(images, 1))
+
+    @classmethod
+    def together(cls, several: Sequence[Seen]) -> Seen:
+        """The prompts of one after those of another."""
+        columns = {one.name: [getattr(seen, one.name) for seen in several] for one in fields(cls)}
+        return cls(**{n: torch.cat(c) if isinstance(c[0], Tensor) else np.concatenate(c) for n, c in columns.items()})
+
+
+def counted(codes: NDArray[np.int64], values: int) -> NDArray[np.int64]:
+    """(prompts, values) counts."""
+    return np.stack([(codes == value).sum(1) for value in range(values)], axis=1)
+
+
+def deviation(counts: NDArray[np.int64]) -> Floats:
+    """(prompts,) max_a |N_a/N - 1/A| / (1 - 1/A), as finetune-fair-diffusion and others report it."""
+    a = counts.shape[1]
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return np.abs(shares - 1 / a).max(1) / (1 - 1 / a)
+
+
+def divergence(counts: NDArray[np.int64]) -> Floats:
+    """(prompts,) KL of the shares from uniform, in nats."""
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return np.where(shares > 0, shares * np.log(np.where(shares > 0, shares, 1) * counts.shape[1]), 0).sum(1)
+
+
+def _ratio(own: Floats, none: Floats) -> Floats:
+    """Of the means over the last axis."""
+    return np.asarray(own.mean(-1) / none.mean(-1))
+
+
+def over_fits(result: TaskResult, metric: str, values: Mapping[str, Floats], fits: Fits, *, better: str,
+              subset: str, n: Mapping[str, int], share: bool = False) -> None:  # fmt: skip
+    """A row per method: of values (prompts,) the mean, or its share of that of "none", resampled over fits and prompts.
+
+    Fits are resampled first, then the prompts of each.
+    """
+    shared = (values["none"],) if share else ()
+    found = compared_intervals(values, *shared, statistic=_ratio if share else None, vectorized=share, clusters=fits)
+    for method, (whole, paired) in found.items():
+        change = None if paired is None or share else (paired.value, paired.low, paired.high)
+        result.add(metric, method, whole.value, (whole.low, whole.high), better=better, n=n, change=change,
+                   subset=subset)  # fmt: skip
+
+
+def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str], fits: Fits,
+             seeds: int, subset: str, kind: str) -> None:  # fmt: skip
+    """All rows of one part; kind: "gender" or "tone"; fits: see `over_fits`; seeds: of which the images are parts."""
+    values, wanted = len(GENDERS if kind == "gender" else TONES), codes_of(names)
+    each = next(iter(shown.values())).gender.shape[1]
+    n = {"professions": len(names), "images each": each, "fits": 1 if fits is None else len(set(fits.tolist()))}
+    show = partial(over_fits, result, fits=fits, subset=subset, n=n)
+    codes = {m: getattr(one, kind) for m, one in shown.items()}
+    counts = {m: counted(c, values) for m, c in codes.items()}
+    plain = {m: discrepancies(c) for m, c in counts.items()}
+    squares = {m: squared_discrepancies(c) for m, c in counts.items()}
+    show("discrepancy", plain, better="lower")
+    show("discrepancy, share of none", plain, better="lower", share=True)
+    show("discrepancy_squared", squares, better="lower")
+    show("discrepancy_squared, share of none", squares, better="lower", share=True)
+    show("deviation_ratio", {m: deviation(c) for m, c in counts.items()}, better="lower")
+    show("kl", {m: divergence(c) for m, c in counts.items()}, better="lower")
+    show("unknown", {m: (c == UNKNOWN).mean(1) for m, c in codes.items()}, better="lower")
+    show("recognised", {m: (one.profession == wanted).mean(1) for m, one in shown.items()}, better="higher")
+    base = shown["none"]
+    same = {m: cosine_similarity(one.features, base.features, dim=-1).mean(1).numpy() for m, one in shown.items()}
+    show("image cosine to none", same, better="higher")
+    near = {m: (one.pixels - base.pixels).abs().mean((1, 2)).numpy() for m, one in shown.items()}
+    show("pixel distance to none", near, better="lower")
+    runs = {m: np.array([squared_discrepancies(counted(part, values)).mean() for part in np.split(c, seeds, 1)])
+            for m, c in codes.items()}  # fmt: skip
+    for method, own in runs.items():  # of the drawing alone: the same professions and fits, other noise
+        ratio = own / runs["none"]
+        half = STUDENT * ratio.std(ddof=1) / np.sqrt(seeds)
+        result.add("discrepancy_squared, share of none by seed", method, float(ratio.mean()),
+                   (float(ratio.mean() - half), float(ratio.mean() + half)), better="lower", n={"seeds": seeds},
+                   subset=subset)  # fmt: skip
+
+
+def followed(result: TaskResult, shown: Mapping[str, Seen], given: Mapping[str, NDArray[np.str_]],
+             fits: NDArray[np.int64], subset: str) -> None:  # fmt: skip
+    """Share of the images that show the value that they were given; given: method -> (prompts, images)."""
+    for code, value in enumerate(GENDERS):
+        rows = {m: _mean_where(shown[m].gender == code, told == value) for m, told in given.items()}
+        n = {"professions": len(fits), "fits": len(set(fits.tolist()))}
+        over_fits(result, "value followed", rows, fits, better="higher", subset=f"{subset}, {value}", n=n)
+
+
+def _mean_where(hits: NDArray[np.bool_], where: NDArray[np.bool_]) -> Floats:
+    """(prompts,) share of hits among the images (prompts, images) that count."""
+    return np.asarray((hits & where).sum(1) / np.maximum(where.sum(1), 1))

@@ -64,9 +64,11 @@ def debias(
             prompt), "auto" (chosen without labels; it changes nothing where nothing is expected to help), or one of
             your own. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500 for pipelines.
             Default: the best label-free closed form by the committed tables, "default": "cali", with lam = 100 for
-            models; with `reference` equalised as well.
+            models; with `reference` equalised as well. For pipelines its lam is lowered from 500 until at most a
+            hundredth of the space is removed (one direction for each attribute where that is more), so that prompts
+            outside the fit stay what they are; "cali" and "paper" by name, or a lam, go further and warn.
         lam: weight of the prompt pairs; one value, one per prompt set, or "auto". None: of models 100 under the default
-            method and 1000, the paper's, under one that is named; of pipelines 500.
+            method and 1000, the paper's, under one that is named; of pipelines at most 500 and 500.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. What goes further than an edit is
             another edit: `fit_projection(...).at_strength(1.5)`.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
@@ -86,6 +88,11 @@ def debias(
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, PromptSetError, ProjectionMismatchError, InvalidInputError.
+
+    Warns:
+        WideEditWarning: a fit to a pipeline that removes more than a fortieth of the space, as shrinking a quarter of
+            it by a tenth does: other prompts may be drawn as something else. ClassSignalWarning: one that removes more
+            than half of what tells the classes apart.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """

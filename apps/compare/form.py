@@ -88,7 +88,7 @@ def mitigation_form(
             # a text: an empty number becomes 0 as soon as its field is shown, and 0 is another method
             lam = gr.Textbox(
                 label="Lambda",
-                info="empty: for models 100 under default, else 1000; for pipelines 500",
+                info="empty: for models 100 under default, else 1000; for pipelines 500, less under default",
                 max_lines=1,
                 elem_id=f"{tab}-lambda",
             )

@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.experiments.drawing import SURE, Easel, noise
-from eval.experiments.generation_measures import Seen, followed, judged, measured, over_fits
+from eval.experiments.generation_measures import Seen, asked_for, followed, judged, kept, measured, over_fits
 from eval.experiments.run import parser, run
 from vldebias import debias
 from vldebias.errors import WideEditWarning
@@ -69,7 +69,6 @@ from vldebias.methods.steer import value_groups
 from vldebias.miniature import weights_dir
 from vldebias.miniature.birds import CLASSES, SPECIES
 from vldebias.miniature.people import CONCEPTS
-from vldebias.miniature.world import WORLDS
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, fill, load_prompts
 
@@ -281,7 +280,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
         for fit in range(FITS)
     ]
     forms, shipped, images = every[0], splits()[0], studio.images
-    result = TaskResult(_provenance(studio, "generation gender", [SET], forms))
+    result = TaskResult(provenance(studio, "generation gender", [SET], forms))
 
     def drawn(some: Sequence[Form], part: str, texts: Sequence[str], each: int) -> dict[str, Seen]:
         return {f.name: Seen.of([studio.pixels(f, part, texts, each, s) for s in SEEDS], len(texts)) for f in some}
@@ -298,11 +297,12 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
     if given:
         followed(result, unseen, given, fits, UNSEEN)
     if "stated" in parts:
-        stated = over("stated", _stating, STATED_IMAGES)
-        asked = np.tile([[0], [1]], (len(fits), 1))
+        texts = _stating(shipped)
+        asked = np.tile([[0], [1]], (len(texts) // 2, 1))
+        stated = drawn(forms, "stated", texts, STATED_IMAGES)
         right = {m: (one.gender == asked).mean(1).reshape(-1, 2).mean(1) for m, one in stated.items()}
-        n = {"professions": len(fits), "images each": 2 * STATED_IMAGES * len(SEEDS), "fits": FITS}
-        over_fits(result, "stated_right", right, fits, better="higher", subset=f"stated, {UNSEEN}", n=n)
+        n = {"professions": LEFT_OUT, "images each": 2 * STATED_IMAGES * len(SEEDS), "fits": 1}
+        over_fits(result, "stated_right", right, None, better="higher", subset=f"stated, {UNSEEN}", n=n)
     if "outside" in parts:
         _outside(studio, every, result)
     if "trained" in parts:
@@ -320,7 +320,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
         for name, method in asked_for.items()
         if name in known
     ]
-    both = TaskResult(_provenance(studio, "generation gender and tone", [SET, TONE], joint))
+    both = TaskResult(provenance(studio, "generation gender and tone", [SET, TONE], joint))
     crossed = drawn([known["none"], *joint], "unseen", shipped.held_out_classes, images)
     for kind in ("gender", "tone"):
         measured(both, crossed, shipped.held_out_class_names, None, len(SEEDS), f"{UNSEEN}, {kind}", kind)
@@ -346,26 +346,19 @@ def _stating(one: PromptSet) -> list[str]:
 
 
 def _outside(studio: Studio, every: Sequence[Sequence[Form]], result: TaskResult) -> None:
-    """Of the images that show what was asked for without a method, the share that does with it; the same noise."""
+    """Prompts that no fit knows, under each fit; what is fitted to nothing is drawn once."""
     for world, prompts in OUTSIDE.items():
-        right: dict[str, list[NDArray[np.bool_]]] = {}
+        shown: dict[str, list[NDArray[np.bool_]]] = {}
         for fit, forms in enumerate(every):
             for form in forms:
-                part = f"{world}-{fit}" if form.fitted else world  # what is fitted to nothing is drawn once
-                pixels = studio.pixels(form, f"outside-{part}", prompts, OUTSIDE_IMAGES, SEEDS[0])
-                shown = judged(pixels)["world"].numpy().reshape(len(prompts), -1) == WORLDS.index(world)
-                right.setdefault(form.name, []).append(shown)
-        hits = {method: np.concatenate(one) for method, one in right.items()}
-        there = hits["none"].sum(1)
-        values = {method: (one & hits["none"]).sum(1)[there > 0] / there[there > 0] for method, one in hits.items()}
-        fits = np.repeat(np.arange(len(every)), len(prompts))[there > 0]
-        n = {"prompts": len(prompts), "images each": OUTSIDE_IMAGES, "fits": len(every)}
-        over_fits(
-            result, "shows what was asked for", values, fits, better="higher", subset=f"outside the fit, {world}", n=n
-        )
+                part = f"outside-{world}-{fit}" if form.fitted else f"outside-{world}"
+                pixels = studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
+                shown.setdefault(form.name, []).append(asked_for(pixels, len(prompts), world))
+        joined = {method: np.concatenate(one) for method, one in shown.items()}
+        kept(result, joined, len(every), f"outside the fit, {world}")
 
 
-def _provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> Provenance:
+def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> Provenance:
     return Provenance(
         task=task,
         title="Generated professions under every method",

@@ -20,8 +20,9 @@ from vldebias.metrics.bootstrap import compared_intervals
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge
 from vldebias.miniature.portraits import GENDERS, TONES
+from vldebias.miniature.world import WORLDS
 
-__all__ = ["STUDENT", "Seen", "counted", "followed", "judged", "measured", "over_fits"]
+__all__ = ["STUDENT", "Seen", "asked_for", "counted", "followed", "judged", "kept", "measured", "over_fits"]
 
 STUDENT = 4.303  # of two degrees of freedom, 95 %
 Floats = NDArray[np.float64]
@@ -136,6 +137,24 @@ def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str]
         result.add("discrepancy_squared, share of none by seed", method, float(ratio.mean()),
                    (float(ratio.mean() - half), float(ratio.mean() + half)), better="lower", n={"seeds": seeds},
                    subset=subset)  # fmt: skip
+
+
+def asked_for(pixels: NDArray[np.uint8], prompts: int, world: str) -> NDArray[np.bool_]:
+    """(prompts, images): does the image show something of this world?"""
+    return np.asarray(judged(pixels)["world"].numpy().reshape(prompts, -1) == WORLDS.index(world))
+
+
+def kept(result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str) -> None:
+    """Of the images that show what was asked for under "none", the share that does under each method; the same noise.
+
+    shown: method -> (fits * prompts, images), fit by fit.
+    """
+    there = shown["none"].sum(1)
+    some = there > 0
+    values = {method: (one & shown["none"])[some].sum(1) / there[some] for method, one in shown.items()}
+    which = np.repeat(np.arange(fits), len(there) // fits)[some] if fits > 1 else None
+    n = {"prompts": len(there) // fits, "images each": shown["none"].shape[1], "fits": fits}
+    over_fits(result, "shows what was asked for", values, which, better="higher", subset=subset, n=n)
 
 
 def followed(result: TaskResult, shown: Mapping[str, Seen], given: Mapping[str, NDArray[np.str_]],

@@ -161,7 +161,7 @@ SCALES = {FEW.classes[0]: (0.3, -0.3), FEW.classes[1]: (-0.1, 0.4)}
 
 
 class TestUCE:
-    """Against the weights by the authors' sums, layer by layer."""
+    """Against the weights by the authors' sums over the states of all places, layer by layer."""
 
     def weights(self, pipe, layer, preserve: Sequence[str]) -> Tensor:
         old, eye = layer.weight.double(), torch.eye(layer.in_features, dtype=torch.float64)
@@ -185,7 +185,7 @@ class TestUCE:
         return one @ torch.linalg.inv(two)
 
     @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])
-    def test_merged_weights_are_the_authors(self, pipe, preserve: tuple[str, ...]) -> None:
+    def test_merged_weights_are_those_of_the_formula(self, pipe, preserve: tuple[str, ...]) -> None:
         import copy
 
         twin = copy.deepcopy(pipe)
@@ -196,6 +196,25 @@ class TestUCE:
         assert len(layers) > 2
         for layer, weight in zip(layers, expected, strict=True):
             torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-4, atol=1e-4)
+
+    def test_it_is_not_the_authors_edit_of_one_state(self, pipe) -> None:
+        """Theirs, of the last token of each concept alone, is small beside it and points elsewhere."""
+
+        def last(text: str) -> Tensor:
+            ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                return pipe.text_encoder(ids.input_ids)[0][0, int(ids.attention_mask.sum()) - 2].double()
+
+        gram, moves = 0.5 * torch.eye(128, dtype=torch.float64), torch.zeros(128, 128, dtype=torch.float64)
+        values = [last("a male person"), last("a female person")]
+        for concept, alpha in SCALES.items():
+            gram += torch.outer(last(concept), last(concept))
+            moves += torch.outer(sum(a * v for a, v in zip(alpha, values, strict=True)), last(concept))
+        theirs = moves @ torch.linalg.inv(gram)
+        (edit,) = fit_projections(pipe, FEW, method=UCE(SCALES)).values()
+        ours = edit.matrix() - torch.eye(128, dtype=torch.float64)
+        assert ours.norm() > 2 * theirs.norm()
+        assert (ours * theirs).sum() / (ours.norm() * theirs.norm()) < 0.5
 
     def test_three_states(self, pipe) -> None:
         bare = encode(pipe)

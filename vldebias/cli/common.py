@@ -60,7 +60,7 @@ Lam = Annotated[
     typer.Option(
         "--lam",
         help="Weight of the prompt pairs, or auto. Default: for models 100 where no --method is named, else 1000; for "
-        "pipelines 500.",
+        "pipelines 500, less in a narrow space where no --method is named.",
     ),
 ]
 

@@ -23,6 +23,7 @@ from pydantic import (
 from vldebias.edit import Edit
 from vldebias.evaluation.task import Lam, Share, Strict
 from vldebias.methods import METHODS, Bounded, Method, Need, Problem, SamplingMethod, get_method, load_edit, load_edits
+from vldebias.methods.closed_form import PerHost
 from vldebias.prompts import PromptSet, load_prompts
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Variant(Strict):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
     method: a name, or in Python a Method; one that needs judged images has them drawn by the generation task.
-    prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6).
+    prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6); "default" chooses its own.
     max_loss: most that neutral texts may lose. shares, stratify: of "steer" and "stated-value", which draw a value for
     each image by its seed. judged: images that the method was fitted to, once they are. projection: a folder that
     `save_pretrained` or `vldebias debias --out` wrote, in the place of prompts, method, lam and max_loss.
@@ -110,6 +111,13 @@ class Variant(Strict):
             method = type(method)(self.shares, stratify=self.stratify)
         return method if self.max_loss is None else Bounded(method, self.max_loss)
 
+    @property
+    def weight(self) -> float | None:
+        """lam; None of a method that chooses its own for each pipeline, "default", where none was given."""
+        method = get_method(self.method)
+        own = isinstance(method, PerHost) and method.spares is not None and "lam" not in self.model_fields_set
+        return None if own else self.lam
+
     @cached_property
     def edits(self) -> Mapping[str, Edit] | Edit:
         """The saved edits: of each role, or one."""
@@ -129,12 +137,12 @@ class Variant(Strict):
         common["keep_stated"] = self.keep_stated if keep_stated is None else keep_stated
         if self.projection is not None:
             return debias(pipe, self.edits, **common)
-        return debias(pipe, self.sets, method=self.solver, lam=self.lam, **common)
+        return debias(pipe, self.sets, method=self.solver, lam=self.weight, **common)
 
     def fitted(self, host: Host, role: str) -> Edit:
         """The edit for one role of a host."""
         if self.projection is None:
-            return Problem.of(host, self.sets, lam=self.lam).fit(self.solver, role)
+            return Problem.of(host, self.sets, lam=self.weight).fit(self.solver, role)
         return self.edits[role] if isinstance(self.edits, Mapping) else self.edits
 
     @property
@@ -146,7 +154,7 @@ class Variant(Strict):
             extra = {key: getattr(self, key) for key in ("max_loss", "shares", "stratify", "judged")}
             method = get_method(self.method)
             extra["given"] = None if isinstance(self.method, str) else _given(method)
-            return PlannedVariant(sets=sets, method=method.name, lam=self.lam, **common, **extra)
+            return PlannedVariant(sets=sets, method=method.name, lam=self.weight, **common, **extra)
         edits = self.edits.values() if isinstance(self.edits, Mapping) else [self.edits]
         first = next(iter(edits)).provenance
         lam = first.lam if isinstance(first.lam, float) else None

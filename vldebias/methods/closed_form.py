@@ -186,7 +186,7 @@ def reference_splits(problem: Problem) -> dict[str, MeansReport]:
 SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
 DIFFERENCE_TERM = Term(Need.VALUES, removes=_differences)
 LAM_OF_DEFAULT = 100.0
-SPARES_OF_DEFAULT = 80
+SPARES_OF_DEFAULT = 100
 PAIRS_TERM = Term(Need.PAIRS, scatters=_pairs)
 IMAGES_TERM = Term(Need.IMAGES, scatters=_images)
 
@@ -278,7 +278,7 @@ PAPER = PerHost(
 # tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of
 # what a text says; docs/explanation/which-method.md has the figures, and where 1000 or another form does better.
 # Pipelines: a prompt that the fit does not know is changed by whatever the prompt pairs differ in, chance included. The
-# paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; removing an 80th
+# paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; removing a hundredth
 # keeps them (docs/generation.md). Wide spaces, of which 80 pairs fill a twelfth, stay near the paper's lam.
 DEFAULT = PerHost(
     "default",

@@ -1,14 +1,18 @@
-"""Unified concept editing for debiasing: Gandikota et al., "Unified Concept Editing in Diffusion Models" (WACV 2024).
+"""A form of unified concept editing for debiasing, after Gandikota et al. (WACV 2024): their formula on other states.
 
 The keys and values of cross-attention are to answer a concept c with what they answer c* = c + sum_i alpha_i a_i now,
 a_i the texts of the values:
 
     W = (sum_c W0 c* c^T + sum_p W0 p p^T + lam W0) (sum_c c c^T + sum_p p p^T + lam I)^-1
 
-with concepts p to be preserved. c, a and p are states of tokens, from the last of a text itself on, place by place:
-those behind it tell the concept as well. W = W0 T for one T, the same for all layers, so that it is an edit of the
-states that they read, and merging it gives the paper's weights. Attached, it leaves the negative prompt as it is, which
-merged weights cannot.
+with concepts p to be preserved. W = W0 T for one T, the same for all layers, so that it is an edit of the states that
+they read, and merging it gives these weights. Attached, it leaves the negative prompt as it is, which merged weights
+cannot.
+
+The authors take one state for each c, a and p, that of the last token of its text. Here every place from there on
+counts, the end of the text and the padding with it, place by place: a prompt that names a concept repeats what it says
+in all of them. So this is another edit than the authors', much larger and in other directions, and figures of it are
+none of theirs.
 
 The paper finds alpha by drawing: as long as the values of a concept's images are unevenly shared, alpha moves by what
 is missing (`UCE.update`). `UCE.read` does so in rounds, as a judge reads the images; it draws nothing by itself:
@@ -35,7 +39,7 @@ ROUNDS, TOLERANCE = 5, 0.05  # of reading; of a share, below which a concept is 
 
 
 class UCE(Method):
-    """Unified concept editing.
+    """Unified concept editing of every place from the last token on; the authors edit that of one token.
 
     Args:
         scales: concept, a prompt -> alpha of each value, in the order of the prompt set's values. None: they are still
@@ -47,7 +51,7 @@ class UCE(Method):
         InvalidInputError: no concepts, or weights that are not positive.
     """
 
-    name, title, source = "uce", "unified concept editing", "Gandikota et al., 2024"
+    name, title, source = "uce", "unified concept editing, all places", "after Gandikota et al., 2024"
     color = "#843c39"
     needs, models = frozenset({Need.VALUES, Need.JUDGED}), False
 

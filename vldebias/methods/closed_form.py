@@ -278,8 +278,8 @@ PAPER = PerHost(
 # tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of
 # what a text says; docs/explanation/which-method.md has the figures, and where 1000 or another form does better.
 # Pipelines: a prompt that the fit does not know is changed by whatever the prompt pairs differ in, chance included. The
-# paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; removing a hundredth
-# keeps them (docs/generation.md). Wide spaces, of which 80 pairs fill a twelfth, stay near the paper's lam.
+# paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; a hundredth keeps
+# them (docs/generation.md). Of a wide space a hundredth is more: 80 pairs fill a twelfth of 1024.
 DEFAULT = PerHost(
     "default",
     "the best label-free closed form",

@@ -53,7 +53,8 @@ class Variant(Strict):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
     method: a name, or in Python a Method; one that needs judged images has them drawn by the generation task.
-    prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6); "default" chooses its own.
+    prompts: sets that are solved jointly; none: the set that is drawn. lam = 500 is the paper's (section 7.6);
+    "default" chooses its own.
     max_loss: most that neutral texts may lose. shares, stratify: of "steer" and "stated-value", which draw a value for
     each image by its seed. judged: images that the method was fitted to, once they are. projection: a folder that
     `save_pretrained` or `vldebias debias --out` wrote, in the place of prompts, method, lam and max_loss.

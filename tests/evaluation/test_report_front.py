@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from made_figures import figure, protocol, result
 
-from vldebias.evaluation.report.front import conclusion, evidence, forest
+from vldebias.evaluation.report.front import conclusion, evidence, forest, in_short, overall
 from vldebias.evaluation.report.tables import blocks
+from vldebias.evaluation.result import Measurement
 
 BETTER, WORSE, UNCLEAR, SAME = (0.2, 0.1, 0.3), (-0.2, -0.3, -0.1), (0.1, -0.1, 0.3), (0.0, 0.0, 0.0)
 
@@ -55,6 +56,72 @@ def said(**changes: Any) -> str:
 )
 def test_one_sentence_says_gain_and_cost(changes: dict[str, Any], sentence: str) -> None:
     assert said(**changes) == sentence
+
+
+@pytest.mark.parametrize(
+    ("default", "sentence"),
+    [
+        (BETTER, "default improves worst-group accuracy, from 0.500 by +0.200 [+0.100, +0.300]; it costs"),
+        (
+            UNCLEAR,
+            "default does not clearly change worst-group accuracy, from 0.500 by +0.100 [-0.100, +0.300]; it costs",
+        ),
+        (WORSE, "default makes worst-group accuracy worse, from 0.500 by -0.200 [-0.300, -0.100]; it costs"),
+        (SAME, "default does not move worst-group accuracy; it costs"),
+    ],
+)
+def test_the_method_that_is_attached_by_default_is_named_first(default: Any, sentence: str) -> None:
+    changes = {"orth": (WORSE, SAME), "cali": ((0.3, 0.2, 0.4), SAME), "default": (default, WORSE)}
+    text = said(**changes)
+    assert text.startswith(sentence)
+    assert "cali improves it most, by +0.300 [+0.200, +0.400]; average accuracy stays the same; worse: orth." in text
+
+
+def test_the_whole_speaks_of_the_method_that_is_attached_by_default() -> None:
+    rows = [
+        figure("default", 0.4, metric="worst_group", change=WORSE),
+        figure("cali", 0.7, metric="worst_group", change=BETTER),
+    ]
+    assert "in 0 of 1 tasks by the default" in overall(blocks(result(rows)))
+    assert "in 1 of 1 tasks by a method without labels" in overall(blocks(result(rows[1:])))
+
+
+def ranked(none: float, **fields: Any) -> list[Measurement]:
+    """MaxSkew of none and of a method that lessens it, beside rankings at random: 0.15, mostly 0.10 to 0.20."""
+    skew = {"metric": "max_skew@20", "better": "lower"}
+    return [
+        figure("none", none, **skew),
+        figure("default", none - 0.1, **skew, change=(-0.1, -0.15, -0.05)),
+        figure("random", 0.15, **skew, interval=(0.10, 0.20)),
+        figure("default", 0.8, metric="precision@20", change=WORSE),
+    ]
+
+
+@pytest.mark.parametrize("none", [0.2, 0.15, 0.05])
+def test_no_verdict_where_none_is_no_more_biased_than_chance(none: float) -> None:
+    made = result(ranked(none))
+    (block,) = blocks(made)
+    assert [block.verdict(row) for row in block.rows if row.metric == "max_skew@20" and row.change] == [""]
+    assert conclusion(block).startswith(f"Nothing to remove here: MaxSkew@20 of none is {none:.3f}")
+    assert in_short(made, [("birds", "max_skew@20")])[-1] == conclusion(block)
+    assert "MaxSkew" not in " ".join(in_short(made, [("birds", "max_skew@20")])[:3])
+
+
+def test_a_verdict_where_none_is_more_biased_than_chance() -> None:
+    (block,) = blocks(result(ranked(0.21)))
+    assert [block.verdict(row) for row in block.rows if row.metric == "max_skew@20" and row.change] == ["better"]
+    assert conclusion(block).startswith("default improves MaxSkew@20")
+
+
+def test_three_sentences_say_what_fell_what_did_not_and_what_it_cost() -> None:
+    rows = [*ranked(0.5), figure("none", 0.4, task="drawn", metric="discrepancy", better="lower")]
+    rows.append(figure("default", 0.35, task="drawn", metric="discrepancy", better="lower", change=(-0.05, -0.1, 0.1)))
+    measures = [("birds", "max_skew@20"), ("birds", "precision@20"), ("drawn", "discrepancy")]
+    assert in_short(result(rows), measures) == [
+        "Bias fell: MaxSkew@20 (birds) from 0.50 to 0.40 under default (chance 0.15).",
+        "It did not clearly fall: discrepancy of generated images (drawn) from 0.40 to 0.35 under default.",
+        "It cost: precision@20 (birds) from 1.00 to 0.80 under default.",
+    ]
 
 
 def test_the_cost_is_the_average_of_the_training_groups_where_it_is_known() -> None:

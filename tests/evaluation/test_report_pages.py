@@ -93,6 +93,22 @@ def test_terminal_fits_eighty_columns(made: Result) -> None:
     assert re.search(r"\+0\.200 \[\+0\.100, \+0\.300\] +better$", row.rstrip())
 
 
+def test_where_none_is_at_chance_chance_is_shown_and_no_verdict(tmp_path: Path) -> None:
+    skew: dict[str, Any] = {"metric": "max_skew@20", "better": "lower"}
+    none, chance = figure("none", 0.15, **skew), figure("random", 0.15, **skew)
+    made = result([none, figure("cali", 0.1, **skew, change=(-0.05, -0.08, -0.02)), chance], protocol())
+    console = Console(record=True, width=80)
+    print_table(made, console)
+    text = console.export_text()
+    assert re.search(r"^chance +0\.150 \[0\.050, 0\.250\]", text, re.MULTILINE)
+    assert "Nothing to remove here" in text
+    assert "better " not in text.replace("is better", "")
+    page = write_page(made, [], tmp_path / "index.html").read_text()
+    assert "-0.050 [-0.080, -0.020] <b></b>" in page
+    assert "Nothing to remove here" in page
+    assert "-0.050 [-0.080, -0.020]  |" in markdown(made)
+
+
 def test_flat_markdown_table(made: Result) -> None:
     table = markdown_table(made, [("birds", "average")])
     assert len(table.splitlines()) == 7

@@ -11,6 +11,11 @@ from vldebias.cli.common import Json, err, out, print_json
 
 __all__ = ["quickstart"]
 
+KEY = (
+    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
+    "stated-value: a value drawn for each image and stated in its prompt.\n"
+)
+
 
 def quickstart(
     as_json: Json = False,
@@ -18,15 +23,16 @@ def quickstart(
         "vldebias-quickstart"
     ),
     images: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 12.")
+        int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps of an image. Default: 12.")] = None,
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, under two minutes on two cores.
 
-    Measures worst-group accuracy (birds), MaxSkew of retrieval (portraits) and discrepancy of generated images, with
-    intervals, and writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
+    Measures what `debias` attaches by default, the same with unlabelled images, and on the pipeline `stated-value`:
+    worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and discrepancy of generated images,
+    with intervals; writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
     `vldebias eval`: a run that was stopped goes on where it was.
 
     [bold]Examples[/bold]
@@ -35,6 +41,8 @@ def quickstart(
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """
+    err.print(f"Birds, portraits and drawn portraits, before and after; everything goes to {folder}", soft_wrap=True)
+    from vldebias.evaluation.report.front import in_short
     from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import load_suite
@@ -49,4 +57,5 @@ def quickstart(
         print_json(result.to_dict())
     else:
         print_table(result, out, suite.headline)
-        out.print(f"\npage: {folder / PAGE}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"\npage: {folder / PAGE}\n", markup=False, highlight=False, soft_wrap=True)
+        out.print("\n".join([KEY, *in_short(result, suite.headline)]), markup=False, highlight=False)

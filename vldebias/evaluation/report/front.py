@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vldebias.evaluation.report.tables import Block
-from vldebias.evaluation.report.words import change, direction, metric_title, sentence, verdict
+from vldebias.evaluation.report.tables import Block, blocks
+from vldebias.evaluation.report.words import (
+    CHANCE,
+    change,
+    direction,
+    is_utility,
+    metric_title,
+    number,
+    sentence,
+    verdict,
+)
 from vldebias.evaluation.result import Measurement, Provenance, Result
 
-__all__ = ["Forest", "Mark", "conclusion", "evidence", "forest", "overall"]
+__all__ = ["Forest", "Mark", "conclusion", "evidence", "forest", "in_short", "nothing_to_remove", "overall"]
 
+ATTACHED = "default"  # the method that `debias` attaches where none is named
 FEW = 12  # groups that are counted by name
 SHOWN = 6  # methods of a forest; the others are in the appendix
 HASH = 12  # characters of a digest that a reader compares by eye; the whole one stands in the appendix
@@ -64,14 +74,23 @@ def _groups(rows: Iterable[Measurement], told: Provenance) -> str:
 
 
 def overall(tasks: Iterable[Block]) -> str:
-    """One sentence over all tasks: in how many bias is lessened, and in how many of those that costs utility."""
+    """One sentence over all tasks: in how many bias is lessened, by what is attached by default and by any method, and
+    in how many of those that costs utility.
+    """
     moved = [(gains, block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
     if not moved:
         return "No method was compared with none."
-    best = [(_chief(gains.values()), costs) for gains, costs in moved]
-    better = [(row, costs.get(row.method)) for row, costs in best if verdict(row) == "better"]
+    attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]
+    if attached:
+        return _lessened(attached, "by the default, the method that debias attaches")
+    return _lessened([(_chief(gains.values()), costs) for gains, costs in moved], "by a method without labels")
+
+
+def _lessened(rows: Sequence[tuple[Measurement, Mapping[str, Measurement]]], by: str) -> str:
+    """In how many of some tasks these rows are better than none, and what utility falls there."""
+    better = [(row, costs.get(row.method)) for row, costs in rows if verdict(row) == "better"]
     measured = [cost for _, cost in better if cost is not None]
-    text = f"Bias is lessened beyond its interval in {len(better)} of {len(moved)} tasks by a method without labels"
+    text = f"Bias is lessened beyond its interval in {len(better)} of {len(rows)} tasks {by}"
     if not measured:
         return f"{text}."
     fell = sum(verdict(cost) == "worse" for cost in measured)
@@ -79,29 +98,92 @@ def overall(tasks: Iterable[Block]) -> str:
 
 
 def conclusion(block: Block) -> str:
-    """One sentence: what the best method without labels gains in the first measure of bias, and what that costs.
+    """One sentence: what a method without labels gains in the first measure of bias, and what that costs.
 
-    "Best" is picked after measuring, among the changes whose intervals exclude zero.
+    The method is the one that `debias` attaches by default where it was measured, with the best one behind it; else the
+    best one. "Best" is picked after measuring, among the changes whose intervals exclude zero.
     """
+    first = next((row.metric for row in block.headline if not is_utility(row.metric)), "")
+    if first in block.at_chance:
+        return nothing_to_remove(block, first)
     gains, costs = _moved(block)
     if not gains:
         return "No method was compared with none."
     rows = list(gains.values())
     measure = metric_title(rows[0].metric) + (f", {rows[0].subset}" if rows[0].subset else "")
-    chief, most = _chief(rows), " most" if len(rows) > 1 else ""
-    match verdict(chief):
-        case "better" | "changed" as kind:
-            verb = "improves" if kind == "better" else "changes"
-            start = chief.value - _size(chief, sign=True)
-            text = f"{chief.method} {verb} {measure}{most}, from {start:.3f} by {change(chief)}"
-            text += _cost(costs.get(chief.method))
-            worse = ", ".join(row.method for row in rows if verdict(row) == "worse")
+    best = _chief(rows)
+    worse = ", ".join(row.method for row in rows if verdict(row) == "worse" and row.method != ATTACHED)
+    if ATTACHED in gains and best.method != ATTACHED:
+        text = _does(gains[ATTACHED], measure) + _cost(costs.get(ATTACHED))
+        if verdict(best) == "better":
+            text += f"; {best.method} improves it most, by {change(best)}{_cost(costs.get(best.method))}"
+        return text + (f"; worse: {worse}." if worse else ".")
+    most = " most" if len(rows) > 1 else ""
+    match verdict(best):
+        case "better" | "changed":
+            text = _does(best, f"{measure}{most}") + _cost(costs.get(best.method))
             return f"{text}; worse: {worse}." if worse else f"{text}."
         case "worse":
-            return f"No method improves {measure}; {chief.method} makes it worse{most}, by {change(chief)}."
+            return f"No method improves {measure}; {best.method} makes it worse{most}, by {change(best)}."
         case "same":
             return f"No method moves {measure}."
-    return f"No method clearly changes {measure}; {chief.method} moves it{most}, by {change(chief)}."
+    return f"No method clearly changes {measure}; {best.method} moves it{most}, by {change(best)}."
+
+
+def _does(row: Measurement, measure: str) -> str:
+    """What a method does to a measure: "cali improves worst-group accuracy, from 0.500 by +0.200 [...]"."""
+    start = row.value - _size(row, sign=True)
+    return row.method + {
+        "better": f" improves {measure}, from {start:.3f} by {change(row)}",
+        "changed": f" changes {measure}, from {start:.3f} by {change(row)}",
+        "worse": f" makes {measure} worse, from {start:.3f} by {change(row)}",
+        "same": f" does not move {measure}",
+    }.get(verdict(row), f" does not clearly change {measure}, from {start:.3f} by {change(row)}")
+
+
+def nothing_to_remove(block: Block, metric: str) -> str:
+    """Said in the place of verdicts where none is no more biased than random rankings are."""
+    chance = block.at_chance[metric]
+    none = next(row for row in block.rows if (row.metric, row.method, row.subset) == (metric, "none", ""))
+    title = sentence(metric_title(metric))
+    return f"Nothing to remove here: {title} of none is {none.value:.3f}, that of random rankings {number(chance)}."
+
+
+def in_short(result: Result, measures: Sequence[tuple[str, str]]) -> list[str]:
+    """Three sentences for who reads no table: where bias fell, where it did not, and what it cost.
+
+    measures: (task, metric) that are spoken of. Where there is nothing to remove, a sentence more says so.
+    """
+    fell, stayed, cost, nothing = [], [], [], []
+    for block in blocks(result):
+        asked = {metric for task, metric in measures if task == block.task}
+        gains, costs = (
+            [row for row in block.moved(utility=kind).values() if row.metric in asked] for kind in (False, True)
+        )
+        chance = {row.metric: row.value for row in block.rows if row.method == CHANCE and not row.subset}
+        fell += _ends([row for row in gains if verdict(row) == "better"], chance)
+        stayed += _ends([row for row in gains if verdict(row) != "better"], chance)
+        cost += _ends([row for row in costs if verdict(row) == "worse"], {})
+        nothing += [nothing_to_remove(block, metric) for metric in block.at_chance if metric in asked]
+    return [
+        f"Bias fell: {'; '.join(fell)}." if fell else "Bias fell nowhere beyond its interval.",
+        f"It did not clearly fall: {'; '.join(stayed)}." if stayed else "It fell in all that was measured.",
+        f"It cost: {'; '.join(cost)}." if cost else "It cost nothing beyond its interval.",
+        *nothing,
+    ]
+
+
+def _ends(rows: Sequence[Measurement], chance: Mapping[str, float]) -> list[str]:
+    """ "worst-group accuracy (birds) from 0.38 to 0.86 under cali and 0.77 under x", of rows of one measure."""
+    if not rows:
+        return []
+    first = rows[0]
+    ends = " and ".join(
+        f"{row.value:.2f} under {row.method}" + (", worse," * (row.metric in chance and verdict(row) == "worse"))
+        for row in rows
+    )
+    text = f"{metric_title(first.metric)} ({first.task}) from {first.value - _size(first, sign=True):.2f} to {ends}"
+    return [f"{text} (chance {chance[first.metric]:.2f})" if first.metric in chance else text]
 
 
 def _chief(rows: Iterable[Measurement]) -> Measurement:
@@ -170,7 +252,7 @@ def forest(block: Block) -> Forest | None:
         heads.append((", ".join(filter(None, (sentence(metric_title(first.metric)), first.subset))), direction(first)))
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
         marks.append({name: _mark(row, reach) for name, row in column.items()})
-    chief = _chief(columns[0].values()).method
+    chief = ATTACHED if ATTACHED in columns[0] else _chief(columns[0].values()).method
     names = [chief, *(name for name in columns[0] if name != chief)]
     lines = tuple((name, tuple(column.get(name) for column in marks)) for name in names[:SHOWN])
     return Forest(tuple(heads), lines, max(0, len(names) - SHOWN))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.evaluation.report.charts import charts
-from vldebias.evaluation.report.front import conclusion, evidence, forest, overall
-from vldebias.evaluation.report.tables import Table, blocks
+from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, overall
+from vldebias.evaluation.report.tables import Block, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Provenance, Result
 from vldebias.files import write_atomically
@@ -61,20 +61,28 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
     from rich.table import Table as Grid
 
     console.print(f"[bold]{escape(result.name)}[/bold]: value, and change from none, with 95 % intervals")
-    shown = [row for block in blocks(result) for row in block.headline]
+    tasks = {block.task: block for block in blocks(result)}
+    shown = [row for block in tasks.values() for row in block.headline]
     if measures:
         shown = [row for row in shown if (row.task, row.metric) in measures]
+    lams: dict[str, set[float | None]] = {}
+    for row in shown:
+        lams.setdefault(f"{row.task} {row.method}", set()).add(row.lam)
     first = {key: i for i, key in reversed(list(enumerate(map(_measure, shown))))}  # in their order, methods together
     for (task, metric, subset), rows in groupby(sorted(shown, key=lambda row: first[_measure(row)]), key=_measure):
         grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for width in (19, 23, 23, 7):
             grid.add_column(width=width)
         for row in rows:
-            style = {"better": "green", "worse": "red"}.get(verdict(row))
-            grid.add_row(escape(label(row, strength=False)), number(row), change(row), verdict(row), style=style)
+            said = tasks[task].verdict(row)
+            style = {"better": "green", "worse": "red"}.get(said)
+            name = label(row, len(lams[f"{row.task} {row.method}"]) > 1, strength=False)
+            grid.add_row(escape(name), number(row), change(row), said, style=style)
         about = ", ".join(filter(None, (metric_title(metric), subset)))
         console.print(f"\n[bold]{escape(f'{task}: {about}')}[/bold] ({row.better} is better)", highlight=False)
         console.print(grid)
+        if not subset and metric in tasks[task].at_chance:
+            console.print(nothing_to_remove(tasks[task], metric), highlight=False)
     if any(row.uses_labels for row in result.rows):
         console.print(f"\n{LABELS}", highlight=False)
     if len(shown) < len(result.rows):
@@ -108,7 +116,7 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
     for block in tasks:
         lines += [f"## {block.title}", block.provenance.description if block.provenance else ""]
         for table in block.tables:
-            lines += [f"**{table.caption}**", _markdown_pivot(table)]
+            lines += [f"**{table.caption}**", _markdown_pivot(table, block)]
             lines += [LABELS] if table.has_labelled else []
         lines += [f"![{caption}]({_link(path, folder)})" for caption, path in _of_task(pictures, block.task)]
         if block.provenance:
@@ -116,13 +124,13 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
     return "\n\n".join(line for line in lines if line) + "\n"
 
 
-def _markdown_pivot(table: Table) -> str:
+def _markdown_pivot(table: Table, block: Block) -> str:
     """One table of a result; value, change and verdict share a cell."""
 
     def cell(row: Measurement | None) -> str:
         if row is None:
             return ""
-        return number(row) + (f"<br>{change(row)} {verdict(row)}" if row.change else "")
+        return number(row) + (f"<br>{change(row)} {block.verdict(row)}" if row.change else "")
 
     head = [table.corner, *(f"{c.title} ({c.hint})" if c.hint else c.title for c in table.columns)]
     body = [[f"{row.title} ({row.hint})" if row.hint else row.title, *map(cell, row.cells)] for row in table.rows]

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vldebias.evaluation.report.words import change, direction, is_utility, label, metric_title, sentence, verdict
+from vldebias.evaluation.report.words import (
+    CHANCE,
+    change,
+    direction,
+    is_utility,
+    label,
+    metric_title,
+    sentence,
+    verdict,
+)
 from vldebias.evaluation.result import Measurement, Provenance, Result
 
 if TYPE_CHECKING:
@@ -77,16 +86,33 @@ class Block:
         chosen = [table for table in self.tables if not table.detail] or self.tables
         return tuple(cell for table in chosen for cell in table.cells)
 
+    @property
+    def at_chance(self) -> dict[str, Measurement]:
+        """Measure -> its row of random rankings, where none lies within them or is less biased: nothing to remove."""
+        wholes = [row for row in self.rows if not row.subset]
+        none = {row.metric: row.value for row in wholes if row.method == "none"}
+        found = {}
+        for row in wholes:
+            if row.method == CHANCE and row.metric in none:
+                low, high = row.interval
+                if none[row.metric] >= low if row.better == "higher" else none[row.metric] <= high:
+                    found[row.metric] = row
+        return found
+
+    def verdict(self, row: Measurement) -> str:
+        """That on the change of a row; "" of a whole where there is nothing to remove."""
+        return "" if not row.subset and row.metric in self.at_chance else verdict(row)
+
     def moved(self, *, utility: bool) -> dict[str, Measurement]:
         """Method -> its row for the first measure of bias (or utility) that was compared with none; {} without one.
 
+        Not of a measure in which there is nothing to remove (`at_chance`).
         Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last. Where there
         is an average weighted as the training images are, it is the cost: one that counts all groups alike rises with
         the groups that were mended.
         """
-        rows = [
-            r for r in self.headline if is_utility(r.metric) == utility and not r.uses_labels and r.change is not None
-        ]
+        compared = [r for r in self.headline if r.change is not None and not r.uses_labels]
+        rows = [r for r in compared if is_utility(r.metric) == utility and r.metric not in self.at_chance]
         if any(r.metric == "average_reweighted" for r in rows):
             rows = [r for r in rows if r.metric != "average"]
         if not rows:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from vldebias.evaluation.result import Measurement
 
-__all__ = ["change", "direction", "is_utility", "label", "metric_title", "number", "sentence", "verdict", "verdict_on"]
+__all__ = [
+    "CHANCE",
+    "change",
+    "direction",
+    "is_utility",
+    "label",
+    "metric_title",
+    "number",
+    "sentence",
+    "verdict",
+    "verdict_on",
+]
 
 DAGGER = "†"
+CHANCE = "random"  # the method of rows about random rankings: the mean, and the middle 95 % of them
 TITLES = {
     "worst_group": "worst-group accuracy",
     "worst_group_auc": "worst-group AUC",
@@ -72,8 +84,8 @@ UTILITY = {
 
 
 def label(row: Measurement, lam: bool = True, strength: bool = True) -> str:
-    """The name of a row's method: "orth-cali, λ = 200", and a dagger where it was given labels."""
-    words = [row.method + (DAGGER if row.uses_labels else "")]
+    """The name of a row's method: "orth-cali, λ = 200", a dagger where it was given labels; "chance" of rankings."""
+    words = ["chance" if row.method == CHANCE else row.method + (DAGGER if row.uses_labels else "")]
     if lam and row.lam is not None:
         words.append(f"λ = {row.lam:g}")
     if strength and row.strength is not None:

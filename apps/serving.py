@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import gradio as gr
     import jinja2
 
-__all__ = ["AUTH", "Guard", "credentials", "serve", "templates", "theme"]
+__all__ = ["AUTH", "Guard", "Headers", "credentials", "serve", "templates", "theme"]
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
@@ -31,6 +32,17 @@ SHORTEST = 8  # characters of the password of a public page; `Guard` lets five b
 PATIENCE = 0.5  # seconds that answers under way get when the server is told to end
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONO = ("ui-monospace", "Menlo", "Consolas", "monospace")
+# The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles the `js` of events.
+POLICY = {
+    "default-src": "'self'",
+    "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data: blob:",
+    "font-src": "'self' data:",
+    "object-src": "'none'",
+    "base-uri": "'self'",
+    "form-action": "'self'",
+}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -80,12 +92,55 @@ def credentials(auth: str | None, *, public: bool) -> tuple[str, str] | None:
     return user, password
 
 
+def _proxy_network(address: str | None) -> str | None:
+    """`address` of a proxy, or a network of them, after checking that it is one.
+
+    Raises:
+        InvalidInputError: it is none; "*", which lets every client say who it is, is none either.
+    """
+    try:
+        return None if address is None else str(ipaddress.ip_network(address, strict=False))
+    except ValueError:
+        raise InvalidInputError(
+            f"--proxy: expected the address that the proxy calls from, such as 127.0.0.1 or 10.0.0.0/8, got {address!r}"
+        ) from None
+
+
+class Headers:
+    """Tells the browser, with every answer, what the page may load and who may frame it.
+
+    Args:
+        app: the ASGI application behind it.
+        frames: sites that may show the page in a frame, such as "https://huggingface.co"; none by default.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], *, frames: Sequence[str] = ()) -> None:
+        policy = POLICY | {"frame-ancestors": " ".join(["'self'", *frames]) if frames else "'none'"}
+        told = {"content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items())}
+        told |= {"x-content-type-options": "nosniff", "referrer-policy": "same-origin"}
+        if not frames:  # it knows no list of sites
+            told["x-frame-options"] = "DENY"
+        self.app, self.told = app, [(name.encode(), value.encode()) for name, value in told.items()]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back with the headers; those of the same name give way."""
+        names = {b"x-frame-options", *(name for name, _ in self.told)}
+
+        async def telling(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in names]
+                message = {**message, "headers": [*kept, *self.told]}
+            await send(message)
+
+        await self.app(scope, receive, telling)
+
+
 class Guard:
     """Refuses, before Gradio sees it, what no visitor of the page sends.
 
     A page for this machine alone answers to the names of this machine: another Host is a foreign site whose name was
     made to point here (DNS rebinding). A request from another site (Origin) is refused on every page, uploads are where
-    the page has no use for them, and a client has `tries` wrong passwords a minute.
+    the page has no use for them, and a client has `tries` passwords a minute, of which a right one is given back.
 
     Args:
         app: the ASGI application behind it.
@@ -95,7 +150,7 @@ class Guard:
         self, app: Callable[..., Awaitable[None]], *, public: bool = False, uploads: bool = True, tries: int = 5
     ) -> None:
         self.app, self.public, self.uploads, self.tries = app, public, uploads, tries
-        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()  # client -> times of its wrong passwords
+        self._tries: OrderedDict[str, deque[float]] = OrderedDict()  # client -> when its passwords came
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403 or 429."""
@@ -108,38 +163,53 @@ class Guard:
         refused = self._refusal(headers, path)
         if refused:
             await _answer(scope, send, 403, refused)
-        elif login and self._locked(client):
+        elif not login:
+            await self.app(scope, receive, send)
+        elif (giving_back := self._counted(client, send)) is None:
             await _answer(scope, send, 429, "too many wrong passwords; wait a minute")
         else:
-            await self.app(scope, receive, self._counted(client, send) if login else send)
+            await self.app(scope, receive, giving_back)
 
     def _refusal(self, headers: dict[str, str], path: str) -> str:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self.public and urlsplit(f"//{host}").hostname not in LOCAL:
+        forwarded = headers.get("x-forwarded-host", host)
+        try:
+            named, site = urlsplit(f"//{host}"), urlsplit(origin or "").netloc
+            for one in (named, urlsplit(f"//{forwarded}")):
+                _ = one.port  # Gradio reads both, and fails where this does
+        except ValueError:
+            return "Host or Origin is not the name of a host"
+        if not self.public and named.hostname not in LOCAL:
             return "this page answers to localhost alone"
-        own = {host, headers.get("x-forwarded-host", host)} if self.public else {host}
-        if origin is not None and urlsplit(origin).netloc not in own:
+        own = {host, forwarded} if self.public else {host}
+        if origin is not None and site not in own:
             return "requests from other sites are refused"
         if not self.uploads and path.endswith("/upload"):
             return "this page takes no uploads"
         return ""
 
-    def _locked(self, client: str) -> bool:
-        times = self._wrong.get(client, deque())
-        while times and time.monotonic() - times[0] > 60:
-            times.popleft()
-        return len(times) >= self.tries
+    def _counted(self, client: str, send: Send) -> Send | None:
+        """Count a password when it comes, for many may come before the first is answered; None where it is too many.
 
-    def _counted(self, client: str, send: Send) -> Send:
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 400:
-                self._wrong.setdefault(client, deque()).append(time.monotonic())
-                self._wrong.move_to_end(client)
-                if len(self._wrong) > 10_000:
-                    self._wrong.popitem(last=False)
+        What is returned sends the answer, and gives a right password back.
+        """
+        now = time.monotonic()
+        times = self._tries.setdefault(client, deque())
+        self._tries.move_to_end(client)
+        if len(self._tries) > 10_000:
+            self._tries.popitem(last=False)
+        while times and now - times[0] > 60:
+            times.popleft()
+        if len(times) >= self.tries:
+            return None
+        times.append(now)
+
+        async def giving_back(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400 and now in times:
+                times.remove(now)
             await send(message)
 
-        return counted
+        return giving_back
 
 
 async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
@@ -157,6 +227,7 @@ def serve(
     port: int | None = None,
     public: bool = False,
     auth: str | None = None,
+    proxy: str | None = None,
     css: str = "",
     head: str = "",
     uploads: str | None = None,
@@ -171,18 +242,20 @@ def serve(
     Args:
         port: None takes the first free one from 7860 on.
         public: listen on every interface of the machine; needs a password, see `credentials`.
+        proxy: where the reverse proxy in front calls from; who it says is calling (X-Forwarded-For) is believed. By
+            default nobody is: passwords are counted by the address that connects.
         uploads: the largest file that a visitor may send, such as "10mb"; None takes none at all.
         say: is told the address once the page answers.
         finish: called when the server is told to end; what it waits for is not lost.
 
     Raises:
-        InvalidInputError: no password for a public page; a port that is taken.
+        InvalidInputError: no password for a public page; a port that is taken; a proxy that is no address.
     """
     import gradio as gr
     import uvicorn
     from fastapi import FastAPI
 
-    user = credentials(auth, public=public)
+    user, trusted = credentials(auth, public=public), _proxy_network(proxy)
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
@@ -207,8 +280,14 @@ def serve(
     )
     demo.validate_inputs = _enough  # type: ignore[method-assign]
     demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
-    guarded = Guard(app, public=public, uploads=uploads is not None)
-    server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(
+        Headers(Guard(app, public=public, uploads=uploads is not None)),
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        proxy_headers=trusted is not None,  # uvicorn's own default believes whoever calls from this machine
+        forwarded_allow_ips=trusted,
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True)
     told = threading.Event()
     for which in (signal.SIGINT, signal.SIGTERM) if block else ():

@@ -118,6 +118,8 @@ class Programs:
 
         offset: put the boundary between two classes back, as `others`, further pictures in base64, see it.
         """
+        if not isinstance(others, (list, tuple)):
+            raise InvalidInputError(f"others: expected a list of pictures in base64, got {others!r:.80}")
         shown = example(picture) if picture in EXAMPLES else read_upload(_file(picture))
         given = [one for one in (picture, *others) if one not in EXAMPLES]
         pictures = batch(self.engine, [_file(one) for one in given]) if offset else None

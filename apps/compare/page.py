@@ -104,8 +104,10 @@ def build_demo(engine: Engine) -> gr.Blocks:
     return demo
 
 
-def serve_demo(options: Mapping[str, Any], *, port: int | None, public: bool, auth: str | None) -> None:
-    """Serve the page of `Engine(**options)` until it is told to end.
+def serve_demo(
+    options: Mapping[str, Any], *, port: int | None, public: bool, auth: str | None, proxy: str | None
+) -> None:
+    """Serve the page of `Engine(**options)` until it is told to end; arguments as of `serve`.
 
     Raises:
         InvalidInputError: options that do not go together, a port that is taken, no password for a public page.
@@ -116,6 +118,7 @@ def serve_demo(options: Mapping[str, Any], *, port: int | None, public: bool, au
         port=port,
         public=public,
         auth=auth,
+        proxy=proxy,
         css=style(),
         uploads="10mb",
         say=lambda address: err.print(f"vldebias demo: {address} (ctrl-c ends it)", highlight=False),

@@ -213,8 +213,8 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
     return gr.HTML(str(value), apply_default_css=False, **settings)
 
 
-def serve_study(engine: Labelling, *, port: int | None, public: bool, auth: str | None) -> None:
-    """Say what there is to do, and serve the page until it is told to end.
+def serve_study(engine: Labelling, *, port: int | None, public: bool, auth: str | None, proxy: str | None) -> None:
+    """Say what there is to do, and serve the page until it is told to end; arguments as of `serve`.
 
     Raises:
         OSError: the answers cannot be written, which is found out before anyone has answered anything.
@@ -237,6 +237,7 @@ def serve_study(engine: Labelling, *, port: int | None, public: bool, auth: str 
         port=port,
         public=public,
         auth=auth,
+        proxy=proxy,
         css=STYLE.read_text(encoding="utf-8"),
         head=HEAD,
         say=say_address,

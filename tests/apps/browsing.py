@@ -71,7 +71,8 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def opened(
     browser: Any, address: str, width: int = WIDE, height: int = 900, go: bool = True, **options: Any
 ) -> Iterator[Any]:
-    """A page in a context of its own, so that two of them are two visitors; it must ask nobody but the server.
+    """A page in a context of its own, so that two of them are two visitors; it must ask nobody but the server, and
+    nothing of it may be blocked by the policy that the server sends.
 
     go: load the page; else the test does, once or several times.
     """
@@ -79,12 +80,17 @@ def opened(
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     asked: list[str] = []
+    blocked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
+    page.on(
+        "console", lambda said: said.type == "error" and "Content Security" in said.text and blocked.append(said.text)
+    )
     try:
         if go:
             page.goto(address)
         yield page
         assert elsewhere(asked, address) == []
+        assert blocked == []
     finally:
         context.close()
 

@@ -1,4 +1,4 @@
-"""Serves three pages of one study in a process of its own, until its input ends; says where, and whom it connected to.
+"""Serves the pages of one study in a process of its own, until its input ends; says where, and whom it connected to.
 
 Gradio warns and leaves loops open, which would fail tests in this process that have nothing to do with it.
 """
@@ -28,6 +28,8 @@ def main(folder: Path, out: Path) -> None:
     demos = {
         "label": serve(label(study(folder, GENDER, AGE, out=out)), block=False),
         "locked": serve(label(study(folder, out=out)), auth="ada:secret", block=False),
+        "besieged": serve(label(study(folder, out=out)), auth="ada:secret", block=False),
+        "proxied": serve(label(study(folder, out=out)), auth="ada:secret", proxy="127.0.0.1", block=False),
         "results": serve(page("label.results").build_results(study(folder, out=out), resamples=50), block=False),
     }
     socket.create_connection(("127.0.0.1", int(demos["label"].rsplit(":")[-1].strip("/")))).close()  # is it recorded?

@@ -90,6 +90,22 @@ def test_bad_pictures_come_back_as_a_message(client: Client, kind: str) -> None:
         client.predict(base64.b64encode(data).decode(), api_name="/classify")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"others": -1}, "others: expected a list of pictures in base64, got -1"),
+        ({"others": "a landbird on land"}, "others: expected a list of pictures in base64"),
+        ({"others": [-1], "offset": True}, "picture: expected base64"),
+        ({"picture": -1}, "picture: expected base64"),
+        ({"classes": -1}, "class prompts: expected lines of text, got int"),
+        ({"lam": "high"}, "lambda: expected a number"),
+    ],
+)
+def test_values_of_another_type_come_back_as_a_message(client: Client, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(Exception, match=told):
+        client.predict(**given, api_name="/classify")
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../../etc/passwd", "http://127.0.0.1:1/picture.png", "a landbird"])
 def test_no_path_is_read_that_a_visitor_names(client: Client, path: str) -> None:
     with pytest.raises(Exception, match="paths are not read"):

@@ -1,5 +1,6 @@
 """The labelling page over HTTP, without a browser: what it lets out, whom it lets in, what programs may ask it."""
 
+import asyncio
 import base64
 import io
 import json
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from gradio_client import Client
@@ -39,6 +41,8 @@ class Served:
     engine: Any
     label: str
     locked: str
+    besieged: str
+    proxied: str
     results: str
     process: subprocess.Popen[str]
 
@@ -199,6 +203,76 @@ def test_with_a_password_nothing_is_answered_without_it(served: Served) -> None:
     assert refused.value.code == 401
     client = Client(served.locked, auth=("ada", "secret"), verbose=False)
     assert client.predict("Ada", api_name="/question")["step"] == 0
+
+
+def send(address: str, *requests: bytes) -> list[bytes]:
+    """The answer to each of some raw requests that are all under way at once, connections first."""
+
+    async def ask() -> list[bytes]:
+        to = urlsplit(address)
+        ways = await asyncio.gather(*(asyncio.open_connection(to.hostname, to.port) for _ in requests))
+        for (_, writer), request in zip(ways, requests, strict=True):
+            writer.write(request)
+        answers = await asyncio.gather(*(reader.read() for reader, _ in ways))
+        for _, writer in ways:
+            writer.close()
+        return list(answers)
+
+    return asyncio.run(ask())
+
+
+def request(path: str = "/", method: str = "GET", body: bytes = b"", **headers: str) -> bytes:
+    """Headers as `x_forwarded_for`."""
+    told = {"host": "127.0.0.1", "connection": "close", "content_length": str(len(body))} | headers
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in told.items()]
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode("latin-1") + body
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def login(number: int, password: str = "wrong") -> bytes:
+    """A password from a client that says it is another one each time."""
+    body = f"username=ada&password={password}{number}".encode()
+    forwarded = f"10.0.{number // 250}.{number % 250}"
+    kind = "application/x-www-form-urlencoded"
+    return request("/login", "POST", body, content_type=kind, x_forwarded_for=forwarded)
+
+
+def test_of_400_passwords_at_once_five_are_tried(served: Served) -> None:
+    answers = [status(one) for one in send(served.besieged, *map(login, range(400)))]
+    assert sorted(answers) == [400] * 5 + [429] * 395
+
+
+def test_who_a_named_proxy_says_is_calling_is_believed(served: Served) -> None:
+    assert {status(one) for one in send(served.proxied, *map(login, range(40)))} == {400}
+
+
+def test_every_answer_tells_the_browser_what_it_may_do(served: Served) -> None:
+    asked = {
+        200: (served.label, request()),
+        401: (served.locked, request("/gradio_api/info")),
+        403: (served.label, request(host="evil.example")),
+        404: (served.label, request("/nowhere")),
+    }
+    for code, (address, one) in asked.items():
+        (answer,) = send(address, one)
+        head = answer.split(b"\r\n\r\n")[0].decode().lower()
+        assert status(answer) == code
+        assert head.count("\r\nx-frame-options: deny") == 1, code
+        assert head.count("\r\nx-content-type-options: nosniff") == 1, code
+        (policy,) = (line for line in head.split("\r\n") if line.startswith("content-security-policy: "))
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    "name", ["[evil", "[evil]:1", "]", "a:b", "localhost:b", "localhost:99999", "a b", "a/b", "a@b", "", "\xe9"]
+)
+def test_a_host_that_is_none_is_no_fault_of_the_server(served: Served, name: str) -> None:
+    sent = (request(host=name), request(x_forwarded_host=name), request(origin=f"http://{name}"))
+    assert {status(one) for one in send(served.label, *sent)} <= {200, 400, 403}
 
 
 # ---- the events, without a browser ---------------------------------------------------------------------------

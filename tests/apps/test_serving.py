@@ -82,6 +82,53 @@ def test_a_client_has_five_wrong_passwords_a_minute(monkeypatch: pytest.MonkeyPa
     assert ask(guard, **login) == 400
 
 
+def test_a_right_password_is_given_back() -> None:
+    async def right(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    guard = serving.Guard(right)
+    assert {ask(guard, path="/login", method="POST", host="localhost") for _ in range(20)} == {200}
+
+
+def test_a_password_without_an_answer_is_counted() -> None:
+    async def gone(scope: Any, receive: Any, send: Any) -> None:
+        if receive is not None:
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+
+    guard = serving.Guard(gone)
+    for _ in range(5):
+        with pytest.raises(IndexError):  # nothing was sent
+            ask(guard, path="/login", method="POST", host="localhost")
+    assert ask(guard, path="/login", method="POST", host="localhost") == 429
+
+
+@pytest.mark.parametrize("proxy", ["*", "", "proxy.example", "10.0.0.0/99"])
+def test_a_proxy_is_an_address(proxy: str) -> None:
+    with pytest.raises(InvalidInputError, match="--proxy: expected the address that the proxy calls from"):
+        serving.serve(None, proxy=proxy, block=False)
+
+
+@pytest.mark.parametrize("frames", [(), ("https://huggingface.co",)])
+def test_a_page_is_framed_by_the_sites_that_are_named_alone(frames: tuple[str, ...]) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def framing(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"X-Frame-Options", b"ALLOWALL"), (b"content-security-policy", b"default-src *"), (b"etag", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    asyncio.run(serving.Headers(framing, frames=frames)({"type": "http"}, None, send))
+    names = [name.lower() for name, _ in sent[0]["headers"]]
+    policy = dict(sent[0]["headers"])[b"content-security-policy"].decode()
+    assert names.count(b"content-security-policy") == 1
+    assert b"etag" in names
+    assert ("frame-ancestors 'none'" in policy) == (not frames)
+    assert all(f"'self' {site}" in policy for site in frames)
+    assert (b"x-frame-options" in names) == (not frames)
+
+
 def test_uploads_are_for_pages_that_use_them() -> None:
     assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 200
     assert ask(serving.Guard(behind, uploads=False), "/gradio_api/upload", "POST", host="localhost") == 403

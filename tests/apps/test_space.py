@@ -43,13 +43,16 @@ def test_the_space_answers_and_opens_no_paths() -> None:
         while True:
             try:
                 with urllib.request.urlopen(address, timeout=5) as answer:
-                    page = answer.read().decode()
+                    page, headers = answer.read().decode(), answer.headers
                 break
             except OSError:
                 assert process.poll() is None
                 assert time.monotonic() < end
                 time.sleep(0.5)
         assert "A toy world: cartoon people" in page
+        assert "frame-ancestors 'self' https://huggingface.co" in headers["content-security-policy"]
+        assert headers["x-frame-options"] is None  # it would forbid the hub too
+        assert headers["x-content-type-options"] == "nosniff"
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{address}/gradio_api/file={APPS / 'space.py'}", timeout=5)
     finally:

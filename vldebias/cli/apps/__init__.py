@@ -33,6 +33,10 @@ Auth = Annotated[
     str | None,
     typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the environment variable {AUTH}."),
 ]
+Proxy = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Where a reverse proxy in front calls from; its X-Forwarded-For is believed."),
+]
 
 
 def page(name: str) -> ModuleType:
@@ -71,6 +75,7 @@ def demo_command(
     port: Port = None,
     public: Public = False,
     auth: Auth = None,
+    proxy: Proxy = None,
 ) -> None:
     """Open a page that compares generations, classifies, retrieves, inspects and exports a projection.
 
@@ -99,6 +104,7 @@ def demo_command(
         port=port,
         public=public,
         auth=auth,
+        proxy=proxy,
     )
 
 
@@ -137,6 +143,7 @@ def label_command(
     port: Port = None,
     public: Public = False,
     auth: Auth = None,
+    proxy: Proxy = None,
 ) -> None:
     """Label generated images by hand: one at a time, blinded, in an order of its own for every annotator.
 
@@ -153,7 +160,7 @@ def label_command(
       vldebias label sd21/images/gender --attribute gender --export answers.csv
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
-    where = {"port": port, "public": public, "auth": auth}
+    where = {"port": port, "public": public, "auth": auth, "proxy": proxy}
     page("serving").credentials(auth, public=public)  # before anything that takes time
     study = page("label").open_study(
         folder,

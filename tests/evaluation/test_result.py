@@ -112,6 +112,34 @@ def test_a_notebook_shows_a_table_of_the_wholes() -> None:
     assert "&lt;i&gt;" in made().model_copy(update={"name": "<i>"})._repr_html_()
 
 
+KEYS = {"name", "figures", "protocols", "versions", "commit", "seconds"}
+COMMITTED = [path for path in sorted(RESULTS.glob("*.json")) if set(json.loads(path.read_text())) - {"date", "command", "platform"} == KEYS]
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_results_are_tables_of_their_wholes_or_else_of_their_parts(path: Path) -> None:
+    result = Result.read(path)
+    tables = result.tables()
+    shown = result._repr_html_()
+    for task in dict.fromkeys(row.task for row in result.rows):
+        rows = [row for row in result.rows if row.task == task]
+        rows = [row for row in rows if not row.subset] or rows
+        cells = {cell.partition(" ")[0] for cell in tables[task].to_numpy().flat if isinstance(cell, str)}
+        last = {(row.metric, row.method, row.subset, row.lam): f"{row.value:.3f}" for row in rows}
+        assert set(last.values()) == cells
+        assert tables[task].to_html(na_rep="") in shown
+
+
+def test_most_committed_results_are_among_them() -> None:
+    assert {"generation", "birds_drawn", "offsets", "steering", "targets", "quickstart"} <= {p.stem for p in COMMITTED}
+
+
+def test_a_task_without_a_whole_shows_its_parts() -> None:
+    table = made().model_copy(update={"rows": made().rows[2:]}).tables()["birds"]
+    assert list(table.index) == [("$a$ / <b>", "cali")]
+    assert Result.of("nothing", [], seconds=0).tables() == {}
+
+
 def test_the_plot_draws_each_method_and_names_what_there_is() -> None:
     (axis,) = made().plot("gap").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "cali, lam 0.3"]

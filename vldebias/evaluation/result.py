@@ -234,22 +234,27 @@ class Result(_Typed):
         return f"Result({self.name!r}: {len(self.rows)} rows of {tasks or 'no task'}; to_pandas(), plot(), write())"
 
     def _repr_html_(self) -> str:
-        """The wholes of every task, methods down and metrics across: value, interval, and change from none."""
+        """`tables` of every task: value, interval, and change from none."""
         return f"<h3>{escape(self.name)}</h3>" + "".join(
             f"<h4>{escape(str(task))}</h4>{table.to_html(na_rep='')}" for task, table in self.tables().items()
         )
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Task -> methods down, metrics across, each cell "value [low, high]", with the change from none below it."""
+        """Task -> methods down, metrics across, each cell "value [low, high]", with the change from none below it.
+
+        Of the wholes; a task that has none shows its parts, subset and method down.
+        """
         frame = self.to_pandas()
-        frame = frame[frame.subset == ""]
-        several = frame.groupby(["task", "metric", "method"]).lam.transform("nunique") > 1
-        frame["method"] = frame.method.where(~several, frame.method + ", lam " + frame.lam.map("{:g}".format))
-        frame["cell"] = [_cell(row) for row in frame.itertuples()]
-        return {
-            str(task): part.pivot_table("cell", "method", "metric", aggfunc="last", sort=False)
-            for task, part in frame.groupby("task", sort=False)
-        }
+        several = frame.groupby(["task", "metric", "method", "subset"]).lam.transform("nunique") > 1
+        rows = list(frame.itertuples())  # as lists: pandas takes an empty column of texts for one of numbers
+        frame["method"] = [f"{r.method}, lam {r.lam:g}" if more else r.method for r, more in zip(rows, several, strict=True)]
+        frame["cell"] = [_cell(row) for row in rows]
+        tables = {}
+        for task, part in frame.groupby("task", sort=False):
+            wholes = part[part.subset == ""]
+            part, down = (part, ["subset", "method"]) if wholes.empty else (wholes, ["method"])
+            tables[str(task)] = part.pivot_table("cell", down, "metric", aggfunc="last", sort=False)
+        return tables
 
     def plot(self, metric: str | None = None, *, task: str | None = None) -> Plot:
         """Value and interval of every method, one panel per task and metric of the wholes.

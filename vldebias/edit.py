@@ -204,8 +204,9 @@ class Rows:
 class Edit(ABC):
     """A change of embeddings, fitted once: z + strength (edit(z) - z).
 
-    Subclasses name a `kind`, under which they are saved, and give `dim`, `tensors`, `settings` and `build`. One that
-    has something of its own for images says so by `side`, and gives `image`.
+    Subclasses are dataclasses that name a `kind`, under which they are saved, and give `dim`, `tensors`, `settings` and
+    `build`. One that has something of its own for images says so by `side`, and gives `image`. None holds a number that
+    is not finite: it would turn embeddings into NaN, and similarities with them into any order.
 
     Attributes:
         provenance: method, weights and prompts that it was fitted with.
@@ -228,6 +229,23 @@ class Edit(ABC):
         super().__init_subclass__(**options)
         if "kind" in vars(cls):
             Edit.kinds[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        self.check_finite()
+
+    def check_finite(self) -> None:
+        """Refuse values that are not finite: of a dataclass when it is made, of any edit when it is saved or loaded.
+
+        Raises:
+            InvalidInputError: NaN or infinite values; the message names the tensor.
+        """
+        for name, tensor in self.tensors().items():
+            if not bool(tensor.isfinite().all()):
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds "
+                    f"{int((~tensor.isfinite()).sum())} NaN or infinite values; expected finite ones: look for rows that "
+                    "are zero or not finite in what it was fitted to"
+                )
 
     @property
     @abstractmethod
@@ -329,9 +347,13 @@ class Edit(ABC):
         """Write tensors, config.json and a model card into `directory` (made if missing); returns it.
 
         A save that is killed leaves what was there before, or the new edit, never a mixture.
+
+        Raises:
+            InvalidInputError: NaN or infinite values.
         """
         from safetensors.torch import save
 
+        self.check_finite()
         folder = Path(directory)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors().items()}
         config = _Config.of(self).model_dump(mode="json")
@@ -376,9 +398,11 @@ class Edit(ABC):
                 "vldebias.load_edit reads every kind that is installed"
             )
         try:
-            return kind.build(tensors, config.settings, config.provenance())
+            edit = kind.build(tensors, config.settings, config.provenance())
+            edit.check_finite()
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"{folder / WEIGHTS}: {error}; fit and save the projection again") from None
+        return edit
 
 
 Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -57,8 +57,8 @@ def test_methods_with_labels_have_a_dagger_and_are_not_in_the_conclusion() -> No
     (table,) = block.tables
     assert [row.title for row in table.rows] == ["none", "orth", "dfr-up†"]
     assert table.has_labelled
-    assert list(block.moved(utility=False)) == ["orth"]
-    assert block.moved(utility=True) == {}
+    assert [list(by_method) for by_method in block.moved(utility=False)] == [["orth"]]
+    assert block.moved(utility=True) == []
 
 
 def test_few_parts_stand_across_with_their_counts() -> None:
@@ -137,6 +137,9 @@ def test_verdicts_follow_the_interval_of_the_change() -> None:
         ("max_skew@1000", "MaxSkew@1000", False),
         ("recall@5", "recall@5", True),
         ("query_cosine", "query cosine", True),
+        ("accuracy", "accuracy", True),
+        ("signal_kept", "class signal kept", True),
+        ("unknown", "not readable", True),
         ("my_measure", "my measure", False),
     ],
 )
@@ -164,7 +167,7 @@ def test_what_moved_is_of_one_measure_and_the_worst_part_is_named() -> None:
     rows += [worst("orth", 0.2, subset="pilot", n={"images": 8}, change=(-0.5, -0.9, -0.1))]
     rows += [worst("orth", 0.2, subset="clerk", n={"images": 8}, change=(-0.7, -1.5, 0.1))]  # not beyond its interval
     (block,) = blocks(result(rows))
-    gains, costs = block.moved(utility=False), block.moved(utility=True)
+    (gains,), (costs,) = block.moved(utility=False), block.moved(utility=True)
     assert {(r.method, r.metric, r.subset) for r in gains.values()} == {
         (method, "worst_group", "unseen") for method in ("orth", "orth-cali")
     }
@@ -177,7 +180,7 @@ def test_what_moved_is_of_one_measure_and_the_worst_part_is_named() -> None:
 def test_a_sweep_is_told_by_its_last_point_and_many_methods_are_cut() -> None:
     swept = [worst("cali", lam / 10, lam=lam, change=(lam / 10, 0.0, 1.0)) for lam in (1.0, 2.0, 3.0)]
     (block,) = blocks(result([worst("none", 0.0), *swept]))
-    assert block.moved(utility=False)["cali"].lam == 3.0
+    assert [by_method["cali"].lam for by_method in block.moved(utility=False)] == [3.0]
     many = [worst(f"m{i}", 0.4, change=(0.1, 0.0, 0.2)) for i in range(9)]
     (block,) = blocks(result([worst("none", 0.3), *many]))
     drawn = forest(block)

@@ -164,6 +164,12 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     for role, edit in loaded.items():
         assert (type(edit), edit.provenance) == (type(edits[role]), edits[role].provenance)
         assert all(torch.equal(tensor, edits[role].tensors()[key]) for key, tensor in edit.tensors().items())
+        for key, tensor in edit.tensors().items():
+            if tensor.is_floating_point() and tensor.numel() and key != "nothing":
+                broken = tensor.clone()
+                broken.view(-1)[-1] = float("nan")
+                with pytest.raises(InvalidInputError, match="NaN|finite"):
+                    type(edit).build(edit.tensors() | {key: broken}, edit.settings(), edit.provenance)
     with case.debias(loaded) as again:
         assert all(torch.equal(a, b) for a, b in zip(case.outputs(again), attached, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
@@ -396,6 +402,8 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     assert isinstance(loaded, Flip)
     with case.debias({role: loaded}, keep_stated=False) as two:
         assert torch.equal(case.outputs(two)[0], flipped)
+    with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(64,\) holds 1 NaN or infinite values"):
+        Flip(torch.eye(64)[0].index_fill(0, torch.tensor(1), torch.inf), edit.provenance).save_pretrained(tmp_path)
     with pytest.raises(InvalidInputError, match="holds an edit of kind 'test-flip'; expected projection"):
         CalibratedProjection.from_pretrained(tmp_path)
 

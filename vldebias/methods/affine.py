@@ -108,8 +108,8 @@ class Affine(Edit):
         """From `tensors` and `settings`, checked."""
         factors = {name: tensors[name] for name in ("left", "right")}
         plain, levels = CalibratedProjection.build(factors, {}, provenance), tensors["levels"]
-        if levels.ndim != 2 or levels.shape[1] != plain.rank or not len(levels) or not levels.isfinite().all():
-            raise InvalidInputError(f"levels: expected finite (n, {plain.rank}), got {tuple(levels.shape)}")
+        if levels.ndim != 2 or levels.shape[1] != plain.rank or not len(levels):
+            raise InvalidInputError(f"levels: expected (n, {plain.rank}), got {tuple(levels.shape)}")
         before = int(settings.get("before", BEFORE))  # edits saved by 0.2 do not say it
         if before not in (0, BEFORE):
             raise InvalidInputError(f"before: expected 0 or {BEFORE} tokens before the end of the text, got {before}")

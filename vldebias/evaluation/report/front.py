@@ -77,7 +77,7 @@ def overall(tasks: Iterable[Block]) -> str:
     """One sentence over all tasks: in how many bias is lessened, by what is attached by default and by any method, and
     in how many of those that costs utility.
     """
-    moved = [(gains, block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
+    moved = [(gains[0], block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
     if not moved:
         return "No method was compared with none."
     attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]
@@ -86,19 +86,19 @@ def overall(tasks: Iterable[Block]) -> str:
     return _lessened([(_chief(gains.values()), costs) for gains, costs in moved], "by a method without labels")
 
 
-def _lessened(rows: Sequence[tuple[Measurement, Mapping[str, Measurement]]], by: str) -> str:
+def _lessened(rows: Sequence[tuple[Measurement, Sequence[Mapping[str, Measurement]]]], by: str) -> str:
     """In how many of some tasks these rows are better than none, and what utility falls there."""
-    better = [(row, costs.get(row.method)) for row, costs in rows if verdict(row) == "better"]
-    measured = [cost for _, cost in better if cost is not None]
+    better = [_of_method(row.method, costs) for row, costs in rows if verdict(row) == "better"]
+    measured = [costs for costs in better if costs]
     text = f"Bias is lessened beyond its interval in {len(better)} of {len(rows)} tasks {by}"
     if not measured:
         return f"{text}."
-    fell = sum(verdict(cost) == "worse" for cost in measured)
+    fell = sum(any(verdict(cost) == "worse" for cost in costs) for costs in measured)
     return f"{text}; of {len(measured)} of these that measure utility, it falls beyond its interval in {fell}."
 
 
 def conclusion(block: Block) -> str:
-    """One sentence: what a method without labels gains in the first measure of bias, and what that costs.
+    """One sentence: what a method without labels gains in the first measure of bias, and all that it costs.
 
     The method is the one that `debias` attaches by default where it was measured, with the best one behind it; else the
     best one. "Best" is picked after measuring, among the changes whose intervals exclude zero.
@@ -114,14 +114,14 @@ def conclusion(block: Block) -> str:
     best = _chief(rows)
     worse = ", ".join(row.method for row in rows if verdict(row) == "worse" and row.method != ATTACHED)
     if ATTACHED in gains and best.method != ATTACHED:
-        text = _does(gains[ATTACHED], measure) + _cost(costs.get(ATTACHED))
+        text = _does(gains[ATTACHED], measure) + _cost(_of_method(ATTACHED, costs))
         if verdict(best) == "better":
-            text += f"; {best.method} improves it most, by {change(best)}{_cost(costs.get(best.method))}"
+            text += f"; {best.method} improves it most, by {change(best)}{_cost(_of_method(best.method, costs))}"
         return text + (f"; worse: {worse}." if worse else ".")
     most = " most" if len(rows) > 1 else ""
     match verdict(best):
         case "better" | "changed":
-            text = _does(best, f"{measure}{most}") + _cost(costs.get(best.method))
+            text = _does(best, f"{measure}{most}") + _cost(_of_method(best.method, costs))
             return f"{text}; worse: {worse}." if worse else f"{text}."
         case "worse":
             return f"No method improves {measure}; {best.method} makes it worse{most}, by {change(best)}."
@@ -157,13 +157,14 @@ def in_short(result: Result, measures: Sequence[tuple[str, str]]) -> list[str]:
     fell, stayed, cost, nothing = [], [], [], []
     for block in blocks(result):
         asked = {metric for task, metric in measures if task == block.task}
-        gains, costs = (
-            [row for row in block.moved(utility=kind).values() if row.metric in asked] for kind in (False, True)
+        gains, *costs = (
+            [row for row in by_method.values() if row.metric in asked]
+            for by_method in (next(iter(block.moved(utility=False)), {}), *block.moved(utility=True))
         )
         chance = {row.metric: row.value for row in block.rows if row.method == CHANCE and not row.subset}
         fell += _ends([row for row in gains if verdict(row) == "better"], chance)
         stayed += _ends([row for row in gains if verdict(row) != "better"], chance)
-        cost += _ends([row for row in costs if verdict(row) == "worse"], {})
+        cost += [end for rows in costs for end in _ends([row for row in rows if verdict(row) == "worse"], {})]
         nothing += [nothing_to_remove(block, metric) for metric in block.at_chance if metric in asked]
     return [
         f"Bias fell: {'; '.join(fell)}." if fell else "Bias fell nowhere beyond its interval.",
@@ -192,21 +193,29 @@ def _chief(rows: Iterable[Measurement]) -> Measurement:
     return max(rows, key=lambda row: (rank.get(verdict(row), 0), _size(row)))
 
 
-def _cost(row: Measurement | None) -> str:
-    if row is None:
+def _cost(rows: Sequence[Measurement]) -> str:
+    """Every measure of utility that fell beyond its interval, of several k the first; else how the first one moved."""
+    if not rows:
         return "; no utility is measured here"
-    title = metric_title(row.metric)
+    lost = {row.metric.partition("@")[0]: row for row in reversed(rows) if verdict(row) == "worse"}
+    if lost:
+        return "; it costs " + ", and ".join(f"{metric_title(r.metric)}: {change(r)}" for r in reversed(lost.values()))
+    row, title = rows[0], metric_title(rows[0].metric)
     return {
-        "worse": f"; it costs {title}: {change(row)}",
         "better": f"; {title} improves too: {change(row)}",
         "same": f"; {title} stays the same",
     }.get(verdict(row), f"; {title} is not clearly changed: {change(row)}")
 
 
-def _moved(block: Block) -> tuple[dict[str, Measurement], dict[str, Measurement]]:
-    """Method -> its change in the first measure of bias, and in that of utility; utility first where no bias is."""
+def _moved(block: Block) -> tuple[dict[str, Measurement], list[dict[str, Measurement]]]:
+    """Method -> its change in the first measure of bias, and in those of utility; utility first where no bias is."""
     gains, costs = block.moved(utility=False), block.moved(utility=True)
-    return (gains, costs) if gains else (costs, {})
+    return (gains[0], costs) if gains else (costs[0] if costs else {}, [])
+
+
+def _of_method(name: str, measures: Iterable[Mapping[str, Measurement]]) -> list[Measurement]:
+    """Its row of each measure that has one."""
+    return [by_method[name] for by_method in measures if name in by_method]
 
 
 def _size(row: Measurement, *, sign: bool = False) -> float:
@@ -243,16 +252,18 @@ class Forest:
 
 def forest(block: Block) -> Forest | None:
     """The changes of which `conclusion` speaks; None where there are none."""
-    columns = [column for column in _moved(block) if column]
-    if not columns:
+    gains, costs = _moved(block)
+    if not gains:
         return None
+    chief = ATTACHED if ATTACHED in gains else _chief(gains.values()).method
+    lost = [by_method for by_method in costs if chief in by_method and verdict(by_method[chief]) == "worse"]
+    columns = [gains, *(lost or costs)[:1]]
     heads, marks = [], []
     for column in columns:
         first = next(iter(column.values()))
         heads.append((", ".join(filter(None, (sentence(metric_title(first.metric)), first.subset))), direction(first)))
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
         marks.append({name: _mark(row, reach) for name, row in column.items()})
-    chief = ATTACHED if ATTACHED in columns[0] else _chief(columns[0].values()).method
     names = [chief, *(name for name in columns[0] if name != chief)]
     lines = tuple((name, tuple(column.get(name) for column in marks)) for name in names[:SHOWN])
     return Forest(tuple(heads), lines, max(0, len(names) - SHOWN))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vldebias.evaluation.report.words import (
     CHANCE,
+    UTILITY,
     change,
     direction,
     is_utility,
@@ -103,8 +104,8 @@ class Block:
         """That on the change of a row; "" of a whole where there is nothing to remove."""
         return "" if not row.subset and row.metric in self.at_chance else verdict(row)
 
-    def moved(self, *, utility: bool) -> dict[str, Measurement]:
-        """Method -> its row for the first measure of bias (or utility) that was compared with none; {} without one.
+    def moved(self, *, utility: bool) -> list[dict[str, Measurement]]:
+        """Method -> its row, for every measure of bias (or utility) that was compared with none; utility by `UTILITY`.
 
         Not of a measure in which there is nothing to remove (`at_chance`).
         Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last. Where there
@@ -115,10 +116,13 @@ class Block:
         rows = [r for r in compared if is_utility(r.metric) == utility and r.metric not in self.at_chance]
         if any(r.metric == "average_reweighted" for r in rows):
             rows = [r for r in rows if r.metric != "average"]
-        if not rows:
-            return {}
-        subset = [r.subset for r in rows if r.metric == rows[0].metric][-1]
-        return {r.method: r for r in rows if (r.metric, r.subset) == (rows[0].metric, subset)}
+        subsets = {r.metric: r.subset for r in rows}  # the last of each measure
+        if utility:
+            subsets = dict(sorted(subsets.items(), key=lambda one: UTILITY.index(one[0].partition("@")[0])))
+        return [
+            {r.method: r for r in rows if (r.metric, r.subset) == (metric, subset)}
+            for metric, subset in subsets.items()
+        ]
 
     @property
     def worst(self) -> tuple[Measurement, int, int] | None:

@@ -66,11 +66,12 @@ AT_K = {
     "recall": "recall",
     "precision": "precision",
 }
-UTILITY = {
+UTILITY = (  # in the order in which a conclusion names them
     "average",
     "average_reweighted",
     "precision",
     "recall",
+    "accuracy",
     "query_cosine",
     "image_cosine",
     "recognised",
@@ -80,7 +81,9 @@ UTILITY = {
     "fid",
     "lpips",
     "dino",
-}
+    "signal_kept",
+    "unknown",
+)
 
 
 def label(row: Measurement, lam: bool = True, strength: bool = True) -> str:

@@ -71,6 +71,7 @@ class TwoTowers(Edit):
         widths = {len(one.shift) for one in (self.texts, self.images) if one is not None}
         if len(widths) != 1:
             raise InvalidInputError(f"expected a map of texts or of images, or both of one width, got {sorted(widths)}")
+        super().__post_init__()
 
     @property
     def side(self) -> str:
@@ -119,8 +120,6 @@ class TwoTowers(Edit):
                 raise InvalidInputError(f"{name}: expected left and right (d, rank) and shift (d,)")
             if left.shape != right.shape or len(left) != len(shift):
                 raise InvalidInputError(f"{name}: got {tuple(left.shape)}, {tuple(right.shape)}, {tuple(shift.shape)}")
-            if not all(one.isfinite().all() for one in (left, right, shift)):
-                raise InvalidInputError(f"{name}: NaN or infinite values")
             return Affine(left, right, shift)
 
         return cls(tower("texts"), tower("images"), provenance)

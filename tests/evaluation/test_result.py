@@ -113,7 +113,11 @@ def test_a_notebook_shows_a_table_of_the_wholes() -> None:
 
 
 KEYS = {"name", "figures", "protocols", "versions", "commit", "seconds"}
-COMMITTED = [path for path in sorted(RESULTS.glob("*.json")) if set(json.loads(path.read_text())) - {"date", "command", "platform"} == KEYS]
+COMMITTED = [
+    path
+    for path in sorted(RESULTS.glob("*.json"))
+    if set(json.loads(path.read_text())) - {"date", "command", "platform"} == KEYS
+]
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)

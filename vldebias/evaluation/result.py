@@ -247,7 +247,9 @@ class Result(_Typed):
         frame = self.to_pandas()
         several = frame.groupby(["task", "metric", "method", "subset"]).lam.transform("nunique") > 1
         rows = list(frame.itertuples())  # as lists: pandas takes an empty column of texts for one of numbers
-        frame["method"] = [f"{r.method}, lam {r.lam:g}" if more else r.method for r, more in zip(rows, several, strict=True)]
+        frame["method"] = [
+            f"{r.method}, lam {r.lam:g}" if more else r.method for r, more in zip(rows, several, strict=True)
+        ]
         frame["cell"] = [_cell(row) for row in rows]
         tables = {}
         for task, part in frame.groupby("task", sort=False):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
+from vldebias.data import decode
 from vldebias.evaluation.judges import Judge, decide, predict
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights, wilson_interval
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
@@ -359,9 +360,7 @@ def unpack(data: bytes) -> Comparison:
         names = packed.namelist()
         pictures = {
             side: tuple(
-                Image.open(io.BytesIO(packed.read(name))).convert("RGB")
-                for name in names
-                if name.startswith(f"{side}/")
+                decode(packed.read(name)) for name in names if name.startswith(f"{side}/")
             )
             for side in (BEFORE, AFTER)
         }

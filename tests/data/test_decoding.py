@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import tracemalloc
 import warnings
@@ -13,9 +15,10 @@ import pytest
 from data_folders import as_bytes, picture
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageCms
+from PIL import EpsImagePlugin, Image, ImageCms
 
-from vldebias.data.pictures import decode
+import vldebias
+from vldebias.data.pictures import FORMATS, decode
 from vldebias.errors import InvalidInputError
 
 
@@ -42,6 +45,39 @@ def test_palettes_with_and_without_transparency() -> None:
     assert pixel(image) == (10, 20, 30)
     assert pixel(image, transparency=0) == (255, 255, 255)
     assert pixel(image, "GIF") == (10, 20, 30)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_that_is_named_is_read(form: str) -> None:
+    image = Image.new("RGB", (32, 32), (200, 100, 50))
+    assert np.abs(np.array(decode(as_bytes(image, form))).astype(int) - (200, 100, 50)).max() <= 4
+
+
+@pytest.mark.parametrize("named", ["e.png", "e.jpg", "e.eps"])
+def test_no_picture_starts_a_program(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow takes a file for EPS by its first bytes, and has Ghostscript run what it says."""
+    program = tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # looked for once per process
+    content = as_bytes(picture(1), "EPS")
+    (tmp_path / named).write_bytes(content)
+    with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
+        opened.load()
+    assert (tmp_path / "started").exists(), "without a list of formats it does"
+    (tmp_path / "started").unlink()
+    for source in (tmp_path / named, content):
+        with pytest.raises(OSError, match="not a picture in one of the formats"):
+            decode(source)
+    assert not (tmp_path / "started").exists()
+
+
+def test_pictures_are_opened_in_one_place() -> None:
+    root = Path(vldebias.__file__).parents[1]
+    files = [path for folder in ("vldebias", "apps") for path in (root / folder).rglob("*.py")]
+    assert [path.name for path in files if "Image.open(" in path.read_text(encoding="utf-8")] == ["pictures.py"]
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
@@ -100,7 +136,7 @@ def test_what_is_no_picture(content: bytes) -> None:
 
 
 def test_no_picture_and_no_file_say_so(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="not a picture in a format that Pillow reads"):
+    with pytest.raises(OSError, match="not a picture in one of the formats .*, PNG, .*; convert it"):
         decode(b"no picture")
     with pytest.raises(FileNotFoundError):
         decode(tmp_path / "none.png")

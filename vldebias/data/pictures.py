@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vldebias.errors import InvalidInputError
 
 __all__ = [
     "ENDS",
+    "FORMATS",
     "LIMIT",
     "Ends",
     "decode",
@@ -32,6 +34,11 @@ __all__ = [
 
 LIMIT = "VLDEBIAS_MAX_PIXELS"
 """The environment's variable for the most pixels that a picture may have; by default Pillow's limit, 89 million."""
+
+# Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the program gs.
+FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+if find_spec("PIL.AvifImagePlugin") is None:  # before Pillow 11.3, which refuses a name that it does not know
+    FORMATS = FORMATS[1:]
 
 ENDS = 4096  # bytes that are read at either end of a file
 Ends = tuple[int, bytes]  # size, first and last bytes; size -1 where there is no file
@@ -47,7 +54,7 @@ _OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$
 
 
 def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
-    """An RGB image of a file or of its bytes, turned as its EXIF orientation says.
+    """An RGB image of a file or of its bytes in one of `FORMATS`, turned as its EXIF orientation says.
 
     Transparent pixels show white; 16-bit grey keeps its high byte; of an animation the first frame is taken; a broken
     EXIF block means no orientation, since the pixels are none the worse for it.
@@ -62,7 +69,7 @@ def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
     """
     most = _most_pixels() if max_pixels is None else max_pixels
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             pixels = image.width * image.height
             if most is not None and pixels > most:
                 remedy = f"shrink it, or set {LIMIT}" if max_pixels is None else "shrink it"
@@ -77,7 +84,7 @@ def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
         start = source if isinstance(source, bytes) else read_ends(source)[1]
         if start.startswith(_LFS):
             raise OSError("a pointer of Git LFS in the place of the picture; run `git lfs pull` there") from error
-        raise OSError("not a picture in a format that Pillow reads") from error
+        raise OSError(f"not a picture in one of the formats {', '.join(FORMATS)}; convert it") from error
     except OSError:
         raise
     except Exception as error:  # on broken bytes decoders raise whatever they stumble over

@@ -243,8 +243,8 @@ class Edit(ABC):
             if not bool(tensor.isfinite().all()):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds "
-                    f"{int((~tensor.isfinite()).sum())} NaN or infinite values; expected finite ones: look for rows that "
-                    "are zero or not finite in what it was fitted to"
+                    f"{int((~tensor.isfinite()).sum())} NaN or infinite values; expected finite ones: look for rows "
+                    "that are zero or not finite in what it was fitted to"
                 )
 
     @property

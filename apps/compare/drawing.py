@@ -359,9 +359,7 @@ def unpack(data: bytes) -> Comparison:
         told = json.loads(packed.read("metadata.json"))
         names = packed.namelist()
         pictures = {
-            side: tuple(
-                decode(packed.read(name)) for name in names if name.startswith(f"{side}/")
-            )
+            side: tuple(decode(packed.read(name)) for name in names if name.startswith(f"{side}/"))
             for side in (BEFORE, AFTER)
         }
     mitigation = told["mitigation"] | {"attributes": tuple(told["mitigation"]["attributes"])}

@@ -136,7 +136,7 @@ def test_what_is_no_picture(content: bytes) -> None:
 
 
 def test_no_picture_and_no_file_say_so(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="not a picture in one of the formats .*, PNG, .*; convert it"):
+    with pytest.raises(OSError, match=r"not a picture in one of the formats .*, PNG, .*; convert it"):
         decode(b"no picture")
     with pytest.raises(FileNotFoundError):
         decode(tmp_path / "none.png")

@@ -168,7 +168,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
             if tensor.is_floating_point() and tensor.numel() and key != "nothing":
                 broken = tensor.clone()
                 broken.view(-1)[-1] = float("nan")
-                with pytest.raises(InvalidInputError, match="NaN|finite"):
+                with pytest.raises(InvalidInputError, match=r"NaN|finite"):
                     type(edit).build(edit.tensors() | {key: broken}, edit.settings(), edit.provenance)
     with case.debias(loaded) as again:
         assert all(torch.equal(a, b) for a, b in zip(case.outputs(again), attached, strict=True))

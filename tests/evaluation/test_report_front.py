@@ -133,7 +133,7 @@ def test_the_cost_is_the_average_of_the_training_groups_where_it_is_known() -> N
     assert "it costs average accuracy, reweighted to training groups: -0.200 [-0.300, -0.100]" in conclusion(block)
 
 
-def ranked(**costs: tuple[float, float, float]) -> Any:
+def at_a_cost(**costs: tuple[float, float, float]) -> Any:
     """A task in which "orth" lessens skew at these costs."""
     made = [figure("none", 0.5, metric="max_skew@20", better="lower")]
     made += [figure("orth", 0.3, metric="max_skew@20", better="lower", change=WORSE)]
@@ -145,7 +145,7 @@ def ranked(**costs: tuple[float, float, float]) -> Any:
 
 @pytest.mark.parametrize("metric", ["accuracy", "recall", "signal_kept"])
 def test_a_conclusion_names_every_cost_behind_a_first_that_did_not_move(metric: str) -> None:
-    made = ranked(query_cosine=SAME, **{metric: WORSE})
+    made = at_a_cost(query_cosine=SAME, **{metric: WORSE})
     (block,) = blocks(made)
     assert conclusion(block).startswith("orth improves MaxSkew@20, from 0.500 by -0.200 [-0.300, -0.100]; it costs ")
     assert conclusion(block).endswith(f"it costs {metric_title(metric)}: -0.200 [-0.300, -0.100].")
@@ -156,12 +156,12 @@ def test_a_conclusion_names_every_cost_behind_a_first_that_did_not_move(metric: 
 
 
 def test_pictures_that_can_no_longer_be_read_are_a_cost() -> None:
-    (block,) = blocks(ranked(recognised=SAME, unknown=BETTER))
+    (block,) = blocks(at_a_cost(recognised=SAME, unknown=BETTER))
     assert conclusion(block).endswith("it costs not readable: +0.200 [+0.100, +0.300].")
 
 
 def test_several_costs_are_all_named_and_of_several_k_one() -> None:
-    (block,) = blocks(ranked(**{"recall@1": WORSE, "recall@5": WORSE, "accuracy": WORSE, "query_cosine": BETTER}))
+    (block,) = blocks(at_a_cost(**{"recall@1": WORSE, "recall@5": WORSE, "accuracy": WORSE, "query_cosine": BETTER}))
     assert conclusion(block).count("-0.300, -0.100]") == 3  # the gain, recall@1 and accuracy
     assert "it costs recall@1: -0.200 [-0.300, -0.100], and accuracy: -0.200 [-0.300, -0.100]." in conclusion(block)
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from hypothesis import strategies as st
 from vldebias import files
 from vldebias.errors import InvalidInputError, PromptSetError
 from vldebias.files import (
+    LOCK,
     commit,
     digest,
+    only_writer,
     parse_json,
     parse_yaml,
     prompt_file,
@@ -282,3 +286,98 @@ def test_other_texts_are_cells_as_they_are(text: str) -> None:
 @given(st.text(alphabet="'=+-@\t\r\n\uff1daé ", max_size=8))
 def test_a_cell_gives_its_text_back(text: str) -> None:
     assert unshielded(shielded(text)) == text
+
+
+# ---- one writer --------------------------------------------------------------------------------------------
+
+HOLDS = """
+import sys
+from vldebias.files import only_writer
+with only_writer(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that writes in `tmp_path / "out"` until it gets a line."""
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_refused_and_told_whom_to_wait_for(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    expected = rf"got a second run; .*process {holder.pid} on .*, since 20\d\d-.* writes there; wait .*stop it.*--out"
+    with pytest.raises(InvalidInputError, match=expected), only_writer(tmp_path / "out"):
+        pass
+    holder.communicate("\n")
+    with only_writer(tmp_path / "out"):
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_killed_writer_held_is_taken_over_with_a_sentence(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.wait()
+    assert (tmp_path / "out" / LOCK).is_file()
+    said: list[str] = []
+    with only_writer(tmp_path / "out", said.append):
+        assert f"process {os.getpid()} " in (tmp_path / "out" / LOCK).read_text()
+    (sentence,) = said
+    assert f"process {holder.pid} on " in sentence
+    assert "takes over" in sentence
+
+
+def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:
+    def other() -> None:
+        with only_writer(tmp_path):
+            pass
+
+    with ThreadPoolExecutor(1) as pool, only_writer(tmp_path):
+        with only_writer(tmp_path):
+            pass
+        with pytest.raises(InvalidInputError, match="a second run"):
+            pool.submit(other).result()
+    other()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_worker_that_outlives_its_run_keeps_no_lock(tmp_path: Path) -> None:
+    """As readers of data do, for seconds after their run was killed."""
+    script = """
+import os, signal, sys
+from vldebias.files import only_writer
+with only_writer(sys.argv[1]):
+    if os.fork() == 0:
+        print("forked", flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n"
+        process.wait()
+        with only_writer(tmp_path, lambda sentence: None):
+            pass
+        process.communicate("\n")
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said: list[str] = []
+    with only_writer(tmp_path, said.append):
+        pass
+    assert said == [
+        f"{tmp_path}: cannot be locked (No locks available); start no second run there while this one lasts"
+    ]

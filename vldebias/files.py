@@ -10,22 +10,28 @@ import os
 import platform
 import re
 import secrets
+import socket
 import subprocess
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from contextvars import ContextVar
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail
+from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, warn
 
 __all__ = [
+    "LOCK",
     "MAX_BYTES",
     "MAX_DEPTH",
     "SHIELDED",
     "commit",
     "digest",
+    "only_writer",
     "parse_json",
     "parse_yaml",
     "prompt_file",
@@ -42,6 +48,8 @@ __all__ = [
     "versions",
     "write_atomically",
 ]
+
+LOCK = ".vldebias.lock"  # of a folder that a run writes
 
 MAX_BYTES = 1_000_000  # of a YAML file, which people write
 MAX_DEPTH = 32  # of lists and mappings in each other
@@ -164,6 +172,119 @@ def digest(path: str | Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- one writer --------------------------------------------------------------------------------------------
+
+_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+_handles: set[int] = set()
+_FAR = 1 << 30  # Windows keeps others from reading the byte that it locks
+
+
+@contextlib.contextmanager
+def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
+    """While it lasts, no other process writes this folder, nor another thread of this one; it may be entered again.
+
+    The lock is the system's (flock; on Windows a locked byte), so that it ends with the process that has it, however
+    that ends, and no process that it forks keeps it. The file beside the results says whose it is, for people.
+    Of several processes that make up one run, one takes it for all.
+
+    Args:
+        folder: made with its parents.
+        say: told where a run before was killed, and where nothing can be locked.
+
+    Raises:
+        InvalidInputError: another run writes there; the message says which, since when, and what to do.
+        OSError: the folder cannot be written.
+    """
+    folder = Path(folder).resolve()
+    if folder in _held.get():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = _taken(folder, say)
+    outer = _held.set(_held.get() | {folder})
+    try:
+        yield
+    finally:
+        if handle in _handles:  # or this is a fork, which has no part in it
+            _held.reset(outer)
+            _handles.discard(handle)
+            if sys.platform == "win32":  # where a file that is open cannot go
+                os.close(handle)
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink()
+            if sys.platform != "win32":
+                os.close(handle)
+
+
+def _taken(folder: Path, say: Callable[[str], object]) -> int:
+    """The open lock file of a folder, which says that this process has it."""
+    path = folder / LOCK
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            free = _lock(handle, folder, say)
+            if free and not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
+                os.close(handle)  # whoever had it has just ended, and taken the file away
+                continue
+            before = _owner(handle)
+            if not free:
+                fail(
+                    str(folder),
+                    "a second run",
+                    f"one at a time: {before or 'another process'} writes there",
+                    "wait until it has ended, stop it, or choose another folder (--out)",
+                )
+            if before:
+                say(f"{folder}: {before} did not come to its end there (killed?); this run takes over what it left")
+            now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode())
+            _handles.add(handle)
+            return handle
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+            raise
+
+
+def _lock(handle: int, folder: Path, say: Callable[[str], object]) -> bool:
+    """Whether the file is this process's now; a file system without locks is told of, and does without."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(handle, _FAR, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        return False
+    except OSError as error:
+        say(f"{folder}: cannot be locked ({error.strerror}); start no second run there while this one lasts")
+    return True
+
+
+def _owner(handle: int) -> str:
+    """What the lock file says, in one short line."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    return " ".join(os.read(handle, 300).decode(errors="replace").split())
+
+
+def _let_go() -> None:
+    """A process that was forked has no part in the lock, and may outlive the one that has."""
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()
+    _held.set(frozenset())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 # ---- reading what people write -----------------------------------------------------------------------------

@@ -73,6 +73,22 @@ def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None
     assert told["processes"] == {"number": 1, "kind": "NO"}
 
 
+def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
+    command = ["train", *FAST, "--no-score-pairs", "--label", "label", "--out", str(tmp_path)]
+    worse = run(*command, "--lr", "1")
+    said = json.loads((tmp_path / "run.json").read_text())
+    name, (before, after) = next(iter(said["worse"].items()))
+    assert before == said["before"][name] > said["after"][name] == after
+    assert f"worse than before training: {name} {before:.3f} -> {after:.3f}" in worse
+    assert "keep the model that it started from" in worse
+
+
+def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path) -> None:
+    same = run("train", *FAST, "--no-score-pairs", "--label", "label", "--lr", "1e-12", "--out", str(tmp_path))
+    assert json.loads((tmp_path / "run.json").read_text())["worse"] == {}
+    assert "worse" not in same
+
+
 def test_the_table_is_printed(tmp_path: Path) -> None:
     told = run("train", *FAST, "--no-score-pairs", "--label", "label", "--out", str(tmp_path))
     assert "zero_shot_accuracy" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from contextlib import closing
 from itertools import islice
@@ -18,6 +19,7 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.training.augmentation import CropNoise
 from vldebias.training.batches import Batch, MapBatches, TensorBatches, Unreadable
 from vldebias.training.pairs import Pairs, PairSource
+from vldebias.training.settings import load_settings
 
 N = 23
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with fewer cores
@@ -162,6 +164,18 @@ def test_what_does_not_fit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(InvalidInputError, match="workers: this system cannot fork processes; expected 0, got 2"):
         batches(workers=2)
+    assert load_settings(steps=1).workers == 0
+    assert take(batches(workers=load_settings(steps=1).workers), 0, 1)
+
+
+@pytest.mark.slow
+def test_workers_that_deliver_nothing_end_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where shared memory fails: the batch never arrives, and no worker dies."""
+    monkeypatch.setattr("vldebias.training.batches.TIMEOUT", 0.1)
+    source = batches(workers=1)
+    monkeypatch.setattr(MapBatches, "__getitem__", lambda self, number: threading.Event().wait())
+    with pytest.raises(InvalidInputError, match=r"no batch came from 1 workers within .*shared memory.*workers 0"):
+        take(source, 0, 1)
 
 
 def test_a_table_of_paths_and_captions_trains(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from vldebias.hosts.towers import towers as towers_of
 from vldebias.miniature import load_clip
 from vldebias.miniature.data import open_world
 from vldebias.projection import CalibratedProjection
-from vldebias.training.monitor import Monitor, TensorMonitor
+from vldebias.training.monitor import Monitor, TensorMonitor, worsened
 
 laws = settings(max_examples=25, deadline=None, derandomize=True)
 WORDS = ("cat", "dog", "owl", "emu")
@@ -367,3 +367,13 @@ def test_the_miniature_clip_knows_its_world() -> None:
     lost = Monitor(data, "label")(clip)
     assert lost["recall@10 image->text"] < found["recall@10 image->text"] / 2
     assert np.isfinite(list(lost.values())).all()
+
+
+def test_what_is_worse_is_named_and_nothing_else() -> None:
+    before = {"zero_shot_accuracy": 0.983, "recall@1 image->text": 0.068, "max_skew@100": 0.5, "positive_score": 0.5}
+    after = {"zero_shot_accuracy": 0.975, "recall@1 image->text": 0.068, "max_skew@100": 0.6, "positive_score": 0.4}
+    assert worsened(before, after) == {"zero_shot_accuracy": (0.983, 0.975), "max_skew@100": (0.5, 0.6)}
+    assert worsened(after, before) == {}, "higher accuracy and lower skew are better; a cosine alone is neither"
+    assert worsened({"zero_shot_accuracy": 0.5}, {"zero_shot_accuracy": float("nan")}).keys() == {"zero_shot_accuracy"}
+    assert worsened({"zero_shot_accuracy": float("nan")}, {"zero_shot_accuracy": 0.5}) == {}
+    assert worsened(before, {}) == {}

@@ -6,6 +6,8 @@ import csv
 import importlib.util
 import io
 import json
+import subprocess
+import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -90,6 +92,37 @@ def test_a_finished_run_is_not_done_again(folder: Path, tmp_path: Path) -> None:
     assert (folder / "state.safetensors").read_bytes() == before
     with pytest.raises(InvalidInputError, match=r"lr 0\.0001 there and 0\.001 here"):
         train_model(settings(label="label", caption_noise=0.5, lr=1e-3), folder, cpu=True)
+
+
+PAUSED = """
+import sys
+from pathlib import Path
+from vldebias.training import run
+from vldebias.training.settings import load_settings
+
+def keep(job, name):
+    if name == "step-000001":
+        print("at step 1", flush=True)
+        sys.stdin.readline()
+
+run.Job.keep = keep
+run.train_model(load_settings(Path(sys.argv[2])), Path(sys.argv[1]), cpu=True)
+"""
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    chosen, out = settings(keep_every=1, steps=4, score_pairs=False), tmp_path / "out"
+    (tmp_path / "run.yaml").write_text(chosen.as_yaml())
+    command = [sys.executable, "-c", PAUSED, str(out), str(tmp_path / "run.yaml")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "at step 1\n"
+        with pytest.raises(InvalidInputError, match=rf"{out}: got a second run; .* process {first.pid} on "):
+            train_model(chosen, out, cpu=True)
+        first.communicate("\n")
+    assert first.returncode == 0
+    assert [json.loads(line)["step"] for line in (out / "history.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+    assert not list(out.glob(".vldebias*"))
 
 
 def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
@@ -391,6 +424,12 @@ def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) ->
     assert outcome is not None
     assert {"zero_shot_worst_group", "max_skew@3"} <= outcome["after"].keys() == outcome["debiased"].keys()
     assert outcome["debiased"] != outcome["after"]
+    shipped, started = load_clip(), make_monitor(chosen)
+    assert started is not None
+    start = towers(shipped[0], shipped[2], shipped[1])
+    edit = fit_projections(shipped[0], "gender", tokenizer=shipped[2])["joint"]
+    assert outcome["debiased_before"] == pytest.approx(started(start, edit))
+    assert {name.removesuffix(", debiased") for name in outcome["worse"]} <= outcome["after"].keys()
     loaded = load_host(str(tmp_path / "model"))
     edits = load_edits(tmp_path / "projection")
     fitted = fit_projections(loaded.host, "gender", tokenizer=loaded.tokenizer)

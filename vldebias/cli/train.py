@@ -78,12 +78,21 @@ def _train(
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    moments = [moment for moment in ("before", "after", "debiased") if outcome[moment]]
-    table = Table("score on held-out data", *moments)
+    moments = [moment for moment in ("before", "after", "debiased_before", "debiased") if outcome[moment]]
+    table = Table("score on held-out data", *(moment.replace("_", ", ") for moment in moments))
     for name in outcome["after"]:
         table.add_row(name, *(f"{outcome[moment][name]:.3f}" for moment in moments))
     if outcome["after"]:
         out.print(table)
+    if outcome["worse"]:
+        told = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
+        out.print(
+            f"worse than before training: {told}. Where these count keep the model that it started from; a lower --lr, "
+            "fewer steps or --tune heads change less",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         out.print(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")

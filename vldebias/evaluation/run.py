@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from vldebias.evaluation.report.pages import draw_charts, pictures_beside, write
 from vldebias.evaluation.result import Measurement, Provenance, Result
 from vldebias.evaluation.suite import Suite, load_suite
 from vldebias.evaluation.task import Options, Session, Task
-from vldebias.files import digest, read_json, write_atomically
+from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
 from vldebias.pictures import save_png
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
@@ -72,7 +72,7 @@ def run_suite(
         only: names of tasks; none: all of them.
 
     Raises:
-        InvalidInputError: something that the suite needs was not given, or does not fit.
+        InvalidInputError: something that the suite needs was not given, or does not fit; another run writes there.
     """
     suite = suite if isinstance(suite, Suite) else load_suite(suite)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
@@ -81,21 +81,25 @@ def run_suite(
     tasks = [task.with_options(options) for task in suite.tasks]
     for name in dict.fromkeys(name for task in tasks for name in task.prompt_sets):
         load_prompts(name)  # a wrong name is told before anything is loaded
-    options.out.mkdir(parents=True, exist_ok=True)
+    first = processes().rank == 0
+    with progress or Progress.on(console) as shown, only_writer(options.out, shown.say) if first else nullcontext():
+        return _measured(suite, tasks, options, shown, first)
+
+
+def _measured(suite: Suite, tasks: Sequence[Task], options: Options, shown: Progress, first: bool) -> Result:
+    """The tasks in their order; the first of several processes writes."""
     # Before any is written: processes that share the folder are to decide alike.
     kept = {task.name: None if options.fresh else Finished.read(_path(options, task)) for task in tasks}
     done: list[Finished] = []
     result = _result(suite, done)
-    first = processes().rank == 0
     try:
-        with progress or Progress.on(console) as shown:
-            session = Session(options, suite.needs, shown)
-            _check_texts(session, suite, tasks)
-            for task in tasks:
-                done.append(_task(session, suite, task, kept[task.name], first))
-                result = _result(suite, done)
-                if first:
-                    result.write(options.out / RESULT)
+        session = Session(options, suite.needs, shown)
+        _check_texts(session, suite, tasks)
+        for task in tasks:
+            done.append(_task(session, suite, task, kept[task.name], first))
+            result = _result(suite, done)
+            if first:
+                result.write(options.out / RESULT)
     finally:
         if done and first:
             charts = draw_charts(result, options.out / "charts")
@@ -139,8 +143,8 @@ def verify(result: str | Path) -> dict[str, list[str]]:
 
 
 def _evidence(folder: Path) -> list[Path]:
-    """Files of a run by name; not the cached features, which are checked where they are read."""
-    inside = (path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    """Files of a run by name; not the cached features, which are checked where they are read, nor the run's lock."""
+    inside = (path for path in folder.rglob("*") if path.is_file() and path not in (folder / MANIFEST, folder / LOCK))
     return sorted(path for path in inside if path.relative_to(folder).parts[0] != "cache")
 
 

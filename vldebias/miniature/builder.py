@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from vldebias.errors import InvalidInputError
-from vldebias.files import write_atomically
+from vldebias.files import only_writer, write_atomically
 from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import (
     BIRD_FIELDS,
@@ -85,7 +85,7 @@ def build(
         The folder.
 
     Raises:
-        InvalidInputError: an unknown stage, or a scale that is not positive.
+        InvalidInputError: an unknown stage, a scale that is not positive, or a folder that another build writes now.
     """
     chosen = STAGES if stages is None else tuple(stages)
     unknown = [name for name in chosen if name not in STAGES]
@@ -94,7 +94,7 @@ def build(
     if not scale > 0:
         raise InvalidInputError(f"scale must be positive, got {scale}")
     out, device = Path(out), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with Progress.on() as progress:
+    with Progress.on() as progress, only_writer(out, progress.say):
         for name in STAGES:
             if name not in chosen:
                 continue

@@ -32,6 +32,7 @@ Tokens = Callable[[Tensor], Mapping[str, Tensor]]
 
 MOST_TEXTS = 200_000  # different captions that are kept tokenised: some 120 MB at CLIP's 77 tokens
 ATTEMPTS = 10  # rows that are tried in place of one; so many in a row mean that something else is wrong
+TIMEOUT = 600.0  # seconds within which workers must have a batch
 _CHUNK = 10_000  # texts that are tokenised at once
 
 T = TypeVar("T")
@@ -243,6 +244,7 @@ class MapBatches(Dataset[dict[str, Any]]):
             sampler=count(first),
             collate_fn=lambda parts: parts,
             num_workers=self.workers,
+            timeout=TIMEOUT if self.workers else 0,  # where shared memory fails, no batch ever comes
             prefetch_factor=2 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=outlast_signals,
@@ -255,6 +257,14 @@ class MapBatches(Dataset[dict[str, Any]]):
                     raise InvalidInputError(parts["error"])
                 self.unreadable.add(parts.pop("unreadable"))
                 yield Batch(**parts)
+        except RuntimeError as error:
+            if "DataLoader timed out" not in str(error):
+                raise
+            raise InvalidInputError(
+                f"{self.pairs.name}: no batch came from {self.workers} workers within {TIMEOUT:.0f} s; expected one: "
+                "shared memory may be full (/dev/shm; in Docker --shm-size), or the images slow to read; workers 0 "
+                "reads them in the process that trains"
+            ) from None
         finally:
             closing.value = 1
             self.unreadable.report()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError, warn
-from vldebias.files import sync, write_atomically
+from vldebias.files import only_writer, sync, write_atomically
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
 from vldebias.training.optim import Average, Sharpness, build_optimizer, keep_frozen_still, parameter_groups, rates_of
@@ -119,12 +119,14 @@ def fit(
         One entry per step. The model ends in evaluation mode, with its averaged weights where `ema` is set.
 
     Raises:
-        InvalidInputError: a checkpoint of other settings in the folder, or a damaged one.
+        InvalidInputError: a checkpoint of other settings in the folder, or a damaged one; another run writes there.
         DivergedError: the loss or its gradient is no number; model and checkpoint are those of the step before.
     """
     steps = steps_of(settings, batches)
-    with scalars_held(trainee):
-        run = _Run(trainee, settings, steps, accelerator or make_accelerator(), folder, identity or {})
+    accelerator = accelerator or make_accelerator()
+    ours = nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder)
+    with scalars_held(trainee), ours:
+        run = _Run(trainee, settings, steps, accelerator, folder, identity or {})
         first = run.resume()
         saved = time.monotonic()
         # In this order: the workers are forked with the handlers in place, and stop when the run does.

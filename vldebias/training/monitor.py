@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,23 @@ if TYPE_CHECKING:
     from vldebias.edit import Edit
     from vldebias.hosts.towers import Towers
 
-__all__ = ["Monitor", "TensorMonitor"]
+__all__ = ["Monitor", "TensorMonitor", "worsened"]
 
 KS = (1, 5, 10)
+_SEEN = 0.0005  # a change that three decimals show
+
+
+def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """The scores of a monitor that are worse after than before, by what three decimals show: (before, after) by name.
+
+    Skew is better low, all else high. A cosine alone says nothing of worth, so `positive_score` is not among them.
+    """
+    signs = {name: -1 if name.startswith("max_skew") else 1 for name in before if name != "positive_score"}
+    return {
+        name: (before[name], after[name])
+        for name, sign in signs.items()
+        if name in after and math.isfinite(before[name]) and not sign * (after[name] - before[name]) > -_SEEN
+    }
 
 
 class TensorMonitor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.errors import InvalidInputError, warn
-from vldebias.files import versions, write_atomically
+from vldebias.files import only_writer, versions, write_atomically
 from vldebias.loading import load_host
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
@@ -24,7 +24,7 @@ from vldebias.training.augmentation import Augmentation, CropNoise
 from vldebias.training.batches import Batches, MapBatches
 from vldebias.training.feature_map import check_map, feature_map
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_history, steps_of
-from vldebias.training.monitor import Monitor
+from vldebias.training.monitor import Monitor, worsened
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, make_pairs, open_images
 from vldebias.training.report import draw_curves, score_pairs
@@ -61,15 +61,15 @@ def train_model(
     pairs.csv, .png     the score of every pair of the training data, lowest first, and a contact sheet of them
     scores.png          the densities of the scores
     features.png        the features of held-out images by label, before and after (with feature_map)
-    run.json            the scores before and after, and what the run was
+    run.json            the scores before and after, which of them are worse, and what the run was
     state.safetensors   the last checkpoint; a run that was interrupted goes on from it
 
     Returns:
         What run.json says; None in every process but the first.
 
     Raises:
-        InvalidInputError: settings that do not fit each other or the data, a folder that holds another run, a tracker
-            that is not installed.
+        InvalidInputError: settings that do not fit each other or the data, a folder that holds another run or that one
+            writes now, a tracker that is not installed.
         OSError: the folder cannot be written.
         DivergedError: the loss is no number any more.
     """
@@ -78,12 +78,12 @@ def train_model(
         raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     job = Job(settings, accelerator, folder, progress if accelerator.is_main_process else SILENT)
-    done, steps = steps_done(folder)
-    if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)  # or it cannot be had
-    with job.progress:
+    alone = only_writer(folder, job.progress.say) if accelerator.is_main_process else nullcontext()
+    with alone, job.progress:
+        done, steps = steps_done(folder)
         job.announce(done, steps)
         before = job.monitor(job.towers) if job.monitor is not None else {}
+        debiased_before = job.start_debiased() if accelerator.is_main_process else {}
         drawn = job.monitor if settings.feature_map is not None else None
         unmoved = drawn.features(job.towers) if drawn is not None else None
         history, weights = job.train(done)
@@ -118,10 +118,15 @@ def train_model(
                 edit.save_pretrained(folder / PROJECTION / role)
             files["projection"] = PROJECTION
             debiased = job.monitor(towers, edits["joint"]) if job.monitor is not None else {}
+    after = {name: after[name] for name in before}
+    worse = worsened(before, after)
+    worse |= {f"{name}, debiased": pair for name, pair in worsened(debiased_before, debiased).items()}
     outcome = {
         "before": before,
-        "after": {name: after[name] for name in before},
+        "after": after,
+        "debiased_before": debiased_before,
         "debiased": debiased,
+        "worse": worse,
         "wrong_pairs": wrong,
         "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
         "settings": settings.model_dump(),
@@ -306,6 +311,14 @@ class Job:
         made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
         made.model.eval().requires_grad_(False).to(self.accelerator.device)
         return made
+
+    def start_debiased(self) -> dict[str, float]:
+        """The scores before training under a projection of its own, as the trained model gets one; {} without."""
+        if self.settings.debias is None or self.monitor is None:
+            return {}
+        start = load_host(self.settings.model, self.settings.pretrained)
+        edits = fit_projections(start.host, self.settings.debias, tokenizer=start.tokenizer)
+        return self.monitor(self.towers, edits["joint"])
 
     def announce(self, done: int, steps: int) -> None:
         """What is going to happen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -62,6 +63,10 @@ _BESIDE = (
     "group",
     "debias",
 )
+
+
+def _workers() -> int:
+    return 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 
 
 class _Settings(BaseModel):
@@ -304,7 +309,11 @@ class LoopSettings(_Settings):
     keep_best: bool = Field(
         False, description="Also keep the model of the best first score on held-out data, in models/best."
     )
-    workers: int = Field(2, ge=0, description="Processes that read images.")
+    workers: int = Field(
+        default_factory=_workers,
+        ge=0,
+        description="Processes that read images. Default: 2; 0 where the system cannot fork any.",
+    )
     seed: int = Field(0, ge=0, description="All randomness follows from it.")
     track: Literal["tensorboard", "trackio", "wandb"] | None = Field(
         None, description="Also log to this tracker, through accelerate."

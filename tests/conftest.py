@@ -1,6 +1,8 @@
 """Offline, single-threaded and deterministic for every test."""
 
+import gc
 import os
+import random
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
@@ -20,3 +22,23 @@ settings.load_profile("untimed")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
+    parser.addoption("--no-collector", action="store_true", help="without the garbage collector of Python")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--no-collector"):
+        gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files stay together: what a module or a session shares is made once, as in the usual order."""
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        order = random.Random(seed)
+        places = {path: order.random() for path in dict.fromkeys(item.path for item in items)}
+        items.sort(key=lambda item: (places[item.path], order.random()))

@@ -26,6 +26,20 @@ def seeded(make):
     return build
 
 
+def fresh(make):
+    """A text encoder for whoever asks, since a pipeline may be attached to it; all of them share their numbers."""
+    first = seeded(make)
+
+    def build():
+        with torch.random.fork_rng():
+            model = make().eval()
+        for parameter, known in zip(model.parameters(), first().parameters(), strict=True):
+            parameter.data = known.data
+        return model
+
+    return build
+
+
 # ---- tokenizers ----------------------------------------------------------------------------------------------
 
 
@@ -91,21 +105,21 @@ def _clip_config():
     return CLIPTextConfig(**sizes, **ids, vocab_size=49408, projection_dim=32)
 
 
-@seeded
+@fresh
 def clip():
     from transformers import CLIPTextModel
 
     return CLIPTextModel(_clip_config())
 
 
-@seeded
+@fresh
 def clip_with_projection():
     from transformers import CLIPTextModelWithProjection
 
     return CLIPTextModelWithProjection(_clip_config())
 
 
-@seeded
+@fresh
 def t5():
     from transformers import T5Config, T5EncoderModel
 
@@ -113,7 +127,7 @@ def t5():
     return T5EncoderModel(T5Config(**sizes, vocab_size=len(t5_tokenizer())))
 
 
-@seeded
+@fresh
 def umt5():
     from transformers import UMT5Config, UMT5EncoderModel
 
@@ -121,7 +135,7 @@ def umt5():
     return UMT5EncoderModel(UMT5Config(**sizes, vocab_size=len(t5_tokenizer())))
 
 
-@seeded
+@fresh
 def gemma():
     from transformers import Gemma2Config, Gemma2Model
 

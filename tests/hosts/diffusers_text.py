@@ -11,7 +11,7 @@ from typing import Any
 import diffusers_parts as parts
 import diffusers_tiny as tiny
 import torch
-from diffusers_parts import WORDS, seeded
+from diffusers_parts import WORDS, fresh
 from torch import nn
 
 CHAT = (
@@ -109,7 +109,7 @@ def _qwen(layers=4, vocabulary=VOCABULARY, **config):
     return Qwen3Model(Qwen3Config(**sizes, **heads, vocab_size=vocabulary, attn_implementation="eager", **config))
 
 
-@seeded
+@fresh
 def qwen():
     return _qwen()
 
@@ -134,22 +134,22 @@ class _WithImages(nn.Module):
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
 
-@seeded
+@fresh
 def qwen_vl():
     return _WithImages()
 
 
-@seeded
+@fresh
 def deep():
     return _qwen(31)
 
 
-@seeded
+@fresh
 def large_vocabulary():
     return _qwen(vocabulary=128_001)
 
 
-@seeded
+@fresh
 def bert():
     from transformers import BertConfig, BertModel
 
@@ -188,12 +188,12 @@ class _Glm(nn.Module):
         return SimpleNamespace(hidden_states=[state.transpose(0, 1) for state in states])
 
 
-@seeded
+@fresh
 def chat_glm():
     return _Glm()
 
 
-@seeded
+@fresh
 def long_clip():
     """HiDream has CLIP read 128 tokens."""
     from transformers import CLIPTextModelWithProjection

@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -296,6 +296,49 @@ def test_a_dropped_host_frees_what_it_shared() -> None:
     owner = TowerHost(Tower())
     owner.owned = [encoder]
     Attachment(owner, {"joint": PROJECTION})
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Python frees what is held in a circle whenever it likes: here never."""
+    on = gc.isenabled()
+    gc.disable()
+    yield
+    if on:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_attachment_that_nobody_can_reach_excludes_nobody() -> None:
+    encoder = Bag()
+    tower = Tower()
+    kept = Attachment(TowerHost(tower, [encoder]), {"joint": PROJECTION})
+    owner = TowerHost(Tower(), name="owner")
+    owner.owned = [encoder]
+    with pytest.raises(AlreadyAttachedError, match="owner already carries"):
+        Attachment(owner, {"joint": PROJECTION})
+    gone = weakref.ref(tower)
+    del tower, kept
+    assert gone() is not None, "freed at once, so that this tests nothing"
+    Attachment(owner, {"joint": PROJECTION})
+    assert gone() is None
+
+
+# --- threads
+
+
+def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
+    """It attaches between the look at what is known and the end of what is read anew."""
+
+    class Shared(TowerHost):
+        def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], torch.Tensor]:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(self.forget).result()
+            return super().read(prompts, role)
+
+    host = Shared(tower)
+    host.embed(PROMPTS[:2], "joint")
+    assert torch.equal(host.embed(PROMPTS, "joint"), TowerHost(tower).embed(PROMPTS, "joint"))
 
 
 # --- merge

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts import TextTable, beginning, resolve
+from vldebias.hosts import Attachment, TextTable, beginning, resolve
 from vldebias.hosts import diffusers as hosts_diffusers
 from vldebias.hosts.beginning import NOISES, twin_of
 from vldebias.methods import WeightedValues
@@ -89,6 +91,28 @@ def test_all_text_states_of_a_call_share_what_is_begun(monkeypatch: Any) -> None
         for call in (1, 2):
             pipe("A photo of a nurse.", num_inference_steps=1, output_type="latent", height=16, width=16)
             assert len(count) == 3 * len(readings) + 3 * call
+
+
+def test_a_call_in_another_thread_has_beginnings_of_its_own(monkeypatch: Any) -> None:
+    """It comes between the two text states of a call, and leaves what that has begun alone."""
+    pipe, count = sdxl(), []
+    began, took = beginning.begin, Attachment.apply
+    monkeypatch.setattr(hosts_diffusers, "begin", lambda *given: count.append(given) or began(*given))
+    readings = {f"A photo of a {name}.": {0.4: 0.2 + 0.1 * i, 0.6: 0.4 + 0.1 * i} for i, name in enumerate("abc")}
+    how: dict[str, Any] = {"num_inference_steps": 1, "output_type": "latent", "height": 16, "width": 16}
+    main = threading.get_ident()
+
+    def interrupted(self: Attachment, role: str, *given: Any) -> Tensor:
+        if role == "pooled" and threading.get_ident() == main:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(pipe, "A photo of a chef.", **how).result()
+        return took(self, role, *given)
+
+    monkeypatch.setattr(Attachment, "apply", interrupted)
+    with debias(pipe, "professions-gender", method=WeightedValues(readings)):
+        count.clear()
+        pipe("A photo of a nurse.", **how)
+    assert len(count) == 3 + 3
 
 
 def test_guidance_and_what_is_attached_have_no_part_in_it(pipe: Any, monkeypatch: Any) -> None:

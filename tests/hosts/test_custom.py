@@ -1,6 +1,8 @@
 """`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be read is refused."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -351,6 +353,35 @@ def test_a_bare_text_tower_of_transformers(gender: PromptSet) -> None:
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
     attachment.remove()
     assert torch.equal(states(PROMPTS)[0].last_hidden_state, bare)
+
+
+def test_the_encoder_of_a_pipeline_that_nobody_holds_any_more(gender: PromptSet) -> None:
+    """Without the collector, which would free the pipeline and its attachment some time or other."""
+    import diffusers_tiny as tiny
+
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        pipe = tiny.flux()
+        tower, tokenizer = pipe.text_encoder_2, pipe.tokenizer_2
+        attachment = vldebias.debias(pipe, gender)
+
+        def ends(prompts: list[str]) -> Tensor:
+            batch = tokenizer(prompts, padding=True, return_tensors="pt")
+            with torch.no_grad():
+                states = tower(**batch).last_hidden_state
+            return states[torch.arange(len(prompts)), batch.attention_mask.sum(1) - 1]
+
+        host = custom(tower, "forward", embed=ends, output="last_hidden_state")
+        with pytest.raises(AlreadyAttachedError, match="already carries Attachment\\(FluxPipeline"):
+            vldebias.debias(host, gender)
+        gone = weakref.ref(pipe)
+        del pipe, attachment
+        assert gone() is not None, "freed at once, so that this tests nothing"
+        vldebias.debias(host, gender).remove()
+    finally:
+        if on:
+            gc.enable()
 
 
 @torch.no_grad()

@@ -43,7 +43,7 @@ def quantised(model: Any, kind: str, folder: Any) -> Any:
     return loaded
 
 
-@parts.seeded
+@parts.fresh
 def clip() -> Any:
     """As wide as four bits ask for."""
     from transformers import CLIPTextModel
@@ -53,7 +53,7 @@ def clip() -> Any:
     return CLIPTextModel(CLIPTextModel.config_class(**sizes, **ids, projection_dim=128))
 
 
-@parts.seeded
+@parts.fresh
 def t5() -> Any:
     from transformers import T5Config, T5EncoderModel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -370,10 +371,17 @@ def refuse_second(host: Host) -> None:
             "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
             "solve several attributes jointly"
         )
-    standing = [a for o in (*host.owned, *host.shared) for a in _OWNED.get(o, ())]
-    standing += [a for o in host.owned for a in _SHARED.get(o, ())]
+    if _standing(host):
+        gc.collect()  # a pipeline and its attachment hold each other: dropped together, they stay until then
+    standing = _standing(host)
     if standing:
         raise AlreadyAttachedError(
             f"{host.name} already carries {standing[0]!r}. Projecting twice is another method (P P is not P): call "
             ".remove() on it first, or pass a list of prompt sets to debias() to solve several attributes jointly"
         )
+
+
+def _standing(host: Host) -> list[Attachment]:
+    """Attachments that exclude another one on this host."""
+    standing = [a for o in (*host.owned, *host.shared) for a in _OWNED.get(o, ())]
+    return standing + [a for o in host.owned for a in _SHARED.get(o, ())]

@@ -53,10 +53,13 @@ class Host(ABC):
 
         Every prompt goes through the towers once, until `forget`.
         """
-        new = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) not in self.memory]
+        rows = {prompt: self.memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
+        new = [prompt for prompt, row in rows.items() if row is None]
         if new:
-            self.memory.update(self.read(new, role))
-        return torch.stack([self.memory[role, prompt] for prompt in prompts])
+            read = self.read(new, role)
+            self.memory.update(read)
+            rows.update({prompt: read[role, prompt] for prompt in new})
+        return torch.stack([rows[prompt] for prompt in prompts])
 
     def sequences(self, prompts: Sequence[str], role: str) -> tuple[Tensor, Tensor]:
         """(n, tokens, d) states of `role` as the host reads them, float64, and (n,) where each prompt ends.

@@ -16,6 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from types import FrameType
 from typing import Any
@@ -59,6 +60,10 @@ _SKIP = "@clip_skip="
 # Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the prompt.
 _LAYERS = "text_encoder_out_layers"
 _CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_template", _LAYERS)
+# Two prompts and how near to the first the mean of both begins. All roles of a call ask for the same ones; calls share
+# none, since weights may have changed and another thread may be in the middle of its own.
+_Beginnings = dict[tuple[str, str], float]
+_CALL: ContextVar[_Beginnings] = ContextVar("vldebias_beginnings")
 # Text encoders and what each was called with.
 _Readings = Mapping[str, Sequence[Reading]]
 
@@ -104,7 +109,7 @@ class DiffusersHost(Host):
         encoders = [e for name in names if (e := getattr(pipe, name, None)) is not None]
         self._encoders = [getattr(e, "_orig_mod", e) for e in encoders]  # torch.compile wraps what it compiles
         self._behind: dict[str, int] = {}
-        self._beginnings: dict[tuple[str, str], float] = {}  # of one call: all of its roles ask for them
+        self._beginnings: _Beginnings | None = {}  # of fits; None while attached: weights may change at any time
         # A template's prompts are read one by one: with others beside them some encoders read more padding.
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
         self.owned = (pipe,)
@@ -174,7 +179,8 @@ class DiffusersHost(Host):
     def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """See `Host.begun`, by `vldebias.hosts.beginning`; whatever is attached has no part in it."""
         check_begins(self._pipe)
-        known = self._beginnings
+        known = _CALL.get(self._beginnings)
+        known = {} if known is None else known
         if all(pair in known for pair in pairs):
             return torch.tensor([known[pair] for pair in pairs], dtype=torch.float64)
         twin = DiffusersHost(twin_of(self._pipe), self._family, negative=False)
@@ -269,11 +275,13 @@ class DiffusersHost(Host):
         Seam.refuse_copy(vars(self._pipe).values())
         seam = _EncodePrompt(self, apply)
         seam.put_on()
+        self._beginnings = None
 
         def uninstall() -> None:
             if vars(self._pipe).get("encode_prompt") is not seam:
                 raise VldebiasError(f"{self.name}: something else replaced encode_prompt; take that off first")
             seam.take_off()
+            self._beginnings = {}
 
         return uninstall
 
@@ -413,14 +421,17 @@ class _EncodePrompt(MethodSeam):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.active:
             return self.original(*args, **kwargs)
-        self._host._beginnings = {}  # weights may have changed since the last call
         # Before the call: some put the template into the list of prompts that they were given.
         call = {n: list(v) if isinstance(v, list) else v for n, v in self.bind(*args, **kwargs).arguments.items()}
         family = self._host._family
         second = family.twice and _is_second(self.owner, call, sys._getframe(1), family.parts[0].given)
         with self._host.watching(self.owner) as readings:
             result = self.original(*args, **kwargs)
-        return self._host.project(self.apply, result, call, second, readings)
+        token = _CALL.set({})
+        try:
+            return self._host.project(self.apply, result, call, second, readings)
+        finally:
+            _CALL.reset(token)
 
 
 def _is_second(pipe: Any, call: Mapping[str, Any], caller: FrameType, given: str) -> bool:

@@ -56,6 +56,15 @@ def test_tables_are_those_of_the_committed_results() -> None:
         assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
 
 
+def test_the_readme_keeps_its_figures_to_the_table() -> None:
+    """At most two figures in a hundred words of prose; numbers in names, code and versions are none."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    no_prose = r"```.*?```|`[^`]*`|^(\||!\[| {4})[^\n]*$|\]\([^)]*\)|ViT-B/32|python 3\.11"
+    prose = re.sub(no_prose, "", text, flags=re.DOTALL | re.MULTILINE)
+    figures = re.findall(r"\d[\d,.]*", prose)
+    assert len(figures) <= 0.02 * len(prose.split()), figures
+
+
 def test_as_many_pipelines_as_the_page_counts() -> None:
     page, read = ROOT / "docs" / "explanation" / "pipelines.md", ROOT / "README.md"
     counted = re.findall(r"(\d+) are known", page.read_text(encoding="utf-8"))

@@ -25,6 +25,7 @@ from torch import Tensor
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning, warn
 from vldebias.files import write_atomically
+from vldebias.hub import asked_once, reason
 
 __all__ = ["Candidate", "Choice", "Edit", "Fingerprint", "Provenance", "Rows"]
 
@@ -385,10 +386,11 @@ class Edit(ABC):
             InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
         """
         folder = Path(directory_or_repo)
-        if not folder.is_dir():
-            if folder.is_absolute() or str(directory_or_repo).startswith(".") or str(directory_or_repo).count("/") > 1:
-                raise InvalidInputError(f"{directory_or_repo}: no such folder; expected one written by save_pretrained")
-            folder = _download(str(directory_or_repo), revision, token)
+        if not _is_folder(folder):
+            name = str(directory_or_repo)
+            if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
+                raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
+            folder = _download(name, revision, token)
         config, tensors = _read(folder)
         kind = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
@@ -403,6 +405,13 @@ class Edit(ABC):
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"{folder / WEIGHTS}: {error}; fit and save the projection again") from None
         return edit
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a text that is too long for a name
+        return False
 
 
 Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -556,12 +565,14 @@ def _download(repo: str, revision: str | None, token: str | None) -> Path:
     import huggingface_hub
 
     try:
-        return Path(
-            huggingface_hub.snapshot_download(repo, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG])
-        )
+        with asked_once():
+            found = huggingface_hub.snapshot_download(
+                repo, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG]
+            )
+        return Path(found)
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
         raise InvalidInputError(
-            f"{repo}: neither a folder nor a repository that can be read ({error}); "
+            f"{repo[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
             "expected a folder written by save_pretrained or the name of a hub repository"
         ) from error
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-import socket
-import threading
-import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.hub import NO_CODE, asked_once, not_cached, reason
 
 __all__ = ["Loaded", "load_host"]
 
-_SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
-_HUB_ID = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
-_FIRST_FILES = ("config.json", "model_index.json")  # what transformers and diffusers read before anything else
-_PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
+_LOCAL = "local-dir:"
+_HUB = "hf-hub:"
+_SCHEMAS = (_HUB, _LOCAL)  # names by which open_clip finds a model without a list of its own
+_HUB_ID = r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?"
+_FIRST_FILES = ("config.json", "model_index.json", "open_clip_config.json")  # what a library reads before anything else
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -62,61 +60,51 @@ def load_host(
     if pretrained is not None and model is None:
         raise InvalidInputError("--pretrained names open_clip weights and goes with --model, not with --pipeline")
     weight_type = _dtype(dtype)
-    alone = pretrained is None and _hub_is_away(pipeline or model or "")
-    try:
-        if pipeline is not None:
-            return _pipeline(pipeline, device, weight_type, alone)
-        assert model is not None
-        if model == "miniature":
-            return _miniature_clip(device, weight_type)
-        return _clip(model, pretrained, device, weight_type, alone)
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, InvalidInputError):
+    name = pipeline or model or ""
+    given = repr(name) + (f" with {pretrained!r}" if pretrained else "")
+    with asked_once("." if name == "miniature" else pretrained or name.removeprefix(_LOCAL)) as why:
+        if why:
+            _check_cached(name, pretrained, given, why)
+        try:
+            if pipeline is not None:
+                return _pipeline(pipeline, device, weight_type)
+            assert model is not None
+            if model == "miniature":
+                return _miniature_clip(device, weight_type)
+            return _clip(model, pretrained, device, weight_type)
+        except VldebiasError:
             raise
-        name = pipeline or model
-        raise InvalidInputError(
-            f"cannot load {name!r}: {str(error).strip().splitlines()[0]}. Expected an open_clip architecture with "
-            "--pretrained, a transformers or diffusers id or local folder, or 'miniature'; offline use a local folder"
-        ) from error
+        except Exception as error:  # on damaged files the libraries raise whatever they stumble over
+            if why and not_cached(error):
+                raise InvalidInputError(_not_there(given, why)) from error
+            raise InvalidInputError(
+                f"cannot load {given}: {reason(error)}. Expected an open_clip architecture with --pretrained, a "
+                "transformers or diffusers id or local folder, or 'miniature'; offline use a local folder"
+            ) from error
 
 
-def _hub_is_away(name: str) -> bool:
-    """Whether an id of the hub must come from the cache alone; of other names False.
+def _check_cached(name: str, pretrained: str | None, given: str, why: str) -> None:
+    """Refuse weights of which the cache of the hub has nothing, before a model is made for them."""
+    from huggingface_hub import try_to_load_from_cache
 
-    Raises:
-        InvalidInputError: and it is not there.
-    """
-    if not re.fullmatch(_HUB_ID, name) or Path(name).exists():
-        return False
-    from huggingface_hub import constants, try_to_load_from_cache
+    repo, files = name.removeprefix(_HUB), _FIRST_FILES
+    if pretrained is not None:
+        import open_clip
 
-    server = urlsplit(constants.ENDPOINT)
-    if not constants.HF_HUB_OFFLINE and _answers(server.hostname or "", server.port or 443):
-        return False
-    if any(isinstance(try_to_load_from_cache(name, file), str) for file in _FIRST_FILES):
-        return True
-    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{server.hostname} does not answer"
-    raise InvalidInputError(
-        f"cannot load {name!r}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; fetch it "
-        f"where there is a network (`hf download {name} --local-dir DIR`) and give that folder; offline use a local "
-        "folder or 'miniature'"
+        repo = "/".join(open_clip.get_pretrained_cfg(name, pretrained).get("hf_hub", "").split("/")[:2])
+        files = _WEIGHTS
+    if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
+        raise InvalidInputError(_not_there(given, why, f" (`hf download {repo} --local-dir DIR`)"))
+
+
+def _not_there(given: str, why: str, how: str = "") -> str:
+    from huggingface_hub import constants
+
+    return (
+        f"cannot load {given}: there is no such folder, it is not in {constants.HF_HUB_CACHE}, and {why}; fetch it "
+        f"where there is a network{how} and give that folder, or of open_clip the file as --pretrained; offline use a "
+        "local folder or 'miniature'"
     )
-
-
-def _answers(host: str, port: int) -> bool:
-    if urllib.request.getproxies().get("https"):
-        return True  # it knows names that this machine does not
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.create_connection((host, port), timeout=_PATIENCE).close()
-            answered.set()
-
-    thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    thread.start()
-    thread.join(_PATIENCE)
-    return answered.is_set()
 
 
 def _dtype(name: str | None) -> torch.dtype:
@@ -132,7 +120,7 @@ def _placed(pipe: Any, device: str, dtype: torch.dtype) -> Any:
     return pipe if pipe.dtype == dtype else pipe.to(dtype)
 
 
-def _pipeline(name: str, device: str, dtype: torch.dtype, alone: bool) -> Loaded:
+def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
     if name == "miniature":
         from vldebias.miniature import load_pipeline
 
@@ -140,11 +128,11 @@ def _pipeline(name: str, device: str, dtype: torch.dtype, alone: bool) -> Loaded
     from diffusers import DiffusionPipeline
 
     # Cast afterwards: the name of the argument differs between releases of diffusers and transformers.
-    pipe = DiffusionPipeline.from_pretrained(name, local_files_only=alone)
+    pipe = DiffusionPipeline.from_pretrained(name, **NO_CODE)
     return Loaded(_placed(pipe, device, dtype), name)
 
 
-def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype, alone: bool) -> Loaded:
+def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
     """By its library, which a folder tells by its files."""
     if pretrained is not None:
         return _open_clip(name, pretrained, device, dtype)
@@ -152,12 +140,12 @@ def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype, al
         return _open_clip(name, None, device, dtype)
     folder = Path(name)
     if (folder / "config.json").is_file():  # first: repositories often hold a model for both libraries
-        return _transformers(name, device, dtype, alone)
+        return _transformers(name, device, dtype)
     if (folder / "open_clip_config.json").is_file():
-        return replace(_open_clip(f"local-dir:{name}", None, device, dtype), name=name)
+        return replace(_open_clip(f"{_LOCAL}{name}", None, device, dtype), name=name)
     if (folder / "clip.safetensors").is_file():
         return _miniature_clip(device, dtype, folder)
-    return _transformers(name, device, dtype, alone)
+    return _transformers(name, device, dtype)
 
 
 def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None) -> Loaded:
@@ -177,9 +165,9 @@ def _open_clip(name: str, pretrained: str | None, device: str, dtype: torch.dtyp
     return Loaded(model.to(device, dtype).eval(), known_as, open_clip.get_tokenizer(name), preprocess)
 
 
-def _transformers(name: str, device: str, dtype: torch.dtype, alone: bool) -> Loaded:
+def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
     from transformers import AutoModel, AutoProcessor
 
-    model = AutoModel.from_pretrained(name, local_files_only=alone).to(device, dtype).eval()
-    processor = AutoProcessor.from_pretrained(name, local_files_only=alone)
+    model = AutoModel.from_pretrained(name, **NO_CODE).to(device, dtype).eval()
+    processor = AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(model, name, processor.tokenizer, processor.image_processor)

@@ -25,6 +25,7 @@ from vldebias.data.tables import (
     texts_of,
 )
 from vldebias.errors import InvalidInputError
+from vldebias.hub import asked_once, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,12 +129,16 @@ def _open(root: str, saved: bool, config: str | None, revision: str | None, stre
     import datasets
     from datasets.exceptions import DatasetsError
 
-    source = source_of(root, config, revision)
+    source, why = source_of(root, config, revision), ""
     try:
-        opened = datasets.load_from_disk(root) if saved else datasets.load_dataset(**source, streaming=streaming)
+        if saved:
+            opened = datasets.load_from_disk(root)
+        else:
+            with asked_once("." if "data_files" in source else root) as why:
+                opened = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, DatasetsError, tarfile.TarError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InvalidInputError(f"huggingface: cannot open {root!r}: {reason}. Expected {LAYOUT}") from error
+        said = f"there is no such file or folder, and {why}" if why else reason(error)
+        raise InvalidInputError(f"huggingface: cannot open {root!r}: {said}. Expected {LAYOUT}") from error
     return dict(opened) if isinstance(opened, dict) else {str(opened.split or "all"): opened}
 
 

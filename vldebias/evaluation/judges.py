@@ -29,6 +29,7 @@ from vldebias.evaluation.texts import Texts
 from vldebias.files import digest as file_digest
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.images import image_encoder
+from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, check_slots, fill
 
@@ -286,11 +287,12 @@ class ClassifierJudge:
         from transformers import AutoImageProcessor, AutoModelForImageClassification
 
         try:
-            model = AutoModelForImageClassification.from_pretrained(name_or_folder).to(device)
-            processor = AutoImageProcessor.from_pretrained(name_or_folder)
-        except (OSError, ValueError) as error:
+            with asked_once(name_or_folder):
+                model = AutoModelForImageClassification.from_pretrained(name_or_folder, **NO_CODE).to(device)
+                processor = AutoImageProcessor.from_pretrained(name_or_folder, **NO_CODE)
+        except Exception as error:  # on damaged files the library raises whatever it stumbles over
             raise InvalidInputError(
-                f"cannot load the image classifier {name_or_folder!r}: {str(error).strip().splitlines()[0]}; expected "
+                f"cannot load the image classifier {name_or_folder!r}: {reason(error)}; expected "
                 "an id or folder of a transformers model for image classification"
             ) from error
         return cls(model, processor, attribute, values, name=name_or_folder)

@@ -24,6 +24,7 @@ from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.evaluation.variants import NONE
 from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.pictures import read_png
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ class Dino:
         from transformers import AutoImageProcessor, AutoModel
 
         try:
-            self._processor = AutoImageProcessor.from_pretrained(str(model))
-            # never a pickle, which transformers would take where there is nothing else
-            self.network: nn.Module = AutoModel.from_pretrained(str(model), use_safetensors=True).to(device).eval()
-        except (OSError, ValueError) as error:
+            with asked_once(model):
+                self._processor = AutoImageProcessor.from_pretrained(str(model), **NO_CODE)
+                # never a pickle, which transformers would take where there is nothing else
+                network = AutoModel.from_pretrained(str(model), use_safetensors=True, **NO_CODE)
+            self.network: nn.Module = network.to(device).eval()
+        except Exception as error:  # on damaged files the library raises whatever it stumbles over
             raise InvalidInputError(
-                f"dino: {str(error).strip().splitlines()[0]}; expected a folder with a vision transformer in "
+                f"dino: {reason(error)}; expected a folder with a vision transformer in "
                 "safetensors and its image processor, as save_pretrained writes them, or the name of one that can be "
                 "downloaded"
             ) from error

@@ -19,6 +19,7 @@ from vldebias.hosts.joint import JointHost, refuse_frozen_code
 from vldebias.hosts.marks import config_mark, mark_config
 from vldebias.hosts.seam import Seam
 from vldebias.hosts.side import IMAGE, TEXT
+from vldebias.hub import NO_CODE, asked_once
 
 __all__ = [
     "SUPPORTED",
@@ -264,7 +265,8 @@ class TransformersHost(JointHost):
             )
         missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.model_id)
+            with asked_once(self.model_id):
+                tokenizer = AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
         except Exception as error:
             raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
         if 2 * len(tokenizer) < self._text_config.vocab_size:  # transformers 5 makes an empty one without its files

@@ -1,0 +1,185 @@
+"""The hub: asked once where it does not answer, never for code; and what cannot be loaded is said in a sentence."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file
+
+from vldebias.data import open_data
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.evaluation.judges import ClassifierJudge
+from vldebias.evaluation.similarity import Dino
+from vldebias.hub import asked_once
+from vldebias.loading import load_host
+from vldebias.methods import load_edit
+from vldebias.miniature import load_transformers_clip
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every try to reach a server, none of which is found; nobody waits before the next one."""
+    import datasets
+
+    made: list[Any] = []
+
+    def refused(address: Any, *_: Any, **__: Any) -> Any:
+        made.append(address)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refused)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    return made
+
+
+ASKED: dict[str, Callable[[], Any]] = {
+    "a name without a slash": lambda: load_host(model="nosuch"),
+    "a repository": lambda: load_host(model="nobody/nothing"),
+    "a pipeline": lambda: load_host(pipeline="nosuch"),
+    "weights of open_clip": lambda: load_host(model="ViT-B-32", pretrained="openai"),
+    "a repository of open_clip": lambda: load_host(model="hf-hub:nobody/nothing"),
+    "a data set": lambda: open_data("huggingface", "nope"),
+    "an edit": lambda: load_edit("nobody/nothing"),
+    "a classifier": lambda: ClassifierJudge.load("nosuch", "gender"),
+    "dino": lambda: Dino("nosuch"),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_a_hub_that_is_away_is_asked_once_and_said_once(
+    what: str, attempts: list[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidInputError, match=r"\w"):
+        ASKED[what]()
+    assert len(attempts) == 1, attempts
+    assert capfd.readouterr() == ("", "")
+    assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
+
+
+@pytest.mark.parametrize("what", list(ASKED)[:5])
+def test_the_sentence_says_why_and_what_to_do(what: str, attempts: list[Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"huggingface\.co does not answer; fetch it .*; offline use a local"):
+        ASKED[what]()
+
+
+def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
+    with asked_once("nosuch") as why:
+        assert (why, constants.HF_HUB_OFFLINE) == ("", False)
+
+
+def test_nobody_is_asked_for_what_is_here(attempts: list[Any], tmp_path: Path) -> None:
+    with asked_once(tmp_path) as why:
+        assert why == ""
+    load_host(model="miniature")
+    assert attempts == []
+
+
+def test_what_is_logged_to_the_root_is_told_once_and_the_root_left_as_it_was() -> None:
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    try:
+        with pytest.warns(VldebiasWarning, match="random weights") as told, asked_once("nosuch"):
+            logging.warning("random weights")  # open_clip's way, which would set up the root for good
+        assert len(told) == 1
+        with pytest.raises(OSError, match="no weights"), asked_once("nosuch"):
+            logging.error("no weights")
+            raise OSError("no weights")
+        assert root.handlers == []
+    finally:
+        root.handlers = before
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a/" + "b" * 5000, "/" + "c" * 5000])
+def test_a_text_that_is_too_long_for_a_name_is_no_edit(name: str) -> None:
+    with pytest.raises(InvalidInputError) as told:
+        load_edit(name)
+    assert len(str(told.value)) < 1000
+
+
+# --- files of strangers
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound")
+    for part in load_transformers_clip():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "clip"))
+
+
+PICKLE = r"it holds Python objects beside its tensors \(a pickle\).* convert it .* safetensors\.torch\.save_file"
+
+
+def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(state | {"made by": Path("x")}, folder / "pytorch_model.bin")
+    with pytest.raises(InvalidInputError, match=PICKLE):
+        load_host(model=str(folder))
+
+
+def test_a_checkpoint_of_open_clip_with_a_pickle_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import open_clip
+    from open_clip.factory import load_state_dict
+
+    file = tmp_path / "weights.pt"
+    torch.save({"made by": Path("x")}, file)
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", lambda name, pretrained: load_state_dict(pretrained))
+    with pytest.raises(InvalidInputError, match=PICKLE):
+        load_host(model="ViT-B-32", pretrained=str(file))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08" + bytes(20), b"\xff" * 64])
+def test_damaged_weights_are_refused_in_a_sentence(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
+        load_host(model=str(folder))
+
+
+LOADS: dict[str, Callable[[str], Any]] = {
+    "a model": lambda name: load_host(model=name),
+    "a classifier": lambda name: ClassifierJudge.load(name, "gender"),
+    "dino": Dino,
+}
+
+
+@pytest.mark.parametrize("what", LOADS)
+def test_no_code_of_a_folder_runs_and_nobody_is_asked_to_agree(
+    what: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")
+    own = {"auto_map": {name: "theirs.Theirs" for name in classes}, "model_type": "theirs"}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    preprocessing = json.loads((folder / "preprocessor_config.json").read_text())
+    preprocessing |= {"auto_map": own["auto_map"], "image_processor_type": "Theirs"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+    mark = folder / "ran"
+    (folder / "theirs.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Theirs: pass\n")
+    asked: list[str] = []
+    monkeypatch.setattr(builtins, "input", lambda text="": asked.append(text) or "y")
+    with pytest.raises(InvalidInputError):
+        LOADS[what](str(folder))
+    assert (asked, mark.exists()) == ([], False)

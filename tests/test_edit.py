@@ -325,6 +325,9 @@ dHMiOlswLDQ4XX0sInJpZ2h0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNl
 """As the first edition wrote it, of one pair (e1, e2), the spurious e3 and lam = 10."""
 
 
+UNSIGNED = pytest.mark.filterwarnings("ignore:.*first edition:vldebias.errors.VldebiasWarning")
+
+
 @pytest.fixture
 def old_folder(tmp_path: Path) -> Path:
     (tmp_path / "projection.safetensors").write_bytes(base64.b64decode(OLD["projection.safetensors"]))
@@ -333,7 +336,8 @@ def old_folder(tmp_path: Path) -> Path:
 
 
 def test_an_old_folder_is_read(old_folder: Path, tmp_path: Path) -> None:
-    loaded = CalibratedProjection.from_pretrained(old_folder)
+    with pytest.warns(VldebiasWarning, match=r"is of the first edition and has no digest.* write it again"):
+        loaded = CalibratedProjection.from_pretrained(old_folder)
     axes = torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(loaded.matrix(), CalibratedProjection.fit(axes[None, :2], axes[2:], 10.0).matrix())
     expected = Provenance(
@@ -352,6 +356,24 @@ def test_an_old_folder_is_read(old_folder: Path, tmp_path: Path) -> None:
     assert torch.equal(again.matrix(), loaded.matrix())
 
 
+def test_a_new_folder_that_calls_itself_old_is_held_to_its_digest(tmp_path: Path) -> None:
+    """A config that lost its digest would let damaged factors pass for those of the first edition."""
+    saved = fitted()
+    saved.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("sha256", "kind", "settings", "choice", "labels", "max_loss", "uses_images"):
+        del config[name]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"format": 1}))
+    with pytest.warns(VldebiasWarning, match="describes another projection"):
+        assert CalibratedProjection.from_pretrained(tmp_path).provenance == saved.provenance
+    content = bytearray((tmp_path / "projection.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "projection.safetensors").write_bytes(content)
+    with pytest.raises(InvalidInputError, match="damaged"):
+        CalibratedProjection.from_pretrained(tmp_path)
+
+
+@UNSIGNED
 @pytest.mark.parametrize("method", ["equalise", "cali+equalise"])
 def test_an_old_folder_of_images_counts_the_image_tower(old_folder: Path, method: str) -> None:
     config = json.loads(OLD["config.json"]) | {"method": method}
@@ -366,6 +388,7 @@ def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict)
         CalibratedProjection.from_pretrained(old_folder)
 
 
+@UNSIGNED
 @TAMPERED
 def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], None], text: str) -> None:
     tamper(old_folder, damage)

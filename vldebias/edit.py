@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning, warn
-from vldebias.files import write_atomically
+from vldebias.files import parse_json, write_atomically
 from vldebias.hub import asked_once, reason
 
 __all__ = ["Candidate", "Choice", "Edit", "Fingerprint", "Provenance", "Rows"]
@@ -514,7 +514,7 @@ def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
     if not path.is_file():
         raise InvalidInputError(f"{path}: missing; expected a folder written by CalibratedProjection.save_pretrained")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_bytes(), "json")
         config = _Config.model_validate(raw)
     except (ValidationError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: not the config of a projection: {error}") from None
@@ -525,7 +525,11 @@ def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InvalidInputError(f"{weights}: unreadable ({error}); save the projection again") from None
-    if config.format == 1:
+    if config.format == 1 and config.sha256 is None and "config" not in header:
+        warn(
+            f"{folder}: is of the first edition and has no digest, so that damage to it goes unnoticed; write it "
+            "again: vldebias.load_edit(folder).save_pretrained(folder)"
+        )
         expected = {"left": (config.dim, config.rank), "right": (config.dim, config.rank)}
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if shapes != expected:
@@ -535,7 +539,7 @@ def _read(folder: Path) -> tuple[_Config, dict[str, Tensor]]:
         return config, tensors
     inner = None
     with suppress(KeyError, ValidationError, ValueError, RecursionError):
-        raw = json.loads(header["config"])
+        raw = parse_json(header["config"], "header")
         inner = _Config.model_validate(raw)
     if inner is None or _digest(raw, tensors) != inner.sha256:
         raise InvalidInputError(

@@ -20,12 +20,19 @@ from safetensors.torch import save_file
 
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.data.embeddings import load_embeddings, save_embeddings
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.texts import Texts, TextTable
 
 SUFFIXES = [".npz", ".safetensors"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COLUMN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+EMBEDDED = Embeddings(
+    np.arange(24, dtype=np.float32).reshape(8, 3),
+    tuple("abcdefgh"),
+    {"g": Labels(np.arange(8) % 2, ("x", "y"))},
+)
 
 
 @st.composite
@@ -145,6 +152,43 @@ def test_other_names_and_joined_texts(tmp_path: Path) -> None:
     assert load_embeddings(path, keys={"features": "second"})[0].features.shape == (2, 3)
 
 
+UNSIGNED = pytest.mark.filterwarnings("ignore:.*has no digest:vldebias.errors.VldebiasWarning")
+
+
+@UNSIGNED  # of its key
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_flipped_bit_is_read_as_other_features(suffix: str, tmp_path: Path) -> None:
+    path = save_embeddings(tmp_path / f"file{suffix}", EMBEDDED, {"a photo": torch.ones(3)})
+    content, refused = path.read_bytes(), 0
+    rng = np.random.default_rng(0)
+    for place in rng.choice(8 * len(content), size=200, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found, texts = load_embeddings(path)
+        except InvalidInputError:
+            refused += 1
+            continue
+        assert np.array_equal(found.features, EMBEDDED.features)
+        assert (found.ids, found.labels["g"].names) == (EMBEDDED.ids, EMBEDDED.labels["g"].names)
+        assert found.labels["g"].codes.tolist() == EMBEDDED.labels["g"].codes.tolist()
+        assert texts is not None
+        assert texts["a photo"].tolist() == [1, 1, 1]
+    assert refused > 100
+
+
+def test_a_safetensors_file_of_others_is_read_with_a_word_and_written_again_without(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file({"features": torch.eye(2, 3)}, path)
+    with pytest.warns(VldebiasWarning, match=r"mine\.safetensors: has no digest, .* write it again with") as told:
+        found = load_embeddings(path)
+    assert len(told) == 1
+    save_embeddings(path, *found)
+    assert np.array_equal(load_embeddings(path)[0].features, np.eye(2, 3))
+
+
+@UNSIGNED
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
 def test_a_safetensors_file_is_mapped_and_may_be_bfloat16(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
@@ -339,6 +383,7 @@ def test_archives_that_lie_are_refused_before_memory_is_asked_for(tmp_path: Path
 
 
 @settings(max_examples=150, deadline=None)
+@UNSIGNED
 @given(st.sampled_from(SUFFIXES), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(
     tmp_path_factory: Any, suffix: str, changes: list[tuple[float, int]]

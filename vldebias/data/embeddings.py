@@ -12,13 +12,16 @@ Keys of a .npz or .safetensors file, for n images, k names and p prompts:
     text, prompts    (p, d) floats and (p,) strings: text embeddings of the same space, for evaluation without a model
     about            a JSON object
 
-Strings are numpy strings, or UTF-8 JSON as uint8: `np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)`.
+Strings are numpy strings, or UTF-8 JSON as uint8: `np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)`. A .npz
+file has checksums; a .safetensors file by `save_embeddings` has a SHA-256 in its header, one by others is warned of.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import UNKNOWN, Columns, Labels
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
 __all__ = ["Embeddings", "load_embeddings", "save_embeddings"]
@@ -44,6 +47,8 @@ COLUMNS = ("label.", "names.")
 SEVERAL = ("text", "prompts")
 SAME = 1e-3  # two embeddings of one prompt, relative to their length
 _ROWS = 1 << 14  # that are looked through at once: features may be mapped
+_DIGEST = "sha256"  # in the header of a .safetensors file
+_END = 22  # bytes of the record that ends a zip archive without a comment
 _DEFLATE = 1032  # the most that one byte of a zip archive can stand for
 
 # What zipfile, zlib and numpy raise for a file that is cut, damaged, encrypted or no archive at all.
@@ -162,8 +167,8 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
             of `text` and `prompts` may be lists, which are joined in their order.
 
     Raises:
-        InvalidInputError: no such file, another format, pickled objects, keys that are missing or of other types,
-            lengths or widths that differ, features that are not finite, a prompt with two embeddings.
+        InvalidInputError: no such file, another format, damage, pickled objects, keys that are missing or of other
+            types, lengths or widths that differ, features that are not finite, a prompt with two embeddings.
     """
     path = Path(path)
     try:
@@ -217,7 +222,8 @@ def save_embeddings(path: str | Path, embeddings: Embeddings, texts: Mapping[str
     if path.suffix == ".safetensors":
         from safetensors.torch import save
 
-        return write_atomically(path, save({name: torch.from_numpy(np.array(f)) for name, f in fields.items()}))
+        tensors = {name: torch.from_numpy(np.array(field)) for name, field in fields.items()}
+        return write_atomically(path, save(tensors, metadata={_DIGEST: _digest(tensors)}))
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
@@ -280,6 +286,7 @@ def _open_npz(path: Path) -> tuple[list[str], Callable[[str], Array]]:
             raise ValueError("it holds one array without a name, as np.save writes it")
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        _check_directory(path, archive)
 
     def read(name: str) -> Array:
         try:
@@ -292,6 +299,18 @@ def _open_npz(path: Path) -> tuple[list[str], Callable[[str], Array]]:
             ) from None
 
     return list(members), read
+
+
+def _check_directory(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse a damaged list of members, which has no checksum: a column could vanish from it, or under another name."""
+    for info in archive.infolist():
+        archive.open(info).close()  # compares the name with the one beside the content
+    with path.open("rb") as file:
+        file.seek(-_END, os.SEEK_END)
+        end = file.read(_END)
+    said, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
+    if end.startswith(b"PK\5\6") and said not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
+        raise zipfile.BadZipFile(f"{there} of {said} arrays are listed")
 
 
 def _array(file: Any, member: zipfile.ZipInfo, archive_size: int) -> Array:
@@ -315,9 +334,28 @@ def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
 
     try:
         file = safe_open(path, framework="pt").__enter__()  # what it gives stays mapped for as long as it is used
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        told = (file.metadata() or {}).get(_DIGEST)
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    return list(file.keys()), lambda name: _plain(file.get_tensor(name))
+    if told is None:
+        warn(
+            f"{path}: has no digest, so that damage to its numbers goes unnoticed (a .npz file has its own); write it "
+            "again with vldebias.data.save_embeddings(path, *vldebias.data.load_embeddings(path))"
+        )
+    elif told != _digest(tensors):
+        raise ValueError("damaged: its content has not the digest that was saved with it; fetch it or write it again")
+    return list(tensors), lambda name: _plain(tensors[name])
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and content, in the order of the names; mapped tensors are not copied."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
+    return total.hexdigest()
 
 
 def _parsed(array: Array, key: str) -> Any:

@@ -36,7 +36,7 @@ LIMIT = "VLDEBIAS_MAX_PIXELS"
 """The environment's variable for the most pixels that a picture may have; by default Pillow's limit, 89 million."""
 
 # Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the program gs.
-FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+FORMATS: tuple[str, ...] = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 if find_spec("PIL.AvifImagePlugin") is None:  # before Pillow 11.3, which refuses a name that it does not know
     FORMATS = FORMATS[1:]
 

@@ -271,7 +271,7 @@ def picture_block() -> str:
             f"“A photo of a {who}.”, the same noise in each column: {', '.join(told[:-1])}, and {told[-1]}.",
             "Not chosen by eye: of the unseen professions that the pipeline draws as one gender nine times in ten it",
             "is the one with the median change (`python -m eval.experiments.generation_picture`). The people are",
-            "cartoons of a [miniature world](docs/how-to/miniature.md) that comes with the package; it all runs offline.",
+            "cartoons of a [miniature world](docs/how-to/miniature.md) that comes along, so it all runs offline.",
         )
     )
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Bounded, Problem, Reference, auto
-from vldebias.methods.closed_form import ClosedForm, pair_scatter
+from vldebias.methods.closed_form import ClosedForm, class_texts, pair_scatter
+from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection, PairScatter
 from vldebias.prompts import PromptSet
 
@@ -49,15 +50,21 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
-    """Differences of the image means, weighted, with their weight; as equalising alone takes them."""
-    (term,) = METHODS["equalise"].terms  # type: ignore[attr-defined]
-    (scatter,) = term.rows(problem, "joint")
-    own = problem.reference.lam if problem.reference is not None else None
-    return scatter.rows / scatter.count**0.5, problem.weight if own is None else own
+    """Differences of the image means, weighted, with their lam; as equalising alone takes them."""
+    prompts = problem.sets[0]
+    scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
+    assert problem.reference is not None
+    own = problem.reference.lam
+    return scatter.rows / scatter.count**0.5, pair_lam(problem) if own is None else own
+
+
+def pair_lam(problem: Problem) -> float:
+    assert isinstance(problem.lam, float)
+    return problem.lam
 
 
 def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
-    rows = [term.rows(problem, "joint") for term in method.terms if term.removes is not None]
+    rows = [term.removes(problem, "joint") for term in method.terms if term.removes is not None]
     d = problem.host.dim("joint")
     basis = torch.cat([*rows, torch.zeros(1, d, dtype=torch.float64)])
     return torch.eye(d, dtype=torch.float64) - torch.linalg.pinv(basis) @ basis
@@ -107,7 +114,7 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
         p0 = dense_p0(method, problem)
         M = lam * p0 @ rows.T @ rows @ p0
         if "cali" in name:
-            M += problem.weight / pairs.count * pairs.rows.T @ pairs.rows
+            M += pair_lam(problem) / pairs.count * pairs.rows.T @ pairs.rows
         P = method.fit(problem, "joint")
         assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), name
         assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, name  # A^T P z = 0

@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
     Array = Tensor | np.ndarray
 
-__all__ = ["CalibratedProjection", "PairScatter"]
+__all__ = ["CalibratedProjection", "NothingToRemoveError", "PairScatter"]
 
 _EPS = torch.finfo(torch.float64).eps
+
+
+class NothingToRemoveError(InvalidInputError):
+    """Prompts that do not differ for the model, or none: the projection would be the identity."""
 
 
 def _as_tensor(values: Any, name: str, shape: str) -> Tensor:
@@ -209,7 +213,7 @@ class CalibratedProjection(Edit):
         active = [b for b in blocks if b.any()]
         basis = _span(q) if q is not None and q.any() else None
         if basis is None and not active:
-            raise InvalidInputError(_nothing_to_remove(scatters, q, lams))
+            raise NothingToRemoveError(_nothing_to_remove(scatters, q, lams))
         left, right = _factors(basis, torch.cat(active) if active else None)
         method = "orth" if not active else "cali" if basis is None else "orth-cali"
         lam_of = lams[0] if len(set(lams)) == 1 else lams

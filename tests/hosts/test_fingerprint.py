@@ -3,14 +3,21 @@
 import copy
 import json
 from dataclasses import replace
+from itertools import chain
 
+import open_clip
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from subjects import PROMPTS, SUBJECTS, OpenClip
 from torch import nn
 
 from vldebias.edit import Fingerprint
+from vldebias.errors import ProjectionMismatchError
 from vldebias.hosts.fingerprint import weights_fingerprint
+from vldebias.hosts.towers import towers
+from vldebias.prompts import PromptSet
+from vldebias.training.tuning import tune
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
@@ -53,7 +60,8 @@ def test_fine_tuning_leaves_the_norms_where_they_were() -> None:
     module = tower()
     one, other = weights_fingerprint(module), weights_fingerprint(perturbed(module, 0.02))
     assert not one.matches(other)
-    assert replace(one, waves=other.waves).matches(other)
+    waves = tuple((norm, wave) for (norm, _), (_, wave) in zip(one.tensors, other.tensors, strict=True))
+    assert replace(one, waves=other.waves, tensors=waves).matches(other)
 
 
 def test_other_shapes_and_names_change_it() -> None:
@@ -100,8 +108,103 @@ def test_it_is_small_plain_and_repeatable() -> None:
     found = weights_fingerprint(module)
     assert found == weights_fingerprint(module)
     assert len(found.norms) == len(found.waves) == 16
-    assert all(isinstance(x, float) for x in found.norms + found.waves)
+    assert len(found.tensors) == len(list(module.parameters()))
+    assert all(isinstance(x, float) for x in (*found.norms, *found.waves, *chain(*found.tensors)))
     assert Fingerprint.of(json.loads(json.dumps(found.to_dict()))) == found
+
+
+@pytest.mark.parametrize("numel", [100, 70_000, 100_000, 512 * 512, 2 * 1024**2 + 768])
+def test_every_column_and_every_row_is_seen(numel: int) -> None:
+    """A part of a tensor that is as large as the rest of it: every second column, and the second half of the rows."""
+    torch.manual_seed(0)
+    width = next(w for w in (512, 768, 100, 10) if numel % w == 0)
+    one = nn.ParameterList([torch.randn(numel // width, width)])
+    before = weights_fingerprint(one)
+    for part in (..., slice(0, None, 2)), (..., slice(1, None, 2)), slice(numel // width // 2, None):
+        other = copy.deepcopy(one)
+        with torch.no_grad():
+            other[0][part] += 0.5 * torch.randn_like(other[0][part])
+        assert not before.matches(weights_fingerprint(other))
+
+
+# --- as the first two editions saved it: sixteen tensors
+
+
+def counted() -> nn.ParameterList:
+    sizes = [*range(2, 19), 100_000]
+    return nn.ParameterList([torch.cos(torch.arange(n, dtype=torch.float64) / 3) for n in sizes])
+
+
+NORMS = """1.375843 1.584475 2.645885 2.725428 2.750434 2.750814 2.765401 2.82594
+181.019598 1.674064 1.69051 1.693218 1.743607 1.87545 2.075624 2.299631"""
+WAVES = """0.178651 0.636684 0.884838 1.441322 0.949647 1.009767 0.608926 0.587104
+258.883902 0.416697 0.372666 0.506927 1.06823 0.169475 0.961684 1.670627"""
+OLD = {"norms": [*map(float, NORMS.split())], "waves": [*map(float, WAVES.split())], "structure": "e275772dcbc0a497"}
+"""What they gave for `counted`."""
+
+
+def test_what_was_saved_before_is_compared_as_before() -> None:
+    old = Fingerprint.of(OLD)
+    assert old.to_dict() == OLD
+    module = counted()
+    assert old.matches(weights_fingerprint(module))
+    assert weights_fingerprint(module).matches(old)
+    with torch.no_grad():
+        module[9].mul_(2)  # the last in the order of names, which was never read
+    assert old.matches(weights_fingerprint(module))
+    assert not weights_fingerprint(counted()).matches(weights_fingerprint(module))
+    with torch.no_grad():
+        module[0].mul_(2)
+    assert not old.matches(weights_fingerprint(module))
+    assert not weights_fingerprint(module).matches(old)
+
+
+# --- on every host
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+@torch.no_grad()
+def test_no_tensor_that_moves_a_text_changes_unseen(
+    name: str, request: pytest.FixtureRequest, gender: PromptSet
+) -> None:
+    """Each by half of its length; what is accepted (an image tower's, an unused one's) leaves the texts as they are."""
+    subject = SUBJECTS[name](request)
+    with subject.debias(gender) as attachment:
+        edits = attachment.projections
+    base, seen = {role: subject.resolve().embed(PROMPTS[:1], role) for role in edits}, 0
+    draw = torch.Generator().manual_seed(0)
+    for label, parameter in [pair for module in subject.modules() for pair in module.named_parameters()]:
+        kept = parameter.clone()
+        parameter += 0.5 * (float(kept.square().mean().sqrt()) or 1.0) * torch.randn(kept.shape, generator=draw)
+        try:
+            subject.debias(edits).remove()
+        except ProjectionMismatchError:
+            seen += 1
+        else:
+            host = subject.resolve()
+            assert all(torch.equal(host.embed(PROMPTS[:1], role), base[role]) for role in edits), label
+        parameter.copy_(kept)
+    assert seen > 3
+    subject.debias(edits).remove()
+
+
+def test_a_head_that_was_trained_is_another(gender: PromptSet) -> None:
+    """As `vldebias train --tune heads` leaves a model: every block of it as it was."""
+    subject = OpenClip("clip")
+    with subject.debias(gender) as attachment:
+        edits = attachment.projections
+    model, ids = subject.host, subject.tokenizer(PROMPTS)
+    learned = tune(towers(model, subject.tokenizer, open_clip.image_transform(32, is_train=False)), "heads")
+    assert "text_projection" in learned
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    target = torch.randn(len(PROMPTS), model.text_projection.shape[1], generator=torch.Generator().manual_seed(0))
+    for _ in range(40):
+        loss = (model.encode_text(ids) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
+        subject.debias(edits)
 
 
 def test_large_tensors_are_sampled() -> None:

@@ -66,6 +66,13 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
         torch.testing.assert_close(kept[role][plain], rows[role][plain])
 
 
+def test_no_prompts_are_no_rows(subject: Subject) -> None:
+    host = subject.resolve()
+    for role in host.roles:
+        rows, one = host.embed([], role), host.embed(PROMPTS[:1], role)
+        assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
+
+
 @torch.no_grad()
 def test_strength_is_between(subject: Subject, gender: PromptSet) -> None:
     base = subject.rows()

@@ -4,12 +4,15 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -17,7 +20,7 @@ import vldebias
 from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, PromptSetError, ReferenceWarning
 from vldebias.hosts import TextTable
-from vldebias.methods import Problem, auto
+from vldebias.methods import Problem, Reference, auto
 from vldebias.methods.auto import BOUND, FEWEST, FOLDS
 from vldebias.methods.bounded import Bound, losses
 from vldebias.metrics import max_skew
@@ -244,7 +247,9 @@ class TestEvidence:
     def test_with_too_few_groups_and_no_images_it_declines(self) -> None:
         texts, prompts = world(0.0, 0.3)
         few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-        with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups of prompts and no reference images: nothing"):
+        with pytest.warns(
+            AutoDeclinedWarning, match="Fewer than 5 groups of prompts state two values, and no images can be us"
+        ):
             choice = chosen(texts, few)
         assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
         assert str(choice).startswith("jobs: auto: none. Fewer than 5 groups")
@@ -321,6 +326,75 @@ class TestEvidence:
             InvalidInputError, match="lam: expected a number, one per prompt set, or 'auto', got 'best'"
         ):
             chosen(texts, prompts, "cali", "best")
+
+
+WORDS = ("man", "woman", "boy", "girl", "old man", "men")
+
+
+@st.composite
+def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
+    """Groups of any words, with or without those of the values; texts that are one to the model; images of any number.
+
+    The spurious prompts may lack a value; the groups then have prompts of it.
+    """
+    values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
+    word = st.sampled_from(WORDS)
+    groups = draw(
+        st.lists(st.lists(word, min_size=2, max_size=4, unique=True), min_size=0, max_size=14).map(
+            lambda many: tuple(tuple(f"{w} {i}" for w in one) for i, one in enumerate(many))
+        )
+    )
+    stated = draw(st.booleans())
+    own = (tuple(f"{value} alone" for value in values),)
+    held_out = tuple((f"man seen {i}", f"woman seen {i}") for i in range(draw(st.integers(0, 6))))
+    prompts = PromptSet(
+        name="odd",
+        attributes={value: (value,) for value in values},
+        groups=(*groups, *own) if not stated else groups or (("boy 0", "girl 0"),),
+        held_out_groups=held_out,
+        spurious=tuple(f"a {value}" for value in values) if stated else (),
+        classes=(names := tuple(f"job{i}" for i in range(draw(st.integers(1, 4))))),
+        class_names=names,
+    )
+    texts = [*prompts.classes, *prompts.spurious, *chain(*prompts.groups, *prompts.held_out_groups)]
+    rows = noise(len(texts), draw(st.integers(0, 99)))
+    if draw(st.booleans()):
+        rows[len(prompts.classes) :] = rows[0]
+    given = draw(st.sampled_from([None, 0, 1, 2, 5, 10, 40]))
+    pictures = None if given is None else images(given, seed=3)[0]
+    confidence = draw(st.sampled_from([0.0, 0.9]))
+    reference = None if pictures is None else Reference(pictures, confidence=confidence)
+    return TextTable(dict(zip(texts, rows, strict=True))), prompts, reference
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(odd_problems())
+def test_it_gives_an_edit_wherever_none_does(odd: tuple[TextTable, PromptSet, Any]) -> None:
+    texts, prompts, reference = odd
+    vldebias.fit_projection(texts, prompts, method="none", reference=reference)
+    edit = vldebias.fit_projection(texts, prompts, method="auto", reference=reference)
+    assert isinstance(edit, CalibratedProjection)
+    assert edit.matrix().isfinite().all()
+    choice = edit.provenance.choice
+    assert choice is not None
+    assert (choice.method == "none") == (edit.rank == 0)
+
+
+def test_groups_that_name_no_value_are_no_evidence() -> None:
+    """man and woman are the values, boy and girl the groups."""
+    texts, prompts = world(0.0, 0.3)
+    renamed = {
+        text: text.replace("female", "girl").replace("male", "boy") for group in prompts.groups for text in group
+    }
+    rows = {text: texts.embed([text], "joint")[0] for text in (*prompts.classes, *prompts.spurious, *renamed)}
+    other = TextTable({renamed.get(text, text): row for text, row in rows.items()})
+    odd = replace(prompts, groups=tuple(tuple(renamed[text] for text in group) for group in prompts.groups))
+    with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups of prompts state two values"):
+        assert chosen(other, odd).method == "none"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceWarning)
+        assert chosen(other, odd, reference=images(2000, seed=1)[0]).evidence.keys() == {"images"}
 
 
 @pytest.fixture(scope="module")

@@ -213,6 +213,7 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
         "structure": digest(json.dumps([sorted(components), [fingerprint["structure"] for fingerprint in known]])),
         "norms": [norm for fingerprint in known for norm in fingerprint["norms"]],
         "waves": [wave for fingerprint in known for wave in fingerprint["waves"]],
+        "tensors": [one for fingerprint in known for one in fingerprint.get("tensors", [])],
     }
 
 

@@ -51,8 +51,10 @@ class Host(ABC):
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
         """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never projected.
 
-        Every prompt goes through the towers once, until `forget`.
+        Every prompt goes through the towers once, until `forget`. No prompts give (0, d).
         """
+        if not prompts:
+            return torch.zeros(0, self.dim(role), dtype=torch.float64)
         rows = {prompt: self.memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
         new = [prompt for prompt, row in rows.items() if row is None]
         if new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +14,18 @@ from vldebias.edit import Fingerprint
 
 __all__ = ["weights_fingerprint"]
 
-_TENSORS = 16  # spread over the depth of the tower
-_VALUES = 65536  # read per tensor, so that a T5-XXL costs no more than a small CLIP
+_TENSORS = 16  # spread over the depth of the tower, as the first two editions read them
+_VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
+_WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
-    """Structure, and two numbers for each of 16 tensors.
+    """Structure, and two numbers for each tensor; of tensors beyond two million values at places spread over them.
 
     None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
     bytes, because the same checkpoint is loaded in float32, float16 and bfloat16. The wave, a product with a fixed
-    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it.
+    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it. Beside them
+    stand the numbers of the 16 tensors that projections were saved with before.
     """
     parameters = _base_parameters(list(modules))
     if not parameters:
@@ -32,12 +35,14 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     sample = [parameters[i * len(parameters) // count][1] for i in range(count)]
     if any(p.is_meta for p in sample):
         return None
-    values = [_values(p) for p in sample]
+    norms, waves = zip(*(_numbers(_places(p)) for p in sample), strict=True)
+    whole = not any(p.is_meta for _, p in parameters)
     return Fingerprint(
         structure,
-        norms=tuple(round(float(v.norm()), 6) for v in values),
-        waves=tuple(round(float(v @ _wave(len(v))), 6) for v in values),
+        norms,
+        waves,
         adapters=round(math.sqrt(sum(float(p.detach().double().square().sum()) for p in _adapters(modules))), 6),
+        tensors=tuple(_numbers(_spread(p)) for _, p in parameters) if whole else (),
     )
 
 
@@ -57,15 +62,34 @@ def _adapters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
                 yield parameter
 
 
-def _values(parameter: Tensor) -> Tensor:
-    """At most 65536 values of a tensor, evenly spread, as float64 on the CPU."""
+def _flat(parameter: Tensor) -> Tensor:
     whole = parameter.detach()
     if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
         whole = whole.dequantize()
-    flat = whole.flatten()
-    return flat[:: max(1, flat.numel() // _VALUES)][:_VALUES].to("cpu", torch.float64)
+    return whole.flatten()
 
 
-def _wave(length: int) -> Tensor:
-    """A fixed vector of values of mean square 1 that follows no pattern of the weights."""
-    return math.sqrt(2) * torch.sin(torch.arange(1, length + 1, dtype=torch.float64).square())
+def _spread(parameter: Tensor) -> Tensor:
+    """All values of a tensor, or of a large one about 65536: an odd step, lest it sees the same columns of each row."""
+    flat = _flat(parameter)
+    return flat if len(flat) <= _WHOLE else flat[:: len(flat) // _VALUES | 1]
+
+
+def _places(parameter: Tensor) -> Tensor:
+    """The values that the first two editions read: at most 65536."""
+    flat = _flat(parameter)
+    return flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
+
+
+def _numbers(values: Tensor) -> tuple[float, float]:
+    """Length, and product with the wave: in float64, so that sums in another order are the same when rounded."""
+    wide, wave = values.to("cpu", torch.float64), _wave()
+    product = sum(float(part @ wave[: len(part)]) for part in wide.split(_VALUES))
+    return round(float(wide.norm()), 6), round(product, 6)
+
+
+@cache
+@torch.inference_mode(False)
+def _wave() -> Tensor:
+    """A fixed vector of values of mean square 1 that follows no pattern of the weights; longer tensors repeat it."""
+    return math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())

@@ -61,7 +61,7 @@ class ImageEncoder:
     def digest(self) -> str:
         """A hash of every weight, every buffer and the architecture: any change of the tower changes it.
 
-        The fingerprint samples the weights and leaves adapters out, and the same weights serve two architectures
+        The fingerprint allows for casts and leaves adapters out, and the same weights serve two architectures
         (open_clip's ViT-B-32 and ViT-B-32-quickgelu): too little for features that are kept.
 
         Raises:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.edit import Edit, Fingerprint
-from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
+from vldebias.errors import TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.base import Host
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable, last_layer
@@ -152,13 +152,7 @@ class JointHost(Host):
         return self._fingerprints[1]
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected; of both sides alike.
-
-        Raises:
-            InvalidInputError: no prompt.
-        """
-        if not prompts:
-            raise InvalidInputError(f"{self.name}: expected at least one prompt to embed, got none")
+        """L2-normalised (n, d) float64 CPU embeddings of `prompts`, never projected; of both sides alike."""
         return super().embed(list(prompts), TEXT)
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:

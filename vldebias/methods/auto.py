@@ -51,14 +51,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Candidate, Choice, Edit
-from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
+from vldebias.errors import AutoDeclinedWarning, PromptSetError, ReferenceWarning, warn
 from vldebias.methods.bounded import Bound, Bounded, bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
 from vldebias.methods.diagnostics import signal_kept
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
-from vldebias.projection import CalibratedProjection
+from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
 __all__ = ["BOUND", "CANDIDATES", "LAMS", "Auto", "PredictedGap"]
@@ -96,7 +96,8 @@ class Auto(Method):
 
         Raises:
             PromptSetError: a set does not say which words name which value of its attribute.
-            InvalidInputError: no neutral texts, or features of another width than the texts.
+            InvalidInputError: no neutral texts, or features of another width than the texts. Where the prompt sets and
+                images that are given tell nothing, it declines instead.
 
         Warns:
             AutoDeclinedWarning: nothing is expected to help.
@@ -120,7 +121,7 @@ class Auto(Method):
             about["rows"] += sum(len(gap.centred) for gap in fold.gaps)
         judged: list[_Judged] = []
         best: _Judged | None = None
-        reason = f"Fewer than {FEWEST} groups of prompts and no reference images: nothing to predict from."
+        reason = f"Fewer than {FEWEST} groups of prompts state two values, and no images can be used: no evidence."
         if folds:
             reason = "No method is expected to help beyond its interval, so nothing is changed."
             judge = _Judge(problem, role, neutral, folds)
@@ -177,14 +178,17 @@ def _parts(problem: Problem, role: str, methods: Sequence[Method]) -> Parts:
 
 
 def _solve(problem: Problem, role: str, method: Method, parts: Parts) -> CalibratedProjection:
-    """One candidate at the problem's lam, within its bound."""
+    """One candidate at the problem's lam, within its bound; the identity where it finds nothing to remove."""
     assert problem.bound is not None
-    if not isinstance(method, ClosedForm):
-        edit = Bounded(method, problem.bound).fit(problem, role)
-        assert isinstance(edit, CalibratedProjection)  # Bounded refuses anything else
-        return edit
-    solved = method.solve(problem, parts)
-    return bounded(solved, problem.embed(problem.neutral_prompts(), role), problem.bound)
+    neutral = problem.embed(problem.neutral_prompts(), role)
+    try:
+        if not isinstance(method, ClosedForm):
+            edit = Bounded(method, problem.bound).fit(problem, role)
+            assert isinstance(edit, CalibratedProjection)  # Bounded refuses anything else
+            return edit
+        return bounded(method.solve(problem, parts), neutral, problem.bound)
+    except NothingToRemoveError:  # texts that the model does not tell apart
+        return CalibratedProjection.identity(neutral.shape[1], method.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +307,8 @@ def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_
             yield _Fold("texts", one, _parts(one, role, methods), gaps)
         reference = problem.reference
         if reference is not None:
-            rows = torch.cat(list(reference.batches()))
+            width = problem.host.dim(role)
+            rows = torch.cat([torch.zeros(0, width, dtype=torch.float64), *reference.batches()])
             if (different := len(rows.unique(dim=0))) < 2 * FEWEST:
                 raise UnusableReferenceError(
                     f"reference: expected at least {2 * FEWEST} different images, got {different}"
@@ -319,20 +324,46 @@ def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_
 
 
 def _text_folds(sets: Sequence[PromptSet]) -> Iterator[tuple[tuple[PromptSet, ...], tuple[PromptSet, ...]]]:
-    """(sets to fit on, sets whose groups are predicted)."""
-    if all(len(s.held_out_groups) >= FEWEST for s in sets):
-        yield tuple(sets), tuple(replace(s, groups=s.held_out_groups, held_out_groups=()) for s in sets)
-    elif all(len(s.groups) >= FEWEST for s in sets):
-        folds = min(FOLDS, *(len(s.groups) // 2 for s in sets))  # one concept alone has no variance
+    """(sets to fit on, sets whose groups are predicted): of groups in which prompts state two values, each by itself.
+
+    Others are fitted on in every fold. A fold whose sets have no prompt of some value is left out.
+    """
+    held_out = [_telling(s, s.held_out_groups) for s in sets]
+    telling = [_telling(s, s.groups) for s in sets]
+    if all(len(groups) >= FEWEST for groups in held_out):
+        own = [tuple(s.held_out_groups[i] for i in groups) for s, groups in zip(sets, held_out, strict=True)]
+        yield tuple(sets), tuple(replace(s, groups=g, held_out_groups=()) for s, g in zip(sets, own, strict=True))
+    elif all(len(groups) >= FEWEST for groups in telling):
+        folds = min(FOLDS, *(len(groups) // 2 for groups in telling))  # one concept alone has no variance
         for k in range(folds):
-            rest = [tuple(group for i, group in enumerate(s.groups) if i % folds != k) for s in sets]
-            learn = tuple(replace(s, groups=groups) for s, groups in zip(sets, rest, strict=True))
-            yield learn, tuple(replace(s, groups=s.groups[k::folds]) for s in sets)
+            out = [groups[k::folds] for groups in telling]
+            learn = tuple(
+                replace(s, groups=tuple(group for i, group in enumerate(s.groups) if i not in own))
+                for s, own in zip(sets, out, strict=True)
+            )
+            if all(_has_every_value(s) for s in learn):
+                yield (
+                    learn,
+                    tuple(replace(s, groups=tuple(s.groups[i] for i in own)) for s, own in zip(sets, out, strict=True)),
+                )
+
+
+def _telling(prompts: PromptSet, groups: Sequence[Sequence[str]]) -> list[int]:
+    """Which groups have prompts of two values."""
+    stated = [{named for prompt in group if len(named := prompts.values_in(prompt)) == 1} for group in groups]
+    return [i for i, values in enumerate(stated) if len(values) > 1]
+
+
+def _has_every_value(prompts: PromptSet) -> bool:
+    try:
+        prompts.by_value()
+    except PromptSetError:
+        return False
+    return True
 
 
 def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> PredictedGap:
     """Prompts of the groups that name one value; a group is a class, so prompts are compared about one concept."""
-    prompts.by_value()  # raises where the set does not say which words name which value
     place = {value: code for code, value in enumerate(prompts.attributes)}
     rows = [
         (prompt, place[named[0]], concept)
@@ -404,8 +435,10 @@ class PredictedGap:
         where they were, a pair would be torn apart in six resamples of ten, and intervals a third too wide.
 
         Raises:
-            UnusableReferenceError: no class has rows of two values.
+            UnusableReferenceError: no rows, or no class has rows of two values.
         """
+        if not len(rows):
+            raise UnusableReferenceError("expected rows of two attribute values, got none")
         label = torch.zeros_like(values) if classes is None else classes
         _, label = label.unique(return_inverse=True)
         a, c = int(values.max()) + 1, int(label.max()) + 1

@@ -30,7 +30,7 @@ from vldebias.edit import Edit
 from vldebias.hosts import Host
 from vldebias.methods.equalise import MeansReport, group_means, image_scatter
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
-from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.projection import CalibratedProjection, NothingToRemoveError, PairScatter
 from vldebias.prompts import PromptSet
 
 __all__ = [
@@ -170,8 +170,11 @@ def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | 
     """
     if len(prompt_set.classes) < 2:
         return None
-    calibrated = CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)
-    return calibrated(problem.embed(prompt_set.classes, role))
+    texts = problem.embed(prompt_set.classes, role)
+    try:
+        return CalibratedProjection.solve([pair_scatter(problem, prompt_set, role)], None, LAM_OF_MODELS)(texts)
+    except NothingToRemoveError:  # prompts of a pair are one to the model, which then reads no attribute in a class
+        return texts
 
 
 def reference_splits(problem: Problem) -> dict[str, MeansReport]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from queue import SimpleQueue
@@ -20,7 +21,8 @@ from PIL import Image, PngImagePlugin
 
 from vldebias.data import decode
 from vldebias.evaluation.judges import Judge, decide, predict
-from vldebias.metrics.bootstrap import recentred_interval, resampled_weights, wilson_interval
+from vldebias.metrics import mcnemar
+from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.pictures import KEY
 
@@ -33,6 +35,7 @@ __all__ = [
     "STRENGTHS",
     "UNKNOWN_NAME",
     "Attribute",
+    "Change",
     "Comparison",
     "Share",
     "Stopped",
@@ -52,6 +55,8 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRIP_ROWS = 2
 UNKNOWN_NAME = "cannot tell"
 RESAMPLES, SEED = 1000, 0
+LEAST, ALPHA = 8, 0.05  # pairs that can be told, without which there is no verdict; how often it may be a false alarm
+SUBJECT = "profession"  # what a judge calls whom a prompt asks for
 
 Codes = NDArray[np.int64]
 Said = TypeVar("Said")
@@ -89,33 +94,67 @@ class Attribute:
         """Plain values for JSON."""
         return asdict(self)
 
-    def lead_to(self, other: Attribute) -> tuple[str, float, float] | None:
-        """The value that most pictures show, with its share here and in `other`, of those that can be told.
+    def change_to(self, other: Attribute) -> Change | None:
+        """What became of the value that most pictures of both sides show; None where no pair can be told.
 
-        None where nothing can be told on one side.
+        Picture i of both is drawn from the same noise. The value is that of both sides together, which stays when a
+        pair is turned round: to choose the largest of one side would make its fall likely without any cause.
         """
-        told = [sum(share.count for share in one.shares[:-1]) for one in (self, other)]
-        if not all(told):
+        codes = np.array([self.codes, other.codes])
+        codes = codes[:, (codes >= 0).all(axis=0)]
+        if not codes.size:
             return None
-        i, first = max(enumerate(self.shares[:-1]), key=lambda place: place[1].count)
-        return first.value, first.count / told[0], other.shares[i].count / told[1]
+        counts = np.equal.outer(codes, np.arange(len(self.shares) - 1)).sum(axis=1)
+        first = int(counts.sum(axis=0).argmax())
+        shown = codes == first
+        return Change(
+            value=self.shares[first].value,
+            pairs=codes.shape[1],
+            before=int(shown[0].sum()),
+            after=int(shown[1].sum()),
+            lost=int((shown[0] & ~shown[1]).sum()),
+            gained=int((~shown[0] & shown[1]).sum()),
+            moved=int((codes[0] != codes[1]).sum()),
+            discrepancy=(float(discrepancies(counts[0])), float(discrepancies(counts[1]))),
+        )
 
-    def change_to(self, other: Attribute) -> tuple[float, float, float] | None:
-        """By how much the discrepancy of `other` is larger, with a 95 % interval; None where one has none.
 
-        Picture i of both is drawn from the same noise, so pairs are resampled: what the noise does cancels out.
-        """
-        if self.discrepancy is None or other.discrepancy is None:
-            return None
-        shown = [np.equal.outer(one.codes, np.arange(len(self.shares) - 1)) for one in (self, other)]
+@dataclass(frozen=True)
+class Change:
+    """One value in the pairs of pictures that can be told on both sides.
 
-        def changes(weights: NDArray[np.integer]) -> NDArray[np.float64]:
-            before, after = (discrepancies(weights @ one) for one in shown)
-            return after - before
+    value: what most of their pictures show. before, after: how many of the `pairs` show it. lost, gained: pairs that
+    show it before alone, after alone. moved: pairs that show another value after. discrepancy: eq. 7.2 before, after.
+    """
 
-        value = float(changes(np.ones((1, self.n), dtype=np.int64))[0])
-        drawn = [changes(weights) for weights in resampled_weights(self.n, RESAMPLES, SEED)]
-        return value, *recentred_interval(value, np.concatenate(drawn))
+    value: str
+    pairs: int
+    before: int
+    after: int
+    lost: int
+    gained: int
+    moved: int
+    discrepancy: tuple[float, float]
+
+    @property
+    def p(self) -> float:
+        """Of the exact test over the pairs that lost or gained the value, see `vldebias.metrics.mcnemar`."""
+        return mcnemar(self.lost, self.gained)
+
+    @property
+    def verdict(self) -> str:
+        """ "too few", "the same", "no clear change", "fewer" or "more" that show the value."""
+        if self.pairs < LEAST:
+            return "too few"
+        if not self.moved:
+            return "the same"
+        if self.p > ALPHA:
+            return "no clear change"
+        return "fewer" if self.lost > self.gained else "more"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"p": self.p, "verdict": self.verdict}
 
 
 def measure(name: str, values: Sequence[str], codes: Codes) -> Attribute:
@@ -176,7 +215,8 @@ class Comparison:
 
     pictures: side -> pictures so far. measured: side -> what was read in them. share: of the work, in [0, 1].
     stated: the words by which the prompt states an attribute, so that it is left alone. notes: warnings of the fit.
-    method, lam: those of the projection, presets filled in.
+    method, lam: those of the projection, presets filled in. subject: the profession that the prompt asks for, where
+    the judge knows it. recognised: side -> whether each picture shows it.
     """
 
     drawing: Drawing
@@ -190,6 +230,8 @@ class Comparison:
     pipeline: str = ""
     method: str = ""
     lam: tuple[float, ...] = ()
+    subject: str = ""
+    recognised: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -197,20 +239,13 @@ class Comparison:
         return min(map(len, self.pictures.values()))
 
     @property
-    def changes(self) -> dict[str, tuple[float, float, float]]:
-        """Attribute -> change of its discrepancy with its interval, once everything is drawn; {} for a kept prompt."""
+    def changes(self) -> dict[str, Change]:
+        """Attribute -> what became of it, once everything is drawn; {} for a kept prompt."""
         if not self.whole or self.stated:
             return {}
         sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True)
         found = {before.name: before.change_to(after) for before, after in sides}
         return {name: change for name, change in found.items() if change is not None}
-
-    @property
-    def leads(self) -> dict[str, tuple[str, float, float]]:
-        """Attribute -> the value that most pictures show, and its share before and after; {} as of `changes`."""
-        sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True) if self.changes else ()
-        found = {before.name: before.lead_to(after) for before, after in sides}
-        return {name: lead for name, lead in found.items() if lead is not None}
 
     @property
     def whole(self) -> bool:
@@ -230,6 +265,7 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
         fitted = engine.fit("pipeline", mitigation)
         now = Comparison(drawing, mitigation, stated=mitigation.stated(drawing.prompt), judge=judge.name)
         now = replace(now, notes=fitted.notes, pipeline=engine.pipeline_name, method=fitted.method, lam=fitted.lam)
+        now = replace(now, subject=_subject(judge, drawing.prompt))
         say(now)
         codes: dict[str, list[Codes]] = {BEFORE: [], AFTER: []}
         for done in range(2 * drawing.number):
@@ -239,8 +275,13 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
                 say(replace(now, share=(done + part) / (2 * drawing.number)))
 
             given = None if side == BEFORE else mitigation
-            picture = _draw(engine, drawing, drawing.seed + index, given, mitigation.strength, stop, tell)
-            codes[side].append(_read(judge, read, picture))
+            picture = _draw(engine, drawing, index, given, mitigation.strength, stop, tell)
+            said = predict(judge, [picture])
+            codes[side].append(np.concatenate([_decided(judge, name, said) for name in read]))
+            if now.subject:
+                wanted = judge.names[SUBJECT].index(now.subject)
+                shown = (*now.recognised.get(side, ()), bool(_decided(judge, SUBJECT, said)[0] == wanted))
+                now = replace(now, recognised=now.recognised | {side: shown})
             now = replace(
                 now,
                 pictures=now.pictures | {side: (*now.pictures[side], picture)},
@@ -263,7 +304,7 @@ def strip(
             rows.append([])
             for strength in STRENGTHS:
                 given = mitigation if strength else None
-                rows[-1].append(_draw(engine, drawing, drawing.seed + index, given, strength, stop, lambda _: None))
+                rows[-1].append(_draw(engine, drawing, index, given, strength, stop, lambda _: None))
                 say([list(row) for row in rows])
 
     yield from followed(work, stop, name="strip")
@@ -272,13 +313,13 @@ def strip(
 def _draw(
     engine: Engine,
     drawing: Drawing,
-    seed: int,
+    index: int,
     mitigation: Mitigation | None,
     strength: float,
     stop: threading.Event,
     tell: Callable[[float], None],
 ) -> Image.Image:
-    """One picture; raises `Stopped` at the next step after `stop` is set."""
+    """Picture `index` of a run; raises `Stopped` at the next step after `stop` is set."""
 
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         if stop.is_set():
@@ -288,7 +329,8 @@ def _draw(
 
     if stop.is_set():
         raise Stopped
-    with engine.drawing(mitigation, strength, seed) as pipe, torch.inference_mode():
+    seed, dealt = drawing.seed + index, {"run": drawing.seed, "place": index, "of": drawing.number}
+    with engine.drawing(mitigation, strength, **dealt) as pipe, torch.inference_mode():
         options: dict[str, Any] = {"num_inference_steps": drawing.steps, "guidance_scale": drawing.guidance}
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
@@ -296,10 +338,15 @@ def _draw(
     return done.images[0].convert("RGB")
 
 
-def _read(judge: Judge, read: Sequence[str], picture: Image.Image) -> Codes:
-    """(attributes,) codes of a picture, -1 where the judge is not sure."""
-    found = predict(judge, [picture])
-    return np.concatenate([decide(found[name], judge.names[name], SURE).codes for name in read])
+def _subject(judge: Judge, prompt: str) -> str:
+    """The profession that the prompt names, such as "web developer"; "" where the judge reads none."""
+    words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
+    return max((name for name in judge.names.get(SUBJECT, ()) if f" {name} " in words), key=len, default="")
+
+
+def _decided(judge: Judge, name: str, said: Mapping[str, np.ndarray]) -> Codes:
+    """(1,) the code of a picture, -1 where the judge is not sure."""
+    return decide(said[name], judge.names[name], SURE).codes
 
 
 def _measure(judge: Judge, read: Sequence[str], mitigation: Mitigation, codes: Codes) -> tuple[Attribute, ...]:
@@ -382,6 +429,8 @@ def unpack(data: bytes) -> Comparison:
         pipeline=told["pipeline"],
         method=told["method"],
         lam=tuple(told["lam"]),
+        subject=told["subject"],
+        recognised={side: tuple(shown) for side, shown in told["recognised"].items()},
     )
 
 
@@ -396,8 +445,11 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "judge": {"name": comparison.judge, "sure": SURE},
         "stated": list(comparison.stated),
         "notes": list(comparison.notes),
-        "change": {name: list(change) for name, change in comparison.changes.items()},
+        "change": {name: change.to_dict() for name, change in comparison.changes.items()},
+        "subject": comparison.subject,
+        "recognised": {side: list(shown) for side, shown in comparison.recognised.items()},
         "measured": {side: [one.to_dict() for one in found] for side, found in comparison.measured.items()},
         "protocol": "shares: of all pictures, Wilson 95 %; discrepancy: eq. 7.2 over the pictures that can be told, "
-        "with a 95 % radius of the shares; few pictures bias it upwards; change: over pairs of the same noise",
+        "with a 95 % radius of the shares; few pictures bias it upwards; change: McNemar's exact test over the "
+        f"pairs of the same noise that can be told, of which a verdict needs {LEAST}",
     }

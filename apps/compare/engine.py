@@ -7,7 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from vldebias.api import debias, fit_projections
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.methods import METHODS
+from vldebias.methods.steer import SampledEdit
 from vldebias.prompts import PromptSet
 
 from .settings import Mitigation
@@ -205,8 +206,13 @@ class Engine:
         return self._remember(self._fitted, key, lambda: _fit(host, sets, mitigation))
 
     @contextmanager
-    def drawing(self, mitigation: Mitigation | None, strength: float = 1.0, seed: int = 0) -> Iterator[Any]:
-        """The pipeline for the length of one call, which draws the picture of `seed`, with `mitigation` or bare.
+    def drawing(
+        self, mitigation: Mitigation | None, strength: float = 1.0, *, run: int = 0, place: int = 0, of: int = 1
+    ) -> Iterator[Any]:
+        """The pipeline for the length of one call, which draws one picture, with `mitigation` or bare.
+
+        A method that draws a value for each image deals them over the run: among the pictures 0 .. of - 1 of a `run`
+        and a prompt each value has its share to within one picture, although each `place` is a call of its own.
 
         The lock is held for as long as the projection is on, so no other visitor draws through it.
         """
@@ -215,10 +221,12 @@ class Engine:
             if mitigation is None:
                 yield pipe
                 return
-            fitted = self.fit("pipeline", mitigation)
-            with debias(pipe, fitted.projections, strength=strength, keep_stated=mitigation.keep_stated) as on:
-                if any(edit.sampled for edit in fitted.projections.values()):
-                    on.seeds = [seed]
+            edits = self.fit("pipeline", mitigation).projections
+            sampled = {role: edit for role, edit in edits.items() if isinstance(edit, SampledEdit)}
+            edits = edits | {role: replace(edit, stratify=of) for role, edit in sampled.items()}
+            with debias(pipe, edits, strength=strength, keep_stated=mitigation.keep_stated) as on:
+                if sampled:
+                    on.seeds = [run * of + place]
                 yield pipe
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from vldebias.evaluation.report.words import change, number, verdict
 
 from ..serving import templates
-from .drawing import AFTER, BEFORE, UNKNOWN_NAME
+from .drawing import AFTER, BEFORE, LEAST, UNKNOWN_NAME
 from .settings import link
 
 __all__ = ["HTML", "TITLES", "data_uri"]
@@ -36,6 +36,8 @@ def data_uri(picture: Image.Image) -> str:
 
 
 _templates = templates(Path(__file__).parent)
-_templates.globals.update(uri=data_uri, is_small=_is_small, link=link, TITLES=TITLES, UNKNOWN_NAME=UNKNOWN_NAME)
+_templates.globals.update(
+    uri=data_uri, is_small=_is_small, link=link, TITLES=TITLES, UNKNOWN_NAME=UNKNOWN_NAME, LEAST=LEAST
+)
 _templates.globals.update(number=number, change=change, verdict_of=verdict)
 HTML: Any = _templates.get_template("view.html").module

@@ -18,6 +18,7 @@ from vldebias.metrics.groups import (
     worst_group_accuracy,
     worst_group_auc,
 )
+from vldebias.metrics.paired import mcnemar
 from vldebias.metrics.robustness import k_variance, robust_correct, shift_distances
 from vldebias.metrics.skew import max_skew, min_skew, ndkl
 
@@ -39,6 +40,7 @@ __all__ = [
     "kl_from_uniform",
     "krippendorff_alpha",
     "max_skew",
+    "mcnemar",
     "min_skew",
     "ndkl",
     "paired_difference_interval",

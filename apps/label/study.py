@@ -151,6 +151,12 @@ def _of_files(root: Path, limit: int | None, most: int | None) -> ImageFolder:
     if not paths:
         kinds = ", ".join(sorted(SUFFIXES))
         raise InvalidInputError(f"{root}: no images ({kinds}) in it; expected a folder of images to label")
+    unkept = [path for path in paths if "\\" in path or path != path.encode(errors="replace").decode()]
+    if unkept:
+        raise InvalidInputError(
+            f"{root}: the answers cannot name {len(unkept)} of its images, such as {unkept[0]!r}; rename them without "
+            "backslashes, in UTF-8"
+        )
     records = tuple(_recorded(paths, root.resolve().name or "images"))
     seeds = {record.seed for record in records}
     kept = set(sorted(seeds)[:limit])

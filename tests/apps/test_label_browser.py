@@ -75,6 +75,34 @@ def shown(page: Any) -> str:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_it_is_read_in_the_dark(shared: tuple[str, Path], browser: Any, width: int) -> None:
+    """Every screen: a name, a name that is wrong, a question, an answer, the end; what axe-core finds of contrast."""
+    address, _ = shared
+    with opened(browser, address, width, color_scheme="dark") as page:
+        page.get_by_role("heading", name="Label images").wait_for()
+        assert page.evaluate("getComputedStyle(document.querySelector('.intro h1')).color") == "rgb(238, 241, 244)"
+        page.get_by_label("Your name").fill("/")
+        page.get_by_role("button", name="Start").click()
+        page.get_by_role("alert").wait_for()
+        assert violations(page) == []
+        shoot(page, f"label-start-dark-{width}")
+        page.get_by_label("Your name").fill(f"Night {width}")
+        page.keyboard.press("Enter")
+        page.locator("#question h2").wait_for()
+        assert violations(page) == []
+        press(page, "2")
+        press(page, "ArrowLeft")
+        assert page.get_by_role("button", name="2 female ✓").is_visible()
+        assert violations(page) == []
+        shoot(page, f"label-question-dark-{width}")
+        press(page, "4")
+        for _ in range(11):
+            press(page, "4")
+        page.get_by_role("heading", name=f"Thank you, Night {width}.").wait_for()
+        assert violations(page) == []
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: int) -> None:
     (address, out), name = shared, f"Ada {width}"
     with opened(browser, address, width) as page:
@@ -241,8 +269,9 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_the_page_of_results(folder: Path, tmp_path: Path, browser: Any, width: int) -> None:
+def test_the_page_of_results(folder: Path, tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
     out = tmp_path / "answers.jsonl"
     engine = study(folder, GENDER, AGE, out=out)
     for name, stop in (("Ada", 24), ("Ben", 16)):
@@ -251,13 +280,13 @@ def test_the_page_of_results(folder: Path, tmp_path: Path, browser: Any, width: 
             place = engine.answer(place, (place.step // 3 + len(name) * (place.step > 12)) % 3)
     with (
         study_page(folder, tmp_path, "--results", "--resamples", "200") as (address, _, _),
-        opened(browser, address, width) as page,
+        opened(browser, address, width, color_scheme=scheme) as page,
     ):
         page.get_by_text("Agreement of annotators").first.wait_for()
         assert page.get_by_text("12 of 12").is_visible()
         assert violations(page) == []
         assert sideways(page) == 0
-        shoot(page, f"label-results-{width}")
+        shoot(page, f"label-results{'-dark' if scheme == 'dark' else ''}-{width}")
         engine.answer(engine.start("Cleo"), 0)
         page.get_by_role("button", name="Read the answers again").click()
         page.get_by_text("Cleo").wait_for()

@@ -22,7 +22,7 @@ from PIL import Image
 
 from vldebias.cli.apps import page as app_page
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import AnnotationLog
+from vldebias.evaluation.answers import AnnotationLog, read_log
 
 serving, pages, findings = map(app_page, ("serving", "label.page", "label.results"))
 
@@ -317,6 +317,28 @@ def test_a_full_disk_is_said_on_the_page(folder: Path, tmp_path: Path, monkeypat
     shown = page._answering(0)(place, "0")
     assert shown[0] == place
     assert "Not saved: [Errno 28] No space left on device" in text_of(shown)
+
+
+@pytest.mark.parametrize("name", [" 1.png", "1 .png", " /1.png", "a /1.png", "=1.png", "'.png", "\u3000\u202f.png"])
+def test_a_picture_by_any_name_is_labelled(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "images" / name
+    path.parent.mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(path)
+    page = page_of(study(tmp_path / "images", out=tmp_path / "x.jsonl"))
+    shown = page._answering(0)(page.engine.start("Ada"), "0")
+    assert shown[0].step is None
+    assert [answer.image for answer in read_log(tmp_path / "x.jsonl")[0]] == [name]
+    again = study(tmp_path / "images", out=tmp_path / "x.jsonl")
+    assert again.start("Ada").step is None
+    assert findings.measure(again, resamples=20)[0].row("gender by people", "unknown", again.folder.records[0].variant)
+
+
+@pytest.mark.parametrize("name", ["a\\b.png", "\udcff.png"])
+def test_a_name_that_answers_cannot_hold_is_said_at_once(tmp_path: Path, name: str) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "0.png")
+    (tmp_path / "0.png").rename(tmp_path / name)
+    with pytest.raises(InvalidInputError, match=r"the answers cannot name 1 of its images, such as .*; rename"):
+        study(tmp_path)
 
 
 @pytest.mark.parametrize("said", ["", "1", "-1", "x", "²", "9" * 400, "None"])

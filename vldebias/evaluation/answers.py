@@ -45,8 +45,8 @@ _FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
 
 
 def _below_folder(image: str) -> str:
-    path = PurePosixPath(image)
-    if path.is_absolute() or ".." in path.parts or "\\" in image:
+    path = PurePosixPath(image)  # a file's name may begin or end with a blank
+    if not image or path.is_absolute() or ".." in path.parts or "\\" in image:
         raise ValueError("expected a path below the folder of images, with forward slashes and without '..'")
     return path.as_posix()
 
@@ -69,7 +69,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
-    image: Annotated[_Text, AfterValidator(_below_folder)]
+    image: Annotated[str, AfterValidator(_below_folder)]
     annotator: _Text
     attribute: _Text
     value: _Text

@@ -33,28 +33,25 @@ __all__ = ["build_demo", "serve_demo", "style"]
 
 SWEEP, OLD = 600, 3600  # seconds: how often downloads are looked through, and how old they get
 PAUSE = 0.25  # seconds between two reports of progress
-PROMPT = "A photo of a doctor."
+PROMPT = "A photo of an editor."
 QUERIES = ("A photo of a doctor.", "A photo of a physicist.", "A photo of a manager.", "A photo of an interpreter.")
 WHERE = {"pipeline": "what draws (pipeline)", "model": "what classifies and retrieves (model)"}
-NUMBER, STEPS, GUIDANCE = 6, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
+NUMBER, STEPS, GUIDANCE = 8, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-OPENING = Path(__file__).with_name("opening.zip")  # python -m eval.experiments.opening
+# What it opens with, and the same noise under the embedding alone: python -m eval.experiments.opening
+OPENING, BESIDE = (Path(__file__).with_name(name) for name in ("opening.zip", "opening-embedding.zip"))
+STATED = "stated-value"
 OPENED = (
-    "Drawn before, not now: of the 20 professions that the projection was not fitted on, the one whose discrepancy "
-    "changes by the median. Press Generate for your own."
+    "Drawn before, not now: of the 20 professions that nothing was fitted on, the one that the model draws the most "
+    "one-sidedly. Press Generate for your own."
 )
 FINDINGS: dict[str, tuple[str, list[str], str, str]] = {
-    "Gender and age at once": (PROMPT, ["gender", "age"], "", PRESET),
-    "“female doctor” is left alone": ("A photo of a female doctor.", ["gender"], "", PRESET),
+    "The embedding alone": (PROMPT, ["gender"], "", PRESET),
+    "Gender and age at once": (PROMPT, ["gender", "age"], "", STATED),
+    "“female editor” is left alone": ("A photo of a female editor.", ["gender"], "", STATED),
     "The paper's settings": (PROMPT, ["gender"], "", "paper"),
-    "A value drawn and stated for each picture": (PROMPT, ["gender"], "", "stated-value"),
-    "An attribute in your own words": (
-        PROMPT,
-        [],
-        "with glasses: bespectacled\nwithout: clear-eyed",
-        PRESET,
-    ),
+    "An attribute in your own words": (PROMPT, [], "with glasses: bespectacled\nwithout: clear-eyed", PRESET),
 }
 """What to try first -> prompt, attributes, words and method, as the form has them."""
 OFFSET = (
@@ -65,9 +62,9 @@ OFFSET = (
 )
 HEAD = """
 <div class="vd-head"><h1>What does a model draw when you do not say who?</h1>
-<p>{world}Each picture on the left has a twin on the right: the same noise and the same prompt, whose embedding is
-projected in closed form. That mitigates bias, and the bars measure by how much; it does not make a model
-fair.</p></div>
+<p>{world}Each picture on the left has a twin on the right: the same noise under a mitigation. A value stated for each
+picture moves the shares; the embedding alone is gentler, and often moves nothing that can be seen. The bars measure it;
+neither makes a model fair.</p></div>
 """
 TOY = """<strong>A toy world: cartoon people and birds, drawn by a small model that comes with this page.</strong> The
 figures show the method at work and say nothing about another model. """
@@ -150,7 +147,10 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
     """The same noise without and with the projection, as it is drawn; stop, download, strip."""
     small = engine.pipeline_name == MINIATURE
     first = unpack(OPENING.read_bytes()) if small else None
-    verdict = gr.HTML(HTML.verdict(first, OPENED) if first else "", elem_id="verdict")  # a telephone shows it first
+    alone = unpack(BESIDE.read_bytes()) if small else None
+    verdict = gr.HTML(
+        HTML.verdict(first, OPENED, alone) if first else "", elem_id="verdict"
+    )  # a telephone shows it first
     with gr.Row(equal_height=False):
         with _left():
             prompt = gr.Textbox(PROMPT, label="Prompt", elem_id="prompt", max_lines=3)
@@ -158,7 +158,7 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
                 go = gr.Button("Generate", variant="primary", elem_id="generate", min_width=110)
                 halt = gr.Button("Stop", elem_id="stop", min_width=80)
             findings = gr.Column()
-            form = mitigation_form(["gender"], tab="generate", model=False)
+            form = mitigation_form(["gender"], tab="generate", model=False, method=STATED if small else PRESET)
             with findings:
                 gr.Examples(
                     [list(one) for one in FINDINGS.values()],
@@ -177,7 +177,8 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
             status = _shown("Press Generate: the same noise is drawn twice, without and with the projection.", "status")
             with gr.Row(elem_classes="twins"):
                 sides = [_pictures(side, f"pictures-{side}", first, small=small) for side in TITLES]
-            result = gr.HTML(HTML.comparison(first) if first else "", elem_id="comparison")
+            shown = HTML.comparison(first) + HTML.beside(alone) if first else ""
+            result = gr.HTML(shown, elem_id="comparison")
             kept = gr.DownloadButton(
                 "Download pictures and metadata (zip)", OPENING if first else None, interactive=small, elem_id="zip"
             )

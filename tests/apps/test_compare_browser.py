@@ -115,7 +115,7 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
     assert "cannot tell" in page.locator("#comparison .vd-bars").first.inner_text()
     with page.expect_download() as download:
         page.locator("#zip").click()
-    assert download.value.suggested_filename == "vldebias-a-photo-of-a-doctor.zip"
+    assert download.value.suggested_filename == "vldebias-a-photo-of-an-editor.zip"
     download.value.save_as(tmp_path / "it.zip")
     with zipfile.ZipFile(tmp_path / "it.zip") as packed:
         assert json.loads(packed.read("metadata.json"))["drawing"]["steps"] == 2
@@ -125,7 +125,7 @@ def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> 
 
 def test_it_opens_with_a_result_whose_pictures_are_enlarged_and_downloaded(page: Any) -> None:
     assert "→" in page.locator("#verdict .vd-lead").inner_text()
-    assert "Discrepancy of gender" in page.locator("#verdict").inner_text()
+    assert "Clearly fewer show it" in page.locator("#verdict").inner_text()
     shows(page, 32)
     page.locator("#pictures-mitigated button.thumbnail-item").nth(2).click()
     preview = page.locator("#pictures-mitigated .preview")
@@ -189,7 +189,7 @@ def test_pressed_again_during_a_run_it_draws_anew(page: Any) -> None:
 
 def test_a_stated_attribute_is_left_alone_and_said_so(page: Any) -> None:
     settle(page, number=1)
-    page.get_by_role("button", name="“female doctor” is left alone").click()
+    page.get_by_role("button", name="“female editor” is left alone").click()
     page.wait_for_function("document.querySelector('#prompt textarea').value.includes('female')")
     draw(page)
     gate = page.locator("#verdict .vd-gate")

@@ -6,7 +6,10 @@ import json
 import threading
 import time
 import zipfile
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -217,17 +220,102 @@ def test_shares_agree_with_the_metric_and_count_the_unknown(codes: list[int]) ->
         assert share.high > share.low  # few pictures never make certain
 
 
+def changed(before: Sequence[int], after: Sequence[int], values: int = 2) -> Any:
+    """What became of pictures that show these codes, -1 for none."""
+    sides = [module("drawing").measure("it", "abcdef"[:values], np.array(codes)) for codes in (before, after)]
+    return sides[0].change_to(sides[1])
+
+
 def test_pictures_of_one_noise_are_compared_as_pairs() -> None:
-    measure = module("drawing").measure
-    before = measure("gender", ("male", "female"), np.array([0] * 8))
-    after = measure("gender", ("male", "female"), np.array([0, 1] * 4))
-    value, low, high = before.change_to(after)
-    assert value == pytest.approx(-(0.5**0.5))
-    assert low <= value <= high < 0
-    assert before.change_to(before) == (0, 0, 0)
-    swapped = measure("gender", ("male", "female"), np.array([1] * 8))
-    assert before.change_to(swapped)[0] == pytest.approx(0)
-    assert before.change_to(measure("gender", ("male", "female"), np.array([-1] * 8))) is None
+    found = changed([0] * 8 + [1, -1], [1] * 7 + [0, 0, 0])
+    assert (found.value, found.pairs, found.before, found.after) == ("a", 9, 8, 2)
+    assert (found.lost, found.gained, found.moved) == (7, 1, 8)
+    assert found.p == pytest.approx(2 * 9 / 256)
+    assert found.discrepancy == pytest.approx((2**0.5 * (8 / 9 - 0.5), 2**0.5 * (0.5 - 2 / 9)))
+    assert changed([0] * 8, [-1] * 8) is None
+
+
+@pytest.mark.parametrize("number", range(1, 17))
+@pytest.mark.parametrize("values", [2, 3])
+def test_no_verdict_is_a_false_alarm_more_often_than_one_in_twenty(number: int, values: int) -> None:
+    """Where the sides of each pair are exchangeable: all ways to turn the pairs round, of many sets of pairs."""
+    rng = np.random.default_rng(number)
+    alarms = []
+    for _ in range(4):
+        pairs = rng.choice(values, size=(2, number), p=rng.dirichlet(np.ones(values)))
+        ways = list(product((False, True), repeat=number)) if number <= 8 else rng.random((500, number)) < 0.5
+        turned = [np.where(way, pairs[::-1], pairs) for way in ways]
+        verdicts = [changed(*sides, values).verdict for sides in turned]
+        alarms.append(np.mean([verdict in ("fewer", "more") for verdict in verdicts]))
+        assert number >= 8 or set(verdicts) == {"too few"}
+    assert max(alarms) <= (0.05 if number <= 8 else 0.05 + 3 * (0.05 * 0.95 / 500) ** 0.5)
+
+
+def test_what_moves_clearly_is_said_to() -> None:
+    assert changed([0] * 16, [0, 1] * 8).verdict == "fewer"
+    assert changed([0, 1] * 8, [0] * 16).verdict == "more"
+    assert changed([0] * 16, [1] + [0] * 15).verdict == "no clear change"
+    assert changed([0] * 7, [1] * 7).verdict == "too few"
+    assert changed([0] * 8 + [-1] * 8, [0] * 16).verdict == "the same"
+    rng = np.random.default_rng(0)
+    after = (rng.random((300, 16)) < 0.5).astype(int)  # from one value alone to even shares
+    assert np.mean([changed([0] * 16, codes).verdict == "fewer" for codes in after]) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ([0] * 4, [0, 0, 0, 1], "Too few to tell</strong>: 4 pairs show their it, a verdict needs 8."),
+        ([0] * 8, [0] * 8, "the same pictures so far, none of 8 pairs shows another it."),
+        (
+            [0] * 9,
+            [1] + [0] * 8,
+            "No clear change</strong>: of 9 pairs 1 lost “a” and 0 gained it (exact paired test, p =",
+        ),
+        ([0] * 16, [1] * 8 + [0] * 8, "Clearly fewer show it</strong>: of 16 pairs 8 lost “a”"),
+    ],
+)
+def test_the_verdict_in_words(before: list[int], after: list[int], said: str) -> None:
+    assert said in " ".join(module("view").HTML.changed("it", changed(before, after)).split())
+
+
+@pytest.mark.parametrize("number", [1, 4, 7, 16])
+def test_values_are_dealt_over_a_run_although_each_picture_is_a_call(number: int) -> None:
+    prompt, how, dealt = "A photo of a pilot.", mitigation(method="stated-value"), []
+    for run in range(6):
+        drawn_here: Counter[str | None] = Counter()
+        for place in range(number):
+            with engine().drawing(how, run=run, place=place, of=number) as pipe:
+                on = attachment_of(pipe)
+                drawn_here.update(on.values([prompt], on.seeds))
+        counts = [drawn_here["male"], drawn_here["female"]]
+        assert sum(counts) == number
+        assert abs(counts[0] - counts[1]) <= number % 2
+        dealt.append(drawn_here["male"])
+    assert number % 2 == 0 or len(set(dealt)) == 2  # an odd one goes to either
+
+
+def test_a_comparison_and_its_strip_deal_over_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, int]] = []
+    drawing_of = engine().drawing
+
+    def spied(*given: Any, **places: int) -> Any:
+        if given[0] is not None:
+            asked.append(places)
+        return drawing_of(*given, **places)
+
+    monkeypatch.setattr(engine(), "drawing", spied)
+    drawn(drawing(number=2, seed=3, steps=1), mitigation())
+    assert asked == [{"run": 3, "place": 0, "of": 2}, {"run": 3, "place": 1, "of": 2}]
+
+
+def test_what_it_cost_is_counted_by_whom_the_prompt_asks_for() -> None:
+    last = drawn(drawing("A photo of a web developer.", number=2, steps=1), mitigation())[-1]
+    assert last.subject == "web developer"
+    assert {side: len(shown) for side, shown in last.recognised.items()} == {"none": 2, "mitigated": 2}
+    assert drawn(drawing("A photo of a bird.", steps=1), mitigation())[-1].recognised == {}
+    sure = replace(last, recognised={"none": (True, True), "mitigated": (True, False)})
+    assert "recognised as “web developer” 2 → 1 of 2" in module("view").HTML.verdict(sure)
 
 
 def test_nothing_told_has_no_discrepancy() -> None:
@@ -477,22 +565,10 @@ def test_what_was_packed_is_unpacked() -> None:
     last = drawn(drawing(number=2), mitigation("gender", "age"))[-1]
     again = module("drawing").unpack(module("drawing").pack(last))
     assert again.measured == last.measured
-    assert (again.drawing, again.mitigation, again.changes, again.leads) == (
-        last.drawing,
-        last.mitigation,
-        last.changes,
-        last.leads,
-    )
+    for name in ("drawing", "mitigation", "changes", "subject", "recognised"):
+        assert getattr(again, name) == getattr(last, name)
     for side, pictures in last.pictures.items():
         assert all(np.array_equal(pixels(a), pixels(b)) for a, b in zip(pictures, again.pictures[side], strict=True))
-
-
-def test_the_lead_is_a_share_of_those_that_can_be_told() -> None:
-    measure = module("drawing").measure
-    before = measure("gender", ["male", "female"], np.array([1, 1, 0, -1]))
-    after = measure("gender", ["male", "female"], np.array([0, 1, -1, -1]))
-    assert before.lead_to(after) == ("female", 2 / 3, 1 / 2)
-    assert before.lead_to(measure("gender", ["male", "female"], np.array([-1]))) is None
 
 
 def test_fits_are_remembered_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from compare_parts import built, drawing, engine, mitigation, module
 
@@ -171,28 +170,42 @@ def test_the_page_opens_with_a_result_that_leads_with_its_figures(page: Any, ope
     for side, pictures in opening.pictures.items():
         shown = named(page, f"pictures-{side}").value
         assert [one["caption"] for one in shown] == [f"seed {i}" for i in range(len(pictures))]
-    value, before, after = opening.leads["gender"]
-    codes = [np.array(opening.measured[side][0].codes) for side in ("none", "mitigated")]
-    code = [share.value for share in opening.measured["none"][0].shares].index(value)
-    assert [before, after] == [(one == code).sum() / (one >= 0).sum() for one in codes]
-    told = named(page, "verdict").value
-    assert f"{value} <strong>{before:.0%} → {after:.0%}</strong>" in told
-    assert f"{opening.changes['gender'][0]:+.2f}" in told
-    assert told.index("→") < told.index("Discrepancy")
+    told, change = named(page, "verdict").value, opening.changes["gender"]
+    assert f"{change.value} <strong>{change.before / change.pairs:.0%} → {change.after / change.pairs:.0%}" in told
+    assert "Clearly fewer show it" in told
+    assert f"recognised as “{opening.subject}”" in told
+    assert "Beside it, the embedding alone" in told
+    assert "No clear change" in told
     assert "Drawn before, not now" in told
 
 
-def test_the_opening_is_the_median_profession_of_all_that_were_drawn(opening: Any) -> None:
-    from eval.experiments.opening import median
+def test_what_it_opens_with_is_of_the_prompt_and_the_method_in_the_form(page: Any, opening: Any) -> None:
+    layout = module("page")
+    alone = module("drawing").unpack(layout.BESIDE.read_bytes())
+    assert named(page, "prompt").value == opening.drawing.prompt == alone.drawing.prompt
+    assert named(page, "generate-method").value == opening.method == layout.STATED
+    assert alone.mitigation.method == "default"
+    assert (opening.drawing.steps, opening.drawing.guidance) == (layout.STEPS[True], layout.GUIDANCE[True])
+    for bare, again in zip(opening.pictures["none"], alone.pictures["none"], strict=True):
+        assert bare.tobytes() == again.tobytes()
+    assert all(one.before - one.after > 0.3 * one.pairs for one in opening.changes.values())
+
+
+def test_the_opening_is_the_most_one_sided_profession_of_all_that_were_drawn(opening: Any) -> None:
+    from eval.experiments.opening import most_one_sided
 
     told = json.loads((Path(__file__).parents[2] / "eval/results/opening.json").read_text())
-    professions = told["professions"]
-    assert len(professions) == 20  # as the page says
-    changes = sorted(one["change"][0] for one in professions.values())
-    assert told["chosen"] == median({name: one["change"][0] for name, one in professions.items()})
-    assert professions[told["chosen"]]["change"] == list(opening.changes["gender"])
-    assert opening.changes["gender"][0] == changes[9]
-    assert told["chosen"] in opening.drawing.prompt
+    bare = told["as the model is"]
+    assert len(bare) == 20  # as the page says
+    assert told["chosen"] == most_one_sided(bare) == opening.subject
+    assert max(bare[told["chosen"]].values()) / sum(bare[told["chosen"]].values()) == max(
+        max(counts.values()) / sum(counts.values()) for counts in bare.values()
+    )
+    assert told["methods"]["stated-value"]["change"]["gender"] == json.loads(
+        json.dumps(opening.changes["gender"].to_dict())
+    )
+    counts = {share.value: share.count for share in opening.measured["none"][0].shares[:-1]}
+    assert counts == bare[told["chosen"]]
 
 
 def test_a_pipeline_of_ones_own_opens_with_nothing() -> None:
@@ -217,10 +230,10 @@ def says(page: Any, text: str) -> bool:
 def test_each_finding_is_what_it_is_called() -> None:
     settings, layout = module("settings"), module("page")
     how = {name: (one[0], settings.Mitigation.of(*one[1:])) for name, one in layout.FINDINGS.items()}
-    prompt, kept = how["“female doctor” is left alone"]
+    prompt, kept = how["“female editor” is left alone"]
     assert kept.stated(prompt) == ("female",)
     assert how["Gender and age at once"][1].names == ("gender", "age")
     assert how["The paper's settings"][1].method == "paper"
-    assert how["A value drawn and stated for each picture"][1].method == "stated-value"
+    assert how["The embedding alone"][1].method == settings.PRESET
     assert how["An attribute in your own words"][1].names == (settings.OWN,)
     assert len(how) == 5

@@ -180,7 +180,7 @@ def test_two_processes_append_and_one_is_killed(log: AnnotationLog) -> None:
         ({"image": "/etc/passwd"}, "image: expected a path below the folder of images.* got '/etc/passwd'"),
         ({"image": "../x.png"}, r"image: .*without '\.\.'"),
         ({"image": "a\\b.png"}, "image: .*forward slashes"),
-        ({"image": ""}, "image: .*without spaces at its ends"),
+        ({"image": ""}, "image: expected a path below the folder of images"),
         ({"annotator": " ada"}, "annotator: .*without spaces at its ends, got ' ada'"),
         ({"value": ""}, "value: .*expected a text"),
         ({"seconds": -1.0}, "seconds: .*greater than or equal to 0"),

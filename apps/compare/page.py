@@ -174,7 +174,7 @@ def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
                 seed = gr.Number(0, precision=0, minimum=0, label="Seed", elem_id="seed")
             more = gr.Button("Strip over strengths 0 to 1", elem_id="strip")
         with _right():
-            status = _shown("Press Generate: the same noise is drawn twice, without and with the projection.", "status")
+            status = _shown("Press Generate: the same noise is drawn twice, without and with the mitigation.", "status")
             with gr.Row(elem_classes="twins"):
                 sides = [_pictures(side, f"pictures-{side}", first, small=small) for side in TITLES]
             shown = HTML.comparison(first) + HTML.beside(alone) if first else ""

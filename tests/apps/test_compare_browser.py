@@ -333,6 +333,7 @@ def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int,
     """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts, the page as it opens."""
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.locator("#generate").wait_for()
+        shows(page, 32)
         dark = "-dark" if scheme == "dark" else ""
         assert shoot(page, f"demo{dark}-{width}").stat().st_size < 150_000
         assert violations(page) == []

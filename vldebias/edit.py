@@ -340,9 +340,9 @@ class Edit(ABC):
         return self.provenance.stated_words
 
     def check_strength(self, strength: float) -> None:
-        """Refuse a strength outside [0, 1]."""
-        if not 0 <= strength <= 1:
-            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength}")
+        """Refuse a strength outside [0, 1], and what is no number."""
+        if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
+            raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
 
     def where(self) -> str:
         """Width, space and model, for messages."""

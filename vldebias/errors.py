@@ -19,6 +19,7 @@ __all__ = [
     "ProjectionMismatchError",
     "PromptSetError",
     "ReferenceWarning",
+    "SuspectInputWarning",
     "TruncatedPromptWarning",
     "UnsupportedHostError",
     "VldebiasError",
@@ -72,6 +73,10 @@ class ClassSignalWarning(VldebiasWarning):
 
 class ReferenceWarning(VldebiasWarning):
     """Reference images do not settle the direction that is equalised."""
+
+
+class SuspectInputWarning(VldebiasWarning):
+    """Labels, features or an edit are plausible and probably not what was meant; figures are computed all the same."""
 
 
 class TruncatedPromptWarning(VldebiasWarning):

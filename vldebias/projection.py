@@ -116,8 +116,11 @@ def _span(spurious: Tensor) -> Tensor:
 
 def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ...]:
     several = isinstance(lam, (list, tuple))
+    given: Sequence[Any] = lam if several else [lam]  # type: ignore[assignment]
     try:
-        lams = tuple(float(x) for x in (lam if several else [lam]))  # type: ignore[union-attr,arg-type]
+        if any(isinstance(x, (bool, str, bytes)) for x in given):  # float() would read them
+            raise TypeError
+        lams = tuple(map(float, given))
     except (TypeError, ValueError):
         raise InvalidInputError(f"lam: expected a number or a list of numbers, got {lam!r}") from None
     if not all(math.isfinite(x) and x >= 0 for x in lams):

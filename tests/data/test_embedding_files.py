@@ -112,8 +112,8 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     assert found.column("gender").counts == {"female": 1, "male": 1}
     assert found.column("place").names == ("land", "water")
     assert found.column("place").codes.tolist() == [1, 0, UNKNOWN]
-    assert found.column("year").names == ("204", "1999")
-    assert found.column("year").codes.tolist() == [1, UNKNOWN, 0]
+    assert found.column("year").names == ("-1", "204", "1999")
+    assert found.column("year").codes.tolist() == [2, 0, 1]
     assert found.column("smiling").codes.tolist() == [1, 0, 1]
     assert found.column("smiling").names == ("no", "yes")
     assert found.about == {"file": str(path)}

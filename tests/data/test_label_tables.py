@@ -40,6 +40,16 @@ def test_given_names_keep_their_order_and_may_rename(rows: list[str | None]) -> 
     assert np.array_equal(merged.known, plain.known)
 
 
+@given(cells, st.sampled_from(["a", ["b"], ("a", "b")]))
+def test_values_that_mean_unknown_are_unknown(rows: list[str | None], unknown: object) -> None:
+    column = pa.array(rows, pa.string())
+    expected = labels_of(column, None, "here").without(unknown)
+    found = labels_of(column, None, "here", unknown)
+    assert (found.names, found.codes.tolist()) == (expected.names, expected.codes.tolist())
+    renamed = labels_of(pa.array([1, 0, -1]), {"0": "no", "1": "yes"}, "here", -1)
+    assert (renamed.names, renamed.codes.tolist()) == (("no", "yes"), [1, 0, UNKNOWN])
+
+
 @pytest.mark.parametrize(
     ("values", "names", "codes"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.data import UNKNOWN, Labels, cross
+from vldebias.data.labels import doubts
 from vldebias.errors import InvalidInputError
 
 NAMES = ("a", "b", "c")
@@ -99,7 +102,9 @@ def test_repr_counts() -> None:
         (np.array(["f", "", "m"]), ("f", "m"), [0, -1, 1]),
         (np.array([b"f", b"\xc3\xbc"]), ("f", "ü"), [0, 1]),
         (["f", None, float("nan")], ("f",), [0, -1, -1]),
-        ([10, 2, -1], ("2", "10"), [1, 0, -1]),
+        ([10, 2, -1], ("-1", "2", "10"), [2, 1, 0]),
+        (torch.tensor([-1, 1]), ("-1", "1"), [0, 1]),
+        (np.array([-1.0, np.nan]), ("-1",), [0, -1]),
         ([10, 2, None], ("2", "10"), [1, 0, -1]),
         (torch.tensor([3, 1, 3], dtype=torch.uint8), ("1", "3"), [1, 0, 1]),
         (torch.tensor([1.0, 0.0, float("nan")], requires_grad=True), ("0", "1"), [1, 0, -1]),
@@ -134,3 +139,67 @@ def test_whole_numbers_may_index_names() -> None:
     assert back(Labels.of_array([1, 0, -1], ["a", "b"])) == ["b", "a", None]
     with pytest.raises(InvalidInputError, match=r"got \[2\]"):
         Labels.of_array([2], ["a", "b"])
+
+
+@given(values, st.sets(st.sampled_from(NAMES)))
+def test_what_unknown_names_is_unknown_and_nothing_else(rows: list[str | None], marks: set[str]) -> None:
+    labels = Labels.of(rows).without(marks)
+    assert back(labels) == [None if row in marks else row or None for row in rows]
+    assert set(labels.names) == {row for row in rows if row} - marks
+
+
+@pytest.mark.parametrize(
+    ("column", "unknown"),
+    [
+        ([1, 0, -1], -1),
+        ([1, 0, -1], "-1"),
+        ([1.0, 0.0, -1.0], np.float32(-1)),
+        (np.array([1, 0, 255], "u1"), (255, "?")),
+        (["1", "0", "?"], ["?", -1]),
+        (["1", "0", b"?"], b"?"),
+        (Labels(np.array([1, 0, 2]), ("0", "1", "nobody")), "nobody"),
+        ([1, 0, float("nan")], -1),
+        ([1, 0, None], ()),
+    ],
+)
+def test_unknown_is_what_the_user_says_it_is(column: object, unknown: object) -> None:
+    labels = Labels.of_array(column, unknown=unknown)
+    assert (labels.names, labels.codes.tolist()) == (("0", "1"), [1, 0, UNKNOWN])
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
+def test_numbers_are_values_whatever_their_sign(column: list[int]) -> None:
+    assert [int(name or "nothing") for name in back(Labels.of_array(column))] == column
+    shifted = Labels.of_array(np.array(column) + 10)
+    assert shifted.codes.tolist() == Labels.of_array(column).codes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["a", "b"] * 5, []),
+        ([0, 1, 2] * 5, []),
+        ([-1, 0, 1] * 5, []),
+        (["none", "glasses"] * 5, []),
+        (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ by case or blanks alone; write them alike"]),
+        (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
+        (["nan", "m", "f"] * 5, [r"a group of its own for 'nan'; say unknown='nan' if it is none"]),
+        (["None", "NaN", "f"] * 5, [r"'NaN' and for 'None'; say unknown='NaN'"]),
+        ([255, 0, 1] * 5, [r"for '255'"]),
+        ([-99, 0, 1] * 5, [r"for '-99'"]),
+        ([99, 98, 97] * 5, []),  # ages
+        (["a"] * 5 + ["b"] * 4, [r"groups of fewer than 5 rows: 'b' \(4\)"]),
+        (["a"] * 5 + list("bcdefgh"), [r"'f' \(1\) and 2 more; mend the value"]),
+        (list(range(101)) * 9, [r"^101 groups in 909 rows, such as '0', '1', '2'; row numbers and scores"]),
+        (["FEMALE", "female"] * 2, ["differ", "fewer than 5 rows"]),
+    ],
+)
+def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) -> None:
+    found = doubts(Labels.of_array(rows))
+    assert len(found) == len(said)
+    for one, pattern in zip(found, said, strict=True):
+        assert re.search(pattern, one)
+
+
+def test_a_name_without_a_row_is_no_small_group() -> None:
+    assert doubts(Labels(np.zeros(9, int), ("a", "b"))) == []

@@ -20,7 +20,10 @@ from vldebias.evaluation.task import Data
 from vldebias.metrics import group_accuracy
 from vldebias.prompts import PromptSet
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
+]
 METHODS = ("none", "orth", "cali", "orth-cali")
 
 

@@ -15,7 +15,10 @@ from vldebias.methods.diagnostics import diagnose, spurious_cosine
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
+]
 
 
 def pick(figures: list[Measurement], metric: str, method: str, subset: str) -> Measurement:

@@ -17,7 +17,10 @@ from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
+]
 ROOT = Path(__file__).parents[2]
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook")
 QUERIES = tuple(f"A photo of a {job}." for job in JOBS)

@@ -14,7 +14,10 @@ from vldebias.evaluation.retrieval import RetrievalTask, Utility, relevance
 from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
+]
 JOBS = ("doctor", "nurse", "police officer", "officer")
 GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 QUERIES = GENDER.classes

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics import agreement, krippendorff_alpha
 from vldebias.metrics.agreement import LEVELS, _alphas, _Table
 
@@ -124,7 +124,9 @@ def test_missing_code_and_tensors() -> None:
     with_nan = [[0, 1, NAN, 1], [0, 1, 1, 0]]
     assert krippendorff_alpha(codes, missing=-1) == krippendorff_alpha(with_nan)
     assert krippendorff_alpha(torch.tensor(codes), missing=-1) == krippendorff_alpha(with_nan)
-    assert krippendorff_alpha(codes) != krippendorff_alpha(with_nan)
+    assert krippendorff_alpha(codes, missing=NAN) != krippendorff_alpha(with_nan)  # an answer, and said to be one
+    with pytest.warns(SuspectInputWarning, match="-1 counts as an answer"):
+        assert krippendorff_alpha(codes) == krippendorff_alpha(codes, missing=NAN)
 
 
 def test_units_with_one_answer_do_not_count() -> None:

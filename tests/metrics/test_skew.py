@@ -1,6 +1,8 @@
 """Skew and NDKL against naive twins, with every convention pinned."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics import max_skew, min_skew, ndkl
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
@@ -50,6 +52,7 @@ def test_ndkl_agrees_with_a_naive_twin(ranking: tuple[list[float], list[int], in
     assert expected >= 0
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # of a single group
 @laws
 @given(rankings())
 def test_max_skew_is_zero_or_more_and_min_skew_zero_or_less(ranking: tuple[list[float], list[int], int]) -> None:
@@ -59,6 +62,7 @@ def test_max_skew_is_zero_or_more_and_min_skew_zero_or_less(ranking: tuple[list[
     assert max_skew(scores, groups, len(scores), prior="dataset") == pytest.approx(0)
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
 @laws
 @given(rankings(), st.randoms(use_true_random=False))
 def test_without_ties_the_order_of_rows_does_not_matter(ranking, random) -> None:
@@ -95,8 +99,16 @@ def test_an_empty_group() -> None:
     assert max_skew(scores, groups, 2, prior=[0.9, 0.1], floor=0.5) == pytest.approx(math.log(5))
 
 
-def test_one_group_is_never_skewed() -> None:
-    assert max_skew([1.0, 2.0], [5, 5], 1) == min_skew([1.0, 2.0], [5, 5], 1) == ndkl([1.0, 2.0], [5, 5]) == 0
+@pytest.mark.parametrize("measure", [partial(max_skew, k=1), partial(min_skew, k=1), ndkl])
+def test_one_group_is_never_skewed_and_a_warning_says_why(measure: Callable[..., float]) -> None:
+    with pytest.warns(SuspectInputWarning, match=r"all rows are of \[5\], so every ranking is fair; say n_groups="):
+        assert measure([1.0, 2.0], [5, 5]) == 0
+    assert measure([1.0, 2.0], [1, 1], n_groups=2) != 0
+
+
+def test_scores_in_the_place_of_groups_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"groups: expected labels, got fractions such as \[0.25, 0.5\]"):
+        max_skew([0, 1], [0.5, 0.25], 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

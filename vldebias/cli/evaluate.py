@@ -92,6 +92,9 @@ def run(
     keys: Annotated[
         list[str] | None, _grouped("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
     ] = None,
+    unknown: Annotated[
+        list[str] | None, _grouped("Images", "VALUE", "A label that means unknown, such as -1. *")
+    ] = None,
     cache: Annotated[Path | None, _grouped("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None,
     feature_dtype: Annotated[str, _grouped("Images", "NAME", "How features are kept there.")] = "float16",
     images: Annotated[int | None, _grouped("Drawn images", "N", "Of each prompt and seed.", min=1)] = None,

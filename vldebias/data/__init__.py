@@ -1,8 +1,9 @@
 """Data sets with labels, and the cache of their embeddings."""
 
 from vldebias.data.cache import default_cache_dir, embed_images
-from vldebias.data.dataset import UNKNOWN, ImageData, ImageStream, Labels, Record, cross, fingerprint_of
+from vldebias.data.dataset import ImageData, ImageStream, Record, fingerprint_of
 from vldebias.data.embeddings import Embeddings, load_embeddings, save_embeddings
+from vldebias.data.labels import UNKNOWN, Labels, cross
 from vldebias.data.parallel import processes
 from vldebias.data.pictures import decode
 from vldebias.data.sources import DataSource, data_source, list_data, open_data, register_data

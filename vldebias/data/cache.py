@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.data.dataset import ImageData, ImageStream, Labels, Record
+from vldebias.data.dataset import ImageData, ImageStream, Record
 from vldebias.data.embeddings import Embeddings
+from vldebias.data.labels import Labels
 from vldebias.data.parallel import prefetch, processes
 from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.errors import InvalidInputError

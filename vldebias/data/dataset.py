@@ -3,155 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vldebias.data.labels import UNKNOWN, Labels, cross
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ["UNKNOWN", "Columns", "ImageData", "ImageStream", "Labels", "LazyText", "Record", "cross", "fingerprint_of"]
-
-UNKNOWN = -1
-
-# ---- labels ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """Labels of rows: codes (n,) int64 in 0 .. len(names) - 1, or UNKNOWN; a name may have no row.
-
-    Raises:
-        InvalidInputError: codes that are not (n,) integers or have no name, a name twice.
-    """
-
-    codes: NDArray[np.int64]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        codes = np.asarray(self.codes)
-        if codes.ndim != 1 or codes.dtype.kind not in "iub":
-            raise InvalidInputError(f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}")
-        if len(set(self.names)) != len(self.names):
-            raise InvalidInputError(f"labels: a name stands twice in {list(self.names)}")
-        if len(codes) and not (codes.min() >= UNKNOWN and codes.max() < len(self.names)):
-            outside = np.unique(codes[(codes < UNKNOWN) | (codes >= len(self.names))])[:8].tolist()
-            raise InvalidInputError(
-                f"labels: expected codes {UNKNOWN} (unknown) .. {len(self.names) - 1} for {list(self.names)}, "
-                f"got {outside}"
-            )
-        object.__setattr__(self, "codes", codes.astype(np.int64))
-        object.__setattr__(self, "names", tuple(self.names))
-
-    @classmethod
-    def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
-        """Labels from one value per row; None and "" are unknown.
-
-        names: the values that may occur, in their order; by default those that do, sorted.
-
-        Raises:
-            InvalidInputError: a value that is not among `names`.
-        """
-        texts = ["" if value is None else str(value) for value in values]
-        known = tuple(names) if names is not None else tuple(sorted(set(texts) - {""}))
-        code = {name: i for i, name in enumerate(known)} | {"": UNKNOWN}
-        strangers = sorted(set(texts) - set(code))
-        if strangers:
-            raise InvalidInputError(f"labels: expected one of {list(known)}, got {strangers[:8]}")
-        return cls(np.array([code[text] for text in texts], dtype=np.int64), known)
-
-    @classmethod
-    def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
-        """Labels of a column (n,) as people have it: a numpy array, a torch tensor, a list, a column of pandas.
-
-        Strings are names; "", None and NaN are unknown. Booleans are "no" and "yes". Whole numbers index `names`, or
-        without them stand for themselves, in the order of numbers; -1, None and NaN are unknown.
-
-        Raises:
-            InvalidInputError: something else, or a value that is not among `names`.
-        """
-        if isinstance(values, Labels):
-            return values
-        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-        if array.ndim != 1:
-            raise InvalidInputError(f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}")
-        if array.dtype.kind == "O":  # None and NaN beside texts or numbers
-            nothing = ("NoneType", "NAType", "NaTType")  # the last two are how pandas writes it
-            cells = [
-                None if type(value).__name__ in nothing or (isinstance(value, float) and value != value) else value
-                for value in array.tolist()
-            ]
-            if any(isinstance(value, (str, bytes)) for value in cells):
-                return cls.of([None if value is None else _text(value) for value in cells], names)
-            array = np.array([np.nan if value is None else value for value in cells])
-        if array.dtype.kind in "SUO":
-            return cls.of(map(_text, array.tolist()), names)
-        if array.dtype.kind == "f" and np.all(np.isnan(array) | (array == np.round(array)) & np.isfinite(array)):
-            array = np.where(np.isnan(array), UNKNOWN, array).astype(np.int64)
-        if array.dtype.kind not in "iub":
-            raise InvalidInputError(f"expected strings or integers, got {array.dtype}")
-        if names is not None:
-            return cls(array.astype(np.int64), tuple(names))
-        if array.dtype.kind == "b":
-            return cls(array.astype(np.int64), ("no", "yes"))
-        known = np.unique(array[array != UNKNOWN])
-        codes = np.where(array == UNKNOWN, UNKNOWN, np.searchsorted(known, array))
-        return cls(codes, tuple(map(str, known.tolist())))
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, rows: ArrayLike | slice) -> Labels:
-        """The labels of some rows: a slice, indices or a mask."""
-        return Labels(self.codes[rows if isinstance(rows, slice) else np.asarray(rows)], self.names)
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """(n,) mask of the rows that have a label."""
-        return self.codes != UNKNOWN
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Rows of each name, in the order of the names; unknown rows are left out."""
-        rows = np.bincount(self.codes[self.known], minlength=len(self.names))
-        return dict(zip(self.names, rows.tolist(), strict=True))
-
-    def __repr__(self) -> str:
-        return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
-
-
-def _text(value: Any) -> str:
-    try:
-        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}") from None
-
-
-def cross(*labels: Labels) -> Labels:
-    """Intersections, such as "landbird/water" or "female/black"; unknown where one of the labels is.
-
-    The code is row-major: for two labels code = first.code * len(second.names) + second.code.
-
-    Raises:
-        InvalidInputError: none given, or of different lengths.
-    """
-    if not labels or len({len(one) for one in labels}) > 1:
-        raise InvalidInputError(f"cross: expected labels of one length, got lengths {[len(one) for one in labels]}")
-
-    def pair(a: Labels, b: Labels) -> Labels:
-        codes = np.where(a.known & b.known, a.codes * len(b.names) + b.codes, UNKNOWN)
-        return Labels(codes, tuple(f"{x}/{y}" for x in a.names for y in b.names))
-
-    return reduce(pair, labels)
-
-
-# ---- rows with columns -------------------------------------------------------------------------------------
 
 
 class Columns:

@@ -5,8 +5,8 @@ Keys of a .npz or .safetensors file, for n images, k names and p prompts:
     features         (n, d) floats; `image` is read as well
     ids              (n,) strings; default: "0", "1", ...
     captions         (n,) strings
-    label.<column>   (n,) strings ("" is unknown), or integers (-1 is unknown)
-    names.<column>   (k,) strings: what the integers 0 .. k - 1 of that column mean
+    label.<column>   (n,) strings ("" is unknown), or integers, each a value of its own
+    names.<column>   (k,) strings: what the integers 0 .. k - 1 of that column mean; -1 is unknown then
     attributes       (n, a) numbers, above 0 where an attribute holds: a column "no" / "yes" for each; NaN is unknown
     attribute_names  (a,) strings
     text, prompts    (p, d) floats and (p,) strings: text embeddings of the same space, for evaluation without a model
@@ -34,7 +34,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vldebias.data.dataset import UNKNOWN, Columns, Labels
+from vldebias.data.dataset import Columns
+from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
@@ -96,7 +97,7 @@ class Embeddings(Columns):
         """Embeddings from arrays as people have them: numpy, torch, lists.
 
         Args:
-            features: (n, d) numbers; bfloat16 becomes float32, whole numbers float64.
+            features: (n, d) numbers of both signs; bfloat16 becomes float32, whole numbers (int8) float64.
             labels: column -> n strings, integers or booleans; see `Labels.of_array`.
             ids: n names; default: "0", "1", ...
             captions: n texts.
@@ -107,10 +108,16 @@ class Embeddings(Columns):
         """
         try:
             rows = np.asarray(_plain(features.detach().cpu()) if isinstance(features, Tensor) else features)
-            rows = rows if rows.dtype.kind == "f" else rows.astype(np.float64)
+            signed = rows.dtype.kind in "fiO"  # pixels, masks, spectra and texts would become floats without a word
+            rows = rows.astype(np.float64) if signed and rows.dtype.kind != "f" else rows
         except (TypeError, ValueError) as error:
             came = type(features).__name__
             raise InvalidInputError(f"features: expected numbers (n, d), got {came} ({error})") from None
+        if not signed:
+            raise InvalidInputError(
+                f"features: expected numbers (n, d), got {rows.shape} of {rows.dtype}; give what the image tower of a "
+                "model makes of the images: real numbers of both signs, as floats"
+            )
         columns = {}
         for name, values in (labels or {}).items():
             try:
@@ -141,6 +148,15 @@ class Embeddings(Columns):
             first = [self.ids[i] for i in torch.nonzero(bad).flatten()[:5].tolist()]
             raise InvalidInputError(f"features: {int(bad.sum())} rows are zero or not finite, such as {first}")
         return rows / norms
+
+    def without(self, unknown: Any) -> Embeddings:
+        """The same images with one value of labels, or several, as unknown in every column (`Labels.without`)."""
+        labels = {column: one.without(unknown) for column, one in self.labels.items()}
+        changed = [column for column, one in self.labels.items() if len(one.names) > len(labels[column].names)]
+        if not changed:
+            return self
+        marks = {name for column in changed for name in self.labels[column].names if name not in labels[column].names}
+        return replace(self, labels=labels, about={**self.about, "values read as unknown": sorted(marks)})
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
         """Some of the rows, in the given order: a slice, indices or a mask."""

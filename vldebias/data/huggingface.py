@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.data.dataset import UNKNOWN, ImageData, ImageStream, Labels, LazyText, Record, fingerprint_of
+from vldebias.data.dataset import ImageData, ImageStream, LazyText, Record, fingerprint_of
+from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.data.pictures import Ends, decode, ends_of, fingerprint_ends, fingerprint_files, read_ends, refuse_outside
 from vldebias.data.tables import (
     ColumnNames,

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vldebias.data.dataset import ImageData, Labels
+from vldebias.data.dataset import ImageData
+from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError
 
 __all__ = [

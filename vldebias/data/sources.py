@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.dataset import ImageData, ImageStream, Labels
+from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.data.huggingface import LAYOUT, open_huggingface
+from vldebias.data.labels import Labels
 from vldebias.data.pictures import file_images
 from vldebias.data.tables import (
     ColumnNames,
@@ -290,6 +291,7 @@ def open_manifest(
     id: str | None = None,
     labels: ColumnNames = (),
     names: Mapping[str, Names] | None = None,
+    unknown: Any = (),
     split_column: str | None = None,
     images: str | Path | None = None,
     allow_outside: bool = False,
@@ -305,6 +307,7 @@ def open_manifest(
         id: column of names that tell the rows apart, by default the paths.
         labels: columns that are labels, as a list or as {name here: name in the table}; empty cells are unknown.
         names: for a label, its values in their order, or {value in the table: name}; by default those found, sorted.
+        unknown: a value of labels that means "not known", such as -1, or several.
         split_column: column that names the split.
         images: folder that the paths start from, by default that of the table.
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
@@ -321,14 +324,14 @@ def open_manifest(
         return texts_of(column_of(table, column, path), f"{path}: column {column!r}")
 
     def labels_in(column: str, known: Names = None) -> Labels:
-        return labels_of(column_of(table, column, path), known, f"{path}: column {column!r}")
+        return labels_of(column_of(table, column, path), known, f"{path}: column {column!r}", unknown)
 
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
                 f"{path}: split {split!r} needs split_column, the column that names it; without one take split 'all'"
             )
-        splits = labels_in(split_column)
+        splits = labels_of(column_of(table, split_column, path), None, f"{path}: column {split_column!r}")
         if split not in splits.names:
             raise InvalidInputError(f"{path}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}")
         table = table.take(np.flatnonzero(splits.codes == splits.names.index(split)))

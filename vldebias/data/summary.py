@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.data.dataset import Columns, ImageData, ImageStream, Labels, cross
+from vldebias.data.dataset import Columns, ImageData, ImageStream
+from vldebias.data.labels import Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.progress import SILENT, Progress
 

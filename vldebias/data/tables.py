@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.dataset import UNKNOWN, Labels
+from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
 from vldebias.files import SHIELDED
 
@@ -167,13 +167,18 @@ def integers(column: pa.Array, allowed: Sequence[int], where: str) -> NDArray[np
     return np.array(allowed, dtype=np.int64)[labels.codes]
 
 
-def labels_of(column: pa.Array, names: Names, where: str) -> Labels:
-    """Labels of a column; empty and missing values are unknown. Space around a value does not count."""
+def labels_of(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
+    """Labels of a column; empty and missing values are unknown, and those that `unknown` names.
+
+    Space around a value does not count.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     values = pc.utf8_trim_whitespace(_as_text(column, where))
-    values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+    several = isinstance(unknown, Iterable) and not isinstance(unknown, str)
+    nothing = pa.array(["", *map(str, unknown if several else [unknown])])
+    values = pc.if_else(pc.is_in(values, nothing), pa.scalar(None, pa.string()), values)
     encoded = values.dictionary_encode()
     there: list[str] = encoded.dictionary.to_pylist()
     if isinstance(names, Mapping):

@@ -13,13 +13,14 @@ import numpy as np
 
 from vldebias.data import Embeddings, ImageData, ImageStream, Labels
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.evaluation.groups import GroupsTask, class_of
 from vldebias.evaluation.images import PAPER
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import Queries, RetrievalTask
 from vldebias.evaluation.task import WORLDS, Data, open_split
 from vldebias.evaluation.texts import Texts
+from vldebias.hosts import attachment_of
 from vldebias.loading import Loaded, load_host
 from vldebias.methods import METHODS, Method, get_method
 from vldebias.progress import SILENT, Progress
@@ -36,6 +37,7 @@ def evaluate(
     *,
     prompts: str | PromptSet | Mapping[str, Any],
     labels: Any = None,
+    unknown: Any = (),
     task: str = "retrieval",
     methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] = PAPER,
     reference: Any = None,
@@ -63,8 +65,11 @@ def evaluate(
             images or the name of a data set (`vldebias eval data`), which the model embeds; or `Embeddings`.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another
             name than the attribute of its set, or for several columns.
-        labels: column -> values of the n images: strings or integers, as an array, a tensor or a list; None and "" are
-            unknown. One column may be given as it is. None: those that come with the images.
+        labels: column -> values of the n images: strings or integers, as an array, a tensor or a list; None, NaN and ""
+            are unknown, every number is a value. One column may be given as it is. None: those that come with the
+            images.
+        unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
+            unknown (`n`), and groups leave them out.
         task: "retrieval" (skew of the first k results) or "groups" (accuracy of the worst group).
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
             several. "none" is always measured, and is what changes are differences to.
@@ -102,7 +107,13 @@ def evaluate(
     loaded = load_host(model, pretrained, device=device) if isinstance(model, str) else model
     brought = loaded if isinstance(loaded, Loaded) else None
     texts = Texts(model, tokenizer) if brought is None else Texts(brought.host, brought.tokenizer)
-    embedded = _Images(brought, root, shown)
+    if any(attachment_of(owned) is not None for owned in texts.host.owned):
+        warn(
+            f"{texts.host.name}: it carries an attachment, which is left out: 'none' is the model without it; to "
+            "measure it give its edits, methods={'mine': attachment.projections['joint']}",
+            SuspectInputWarning,
+        )
+    embedded = _Images(brought, root, shown, unknown)
     gallery = embedded(images, labels, split, next(iter(sets)))
     if len(sets) == len(gallery.labels) == 1 and not isinstance(prompts, Mapping):
         sets = dict(zip(gallery.labels, sets.values(), strict=True))  # one column, one set: they belong together
@@ -129,11 +140,12 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Images:
-    """Embeddings of what is given as images; loaded: the model that embeds them, where there is one."""
+    """Embeddings of what is given as images; loaded: the model that embeds them; unknown: values that are none."""
 
     loaded: Loaded | None
     root: str | Path | None
     progress: Progress
+    unknown: Any
 
     def __call__(self, given: Any, labels: Any, split: str, column: str) -> Embeddings:
         """Embeddings of what was given, with the labels that were given beside those that it has."""
@@ -153,7 +165,7 @@ class _Images:
                 raise InvalidInputError(
                     f"labels[{name!r}]: expected one value for each of the {n} images, got {len(own[name])}"
                 )
-        return replace(embeddings, labels={**embeddings.labels, **own})
+        return replace(embeddings, labels={**embeddings.labels, **own}).without(self.unknown)
 
     def _opened(self, path: Path, split: str) -> Embeddings | ImageData | ImageStream:
         """A file of embeddings, a folder of pictures, or a data set by name."""

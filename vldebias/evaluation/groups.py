@@ -20,6 +20,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.accuracies import GroupRows
 from vldebias.evaluation.areas import AreaRows
 from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
+from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.task import Data, Lam, Session
 from vldebias.evaluation.texts import Texts
@@ -212,7 +213,8 @@ class GroupsTask(ImageTask):
         learn, select = (
             None if s is None else GroupSplit.of(s, prompts, self.label, self.spurious) for s in (train, val)
         )
-        self.check_width(test, texts, prompts.classes[0])
+        self.check_images(test, texts, prompts.classes[0])
+        doubt_labels(test, (self.label, self.spurious), [prompts])
         images, counts = disjoint(reference, test, progress)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=images, edits=edits)
@@ -265,6 +267,9 @@ class _Block:
         }
         scores = {method: self._scores(method, one) for method, one in self.fitted.items()}
         right = {method: split.right(one) for method, one in scores.items()}
+        doubt_space(split.features, self.texts, prompts_of([self.prompts]))
+        nearest, names = scores["none"].argmax(1).cpu().numpy(), self.prompts.class_names
+        doubt_chance(nearest, split.target, names, f"{self.prompts.name}: the class prompts")
         moved = self._with_offsets(scores) if task.offset else {}
         trained = self._baselines(learn, select)
         rows = GroupRows(right["none"], split.groups, weights, task.resamples, task.seed)

@@ -18,8 +18,9 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.evaluation.plausible import doubt_features
 from vldebias.evaluation.result import Provenance
-from vldebias.evaluation.task import Data, Lam, Options, Session, Share, Task
+from vldebias.evaluation.task import Data, Lam, Number, Options, Session, Share, Task
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
@@ -73,7 +74,7 @@ class ImageTask(Task):
     methods: Methods = PAPER
     lam: Lam | None = None
     strength: Share = 1.0
-    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_loss: Annotated[float, Field(gt=0, lt=1), Number] | None = None
     keep_stated: bool = True
     side: Literal["text", "image", "both"] | None = None
     reference: Data | None = None
@@ -102,7 +103,7 @@ class ImageTask(Task):
             "dtype": options.feature_dtype if images else None,
             "data": [session.fingerprint(split) for split in self.splits if split is not None],
             "files": [file and digest(file) for file in files],
-        }
+        } | ({"unknown": list(options.unknown)} if options.unknown else {})
 
     # ---- methods ---------------------------------------------------------------------------------------------
 
@@ -166,13 +167,14 @@ class ImageTask(Task):
     # ---- provenance ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def check_width(images: Embeddings, texts: Texts, prompt: str) -> None:
-        """Refuse features and texts of different widths."""
+    def check_images(images: Embeddings, texts: Texts, prompt: str) -> None:
+        """Refuse features and texts of different widths; warn of features that rank nothing (`doubt_features`)."""
         width = texts.embed([prompt]).shape[1]
         if width != images.dim:
             raise InvalidInputError(
                 f"image features have width {images.dim}, text embeddings {width}; expected both from one model"
             )
+        doubt_features(images)
 
     def provenance(
         self,
@@ -232,7 +234,8 @@ def disjoint(
     if not new.any():
         raise InvalidInputError(
             f"reference: all {len(reference)} images are among those that are measured; expected others, such as "
-            "those of another split"
+            "those of another split; of one set of images measure the odd rows and give the even ones: "
+            "evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
     kept = reference if new.all() else reference[new]

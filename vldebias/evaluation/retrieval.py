@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -29,8 +30,9 @@ from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.gallery import Gallery, Rules, scores
 from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
+from vldebias.evaluation.plausible import doubt_labels, doubt_space, doubt_values, spaced
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.task import Count, OneOrMore, Session, Strict
+from vldebias.evaluation.task import Count, Number, OneOrMore, Session, Strict
 from vldebias.evaluation.texts import Texts
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
 from vldebias.metrics.rankings import first_hits
@@ -52,7 +54,14 @@ _INTERVALS = {
     "images": "bootstrap over images of the gallery, given the queries",
 }
 _RECENTRED = "over images: percentiles of resampled galleries, moved to have their mean at the value"
-_ABOUT = ("data_fingerprint", "digest", "preprocessing", "dtype", "source")  # of the gallery, what figures depend on
+_ABOUT = (
+    "data_fingerprint",
+    "digest",
+    "preprocessing",
+    "dtype",
+    "source",
+    "values read as unknown",
+)  # of the gallery, what figures depend on
 
 
 class Queries(Strict):
@@ -127,9 +136,9 @@ class RetrievalTask(ImageTask):
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, OneOrMore], Field(min_length=1)]
     queries: Queries | Annotated[list[str], Field(min_length=1)]
-    k: Annotated[list[Count], Field(min_length=1), BeforeValidator(lambda k: [k] if isinstance(k, int) else k)]
+    k: Annotated[list[Count], Field(min_length=1), BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
     prior: Literal["uniform", "dataset"] = "uniform"
-    floor: Annotated[float, Field(gt=0, le=1)] | None = None
+    floor: Annotated[float, Field(gt=0, le=1), Number] | None = None
     ties: Literal["stable", "random"] = "stable"
     resample: Literal["queries", "images"] = "images"
     utility: Utility = Utility()
@@ -197,13 +206,15 @@ class RetrievalTask(ImageTask):
         if not queries or len(set(queries)) < len(queries):
             raise InvalidInputError(f"queries: expected one or more different texts, got {list(queries)}")
         self.utility.check(gallery)
-        self.check_width(gallery, texts, queries[0])
+        self.check_images(gallery, texts, queries[0])
         images, counts = disjoint(reference, gallery, progress)
         rules = Rules(tuple(self.k), self.prior, self.floor, self.ties, self.resamples, self.seed)
         results = []
         for attribute, sets in prompts.items():
             name = f"{self.name} {attribute}"
-            labels = cross(*(gallery.column(column.strip()) for column in attribute.split(" x ")))
+            columns = [column.strip() for column in attribute.split(" x ")]
+            labels = cross(*map(gallery.column, columns))
+            doubt_labels(gallery, columns, sets)
             with progress.step(name) as bar:
                 try:
                     held = Gallery(labels[labels.known], rules)
@@ -235,6 +246,9 @@ class RetrievalTask(ImageTask):
                 )
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
                 _Block(self, gallery, held, labels, texts, tuple(queries), fitted, result).fill(attribute)
+                doubt_space(gallery[spaced(len(gallery))].normalised(), texts, [*queries, *prompts_of(sets)])
+                for column, prompt_set in product(columns, sets):
+                    doubt_values(gallery, column, texts, prompt_set)
                 results.append(result)
         return results
 

@@ -34,14 +34,37 @@ if TYPE_CHECKING:
     from vldebias.hosts.images import ImageEncoder
     from vldebias.loading import Loaded
 
-__all__ = ["WORLDS", "Count", "Data", "Lam", "Name", "OneOrMore", "Options", "Session", "Share", "Strict", "Task"]
+__all__ = [
+    "WORLDS",
+    "Count",
+    "Data",
+    "Lam",
+    "Name",
+    "Number",
+    "OneOrMore",
+    "Options",
+    "Session",
+    "Share",
+    "Strict",
+    "Task",
+]
 
 WORLDS = ("birds", "portraits")  # rendered, not read
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
-Lam = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _number(given: Any) -> Any:
+    """A number of Python or numpy; True and "0.5" are none, though they could be read as one."""
+    if isinstance(given, (bool, np.bool_, str, bytes)):
+        raise ValueError("expected a number")
+    return given.item() if isinstance(given, np.generic) else given
+
+
+Number = BeforeValidator(_number)
+Lam = Annotated[float, Field(ge=0), Number]
+Count = Annotated[int, Field(ge=1), Number]
+Share = Annotated[float, Field(ge=0, le=1), Number]
 # One text, or several.
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
@@ -87,7 +110,7 @@ class Task(Strict, ABC):
     name: Name
     title: str
     resamples: Count = 2000
-    seed: int = 0
+    seed: Annotated[int, Number] = 0
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
@@ -143,6 +166,7 @@ class Options:
         reference: a file of unlabelled image features for the methods that use images.
         projections: folders of saved edits, measured beside the methods.
         labels, drawn: files of annotators, and the folder of images that they labelled.
+        unknown: values of labels that mean "not known", such as "-1".
         cache: folder of the embedding cache. feature_dtype: how features are kept there.
         strict: stop at an image that cannot be read. limit: look at this many images of each data set, drawn at random.
         images, fit_images, seeds, steps, resamples: in the place of the suite's.
@@ -169,6 +193,7 @@ class Options:
     projections: tuple[Path, ...] = ()
     labels: tuple[Path, ...] = ()
     drawn: Path | None = None
+    unknown: tuple[str, ...] = ()
     cache: Path | None = None
     feature_dtype: str = "float16"
     strict: bool = False
@@ -314,6 +339,7 @@ class Session:
                     strict=self.options.strict,
                     progress=self.progress,
                 )
+            self._embedded[key] = self._embedded[key].without(self.options.unknown)
             skipped = self._embedded[key].about.get("skipped") or []
             if skipped:
                 first = "; ".join(str(one) for one in skipped[:3])
@@ -334,7 +360,7 @@ class Session:
     def reference(self, spec: Data | None) -> Embeddings | None:
         """Unlabelled image features: of --reference, else of the split that a task names."""
         if self.options.reference is not None:
-            return _load(self.options.reference, {})[0]
+            return _load(self.options.reference, {})[0].without(self.options.unknown)
         return None if spec is None else self.embedded(spec)
 
     def fingerprint(self, spec: Data) -> str:

@@ -93,8 +93,25 @@ class JointHost(Host):
         """(n, d) embeddings of images as their tower reads them, on the model's device, before normalising."""
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising."""
-        return self.features({name: tensor.to(self.device) for name, tensor in self.tokens(prompts).items()})
+        """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising.
+
+        Raises:
+            InvalidInputError: token ids that the text tower has no row for, as those of another tokenizer.
+        """
+        tokens = self.tokens(prompts)
+        highest = max((int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0)
+        if self._vocabulary and highest >= self._vocabulary:
+            raise InvalidInputError(
+                f"tokenizer: its ids go up to {highest}, and the text tower of {self.name} has rows for 0 .. "
+                f"{self._vocabulary - 1}; give the model's own tokenizer"
+            )
+        return self.features({name: tensor.to(self.device) for name, tensor in tokens.items()})
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        """Rows of the text tower's largest table, which is that of its tokens; 0 where it has none."""
+        tables = (m for part in self.tower() for m in part.modules() if isinstance(m, nn.Embedding))
+        return max((table.num_embeddings for table in tables), default=0)
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ class TextTable(Host):
     """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.
 
     Args:
-        rows: prompt -> embedding (d,), tensor, ndarray or list.
+        rows: prompt -> embedding (d,), or (1, d) as a model gives it; tensor, ndarray or list.
         model_id: which model they come from.
 
     Raises:
@@ -35,6 +35,7 @@ class TextTable(Host):
         if not rows:
             raise InvalidInputError("text embeddings: expected at least one prompt, got none")
         wide = {prompt: torch.as_tensor(row).detach().cpu().double() for prompt, row in rows.items()}
+        wide = {prompt: row[0] if row.ndim == 2 and len(row) == 1 else row for prompt, row in wide.items()}
         shapes = {tuple(row.shape) for row in wide.values()}
         if len(shapes) > 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes)}")

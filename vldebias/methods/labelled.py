@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, get_method
 from vldebias.prompts import PromptSet
 
-__all__ = ["Labelled", "ZeroShotLabels", "labelled", "stated_texts"]
+__all__ = ["Labelled", "ZeroShotLabels", "labelled", "place_of", "stated_texts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def _given(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor:
     fitting: dict[str, Tensor] = {}
     for column, given in labels.items():
         names, codes = _coded(given)
-        places = [_place(name, prompts) for name in names]
+        places = [place_of(name, prompts) for name in names]
         if names and None not in places and len(set(places)) > 1:
             fitting[column] = torch.tensor([-1, *(place for place in places if place is not None)])[codes + 1]
     if not fitting:
@@ -93,13 +93,16 @@ def _coded(given: Any) -> tuple[Sequence[str], Tensor]:
     """Names and codes (n,) of a column; -1 is unknown."""
     if hasattr(given, "codes") and hasattr(given, "names"):
         return given.names, torch.as_tensor(given.codes)
-    values = [None if value is None or str(value) == "" else str(value) for value in given]
+    values = [
+        None if value is None or (isinstance(value, float) and value != value) or str(value) == "" else str(value)
+        for value in given
+    ]
     names = sorted({value for value in values if value is not None})
     return names, torch.tensor([-1 if value is None else names.index(value) for value in values])
 
 
-def _place(name: str, prompts: PromptSet) -> int | None:
-    """Which value of an attribute a label names."""
+def place_of(name: str, prompts: PromptSet) -> int | None:
+    """Which value of an attribute a label names; None where it names none, or several."""
     values = list(prompts.attributes)
     alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(name)
     return values.index(alike[0]) if len(alike) == 1 else None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.metrics.arrays import Values
 from vldebias.metrics.bootstrap import Interval, percentile_interval, resampled_counts
 
@@ -57,7 +57,8 @@ def krippendorff_alpha(labels: Values, level: str = "nominal", *, missing: float
     Args:
         labels: (annotators, units) numbers; NaN is no answer. Encode names as codes first.
         level: "nominal" (equal or not), "ordinal" (codes in their order, distance in ranks) or "interval" (numbers).
-        missing: another number that means no answer, such as -1 in integer codes.
+        missing: another number that means no answer, such as -1 in integer codes; without it -1 is an answer, and a
+            warning says so.
 
     Raises:
         InvalidInputError: not (annotators, units) numbers, one annotator, an unknown level, no unit with two answers,
@@ -143,6 +144,12 @@ class _Table:
             raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
         if missing is not None:
             given = np.where(given == missing, np.nan, given)
+        elif array.dtype.kind == "i" and (array == -1).any() and (array >= -1).all():
+            warn(
+                "labels: -1 counts as an answer like the others; say missing=-1 where it means that there is none, or "
+                "missing=float('nan') where it is one",
+                SuspectInputWarning,
+            )
         if level not in LEVELS:
             raise InvalidInputError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
         answered = np.isfinite(given)

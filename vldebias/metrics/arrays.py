@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Values", "codes", "rows", "vector", "vectors"]
+__all__ = ["Values", "codes", "rows", "truth", "vector", "vectors"]
 
 Values = Tensor | np.ndarray | Sequence[Any]
 
@@ -46,13 +46,28 @@ def vectors(**named: Values) -> list[np.ndarray]:
     return list(arrays.values())
 
 
+def truth(values: np.ndarray, name: str) -> np.ndarray:
+    """(n,) booleans of truth values: True and False, or 1 and 0; a text "0" would be true, and so would -1."""
+    if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+        raise InvalidInputError(f"{name}: expected truth values, got {np.unique(values)[:8].tolist()}")
+    return values.astype(bool)
+
+
 def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tuple[np.ndarray, np.ndarray]:
     """Names (g,) of the groups and the code (n,) of each row.
 
     Without `n_groups` the groups are the distinct labels, in order. With it, labels must be 0 .. n_groups - 1, and a
     group may be empty.
+
+    Raises:
+        InvalidInputError: fractions, which are scores, or labels outside of 0 .. n_groups - 1.
     """
     if n_groups is None:
+        if groups.dtype.kind in "fc" and (groups != np.round(groups)).any():
+            raise InvalidInputError(
+                f"{name}: expected labels, got fractions such as {np.unique(groups)[:3].tolist()}; are they scores, "
+                "and the arguments in another order?"
+            )
         names, index = np.unique(groups, return_inverse=True)
         return names, index
     if groups.dtype.kind not in "iub" or groups.min() < 0 or groups.max() >= n_groups:

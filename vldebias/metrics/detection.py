@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics.arrays import Values, vectors
+from vldebias.metrics.arrays import Values, truth, vectors
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval
 
 __all__ = ["auroc", "precision_among_lowest"]
@@ -81,12 +81,10 @@ def precision_among_lowest(
 
 def _checked(scores: Values, wrong: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The rank (n,) of each score among the distinct ones, and which rows are wrong."""
-    values, truth = vectors(scores=scores, wrong=wrong)
+    values, given = vectors(scores=scores, wrong=wrong)
     if not np.isfinite(values).all():
         raise InvalidInputError(f"scores: {int((~np.isfinite(values)).sum())} of {len(values)} are not finite")
-    if not np.isin(truth, (0, 1)).all():
-        raise InvalidInputError(f"wrong: expected truth values, got {np.unique(truth)[:8].tolist()}")
-    is_wrong = truth.astype(bool)
+    is_wrong = truth(given, "wrong")
     if is_wrong.all() or not is_wrong.any():
         raise InvalidInputError(
             f"wrong: {int(is_wrong.sum())} of {len(is_wrong)} rows are wrong; both kinds are needed to tell them apart"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics.arrays import Values, codes, vectors
+from vldebias.metrics.arrays import Values, codes, truth, vectors
 
 __all__ = ["GroupAccuracy", "average_accuracy", "gap", "group_accuracy", "worst_group_accuracy", "worst_group_auc"]
 
@@ -65,17 +65,34 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     predictions, labels, groups: (n,) each; labels of any kind that compares.
 
     Raises:
-        InvalidInputError: shapes that are not (n,), different lengths, no rows, NaN.
+        InvalidInputError: shapes that are not (n,), different lengths, no rows, NaN, texts beside numbers, scores in
+            the place of predictions.
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
     names, index = codes(group, None)
     n = np.bincount(index)
-    right = np.bincount(index, weights=predicted == true)
+    right = np.bincount(index, weights=_equal(predicted, true))
     keys = names.tolist()
     return GroupAccuracy(
         accuracy=dict(zip(keys, (right / n).tolist(), strict=True)),
         n=dict(zip(keys, n.tolist(), strict=True)),
     )
+
+
+def _equal(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """(n,) whether a prediction is the label, of two arrays of one kind: "0" is never 0, and .93 no class."""
+    text = {name: array.dtype.kind in "SU" for name, array in (("predictions", predicted), ("labels", true))}
+    if len(set(text.values())) > 1:
+        raise InvalidInputError(
+            "predictions and labels: expected both as texts or both as numbers, got "
+            f"{predicted.dtype} and {true.dtype}, of which none is equal; convert one of them"
+        )
+    if predicted.dtype.kind == "f" and not np.isin(predicted, true).all() and (predicted != np.round(predicted)).any():
+        raise InvalidInputError(
+            f"predictions: expected classes, got fractions such as {np.unique(predicted)[:3].tolist()}; of "
+            "probabilities take the likeliest class"
+        )
+    return np.asarray(predicted == true)
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
@@ -100,8 +117,7 @@ def average_accuracy(
     if (groups is None) != (weights is None):
         raise InvalidInputError("average_accuracy: groups and weights go together; pass both, or neither for micro")
     if groups is None or weights is None:
-        predicted, true = vectors(predictions=predictions, labels=labels)
-        return float((predicted == true).mean())
+        return float(_equal(*vectors(predictions=predictions, labels=labels)).mean())
     return group_accuracy(predictions, labels, groups).weighted(weights)
 
 
@@ -120,14 +136,15 @@ def worst_group_auc(scores: Values, positive: Values, groups: Values) -> float:
         scores: (n,), finite; high for positive rows. positive: (n,) truth values. groups: (n,) labels.
 
     Raises:
-        InvalidInputError: see `group_accuracy`; a group that has rows of one kind alone.
+        InvalidInputError: see `group_accuracy`; `positive` of other values than 0 and 1; a group that has rows of one
+            kind alone.
 
     >>> worst_group_auc([0.9, 0.1, 0.4, 0.6], [1, 0, 1, 0], ["a", "a", "b", "b"])
     0.0
     """
-    score, true, group = vectors(scores=scores, positive=positive, groups=groups)
+    score, given, group = vectors(scores=scores, positive=positive, groups=groups)
     names, index = codes(group, None)
-    right, areas = true.astype(bool), []
+    right, areas = truth(given, "positive"), []
     for code, name in enumerate(names.tolist()):
         inside = index == code
         high, low = score[inside & right].astype(float), np.sort(score[inside & ~right].astype(float))

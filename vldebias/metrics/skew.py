@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.metrics.arrays import Values, codes, vector, vectors
 
 __all__ = ["log_ratios", "max_skew", "min_skew", "ndkl", "ndkls"]
@@ -42,7 +42,11 @@ def max_skew(
         n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
 
     Raises:
-        InvalidInputError: shapes, k > n, a prior that is no distribution or gives a group nothing.
+        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no distribution or
+            gives a group nothing.
+
+    Warns:
+        SuspectInputWarning: a single group, without `n_groups`: its skew is 0 whatever the ranking.
 
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)  # log 2: one group where there should be two
     0.6931471805599453
@@ -157,6 +161,11 @@ def _ranking(
     """Group codes (1, n) in the order of the ranking, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
+    if len(names) < 2:
+        warn(
+            f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
+            SuspectInputWarning,
+        )
     order = np.argsort(-score.astype(np.float64), kind="stable")
     return index[order][None], _prior(prior, names, index)
 

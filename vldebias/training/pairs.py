@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vldebias.data.dataset import ImageData, ImageStream, Labels
+from vldebias.data.dataset import ImageData, ImageStream
+from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import folds_of, numpy_generator
 from vldebias.training.settings import WORLDS, TrainSettings

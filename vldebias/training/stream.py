@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vldebias.data.dataset import UNKNOWN, ImageStream, Record
+from vldebias.data.dataset import ImageStream, Record
+from vldebias.data.labels import UNKNOWN
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.processes import rank as own_rank

@@ -1,0 +1,132 @@
+"""Labels as people have them give the figures of the groups that they mean, and results say how many are unknown."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from any_method_parts import GENDER, images, part, texts
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.data import save_embeddings
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.evaluation import Result, evaluate
+
+GALLERY = part("test")
+JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
+
+
+def measured(labels: object, **options: object) -> Result:
+    fields = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5, **options}
+    return evaluate(texts(), GALLERY.features, labels={"group": labels}, **fields)
+
+
+def figures(result: Result) -> list[tuple[str, str, str, float]]:
+    return [(row.metric, row.method, row.subset, row.value) for row in result.rows]
+
+
+@pytest.mark.parametrize("values", [(-1, 0, 1), (0, 1, 2), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
+def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
+    """-1 was read as unknown: a group of three less."""
+    result = measured(np.array(values)[JOB % 3])
+    assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
+    assert result.provenance[0].n["groups"] == 3
+    assert result.provenance[0].n["unknown"] == 0
+
+
+def test_minus_one_and_one_are_two_groups_as_in_celeba() -> None:
+    assert figures(measured(2 * SEX - 1)) == figures(measured(SEX))
+
+
+@pytest.mark.parametrize(
+    ("absent", "unknown"),
+    [(-1, -1), (-1, ["-1", "?"]), (255, 255), (float("nan"), ()), (None, ()), ("?", "?"), ("", ())],
+)
+def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) -> None:
+    text = isinstance(absent, str)
+    column = [absent if i % 5 == 0 else str(sex) if text else int(sex) for i, sex in enumerate(SEX)]
+    result = measured(column, unknown=unknown)
+    known = np.arange(len(SEX)) % 5 != 0
+    expected = evaluate(
+        texts(), GALLERY.features[known], prompts={"g": GENDER}, labels=SEX[known], methods="cali", k=20, resamples=5
+    )
+    assert figures(result) == figures(expected)
+    (about,) = result.provenance
+    assert (about.n["unknown"], about.n["groups"]) == (60, 2)
+    assert about.settings["gallery"].get("values read as unknown") == ([str(absent)] if unknown != () else None)
+
+
+def test_groups_leave_them_out_and_say_so() -> None:
+    labels = {"job": JOB, "gender": np.where(np.arange(len(SEX)) % 5 == 0, -1, SEX)}
+    options = {"task": "groups", "label": "job", "spurious": "gender", "methods": ["cali"], "resamples": 5}
+    result = evaluate(texts(), GALLERY.features, prompts=GENDER, labels=labels, unknown=-1, **options)
+    assert result.provenance[0].n["unknown"] == 60
+    assert result.provenance[0].settings["data"]["values read as unknown"] == ["-1"]
+
+
+def test_labels_of_a_reference_and_a_training_split_are_read_alike() -> None:
+    reference = part("reference")
+    sex = np.array(["male", "female"])[reference.column("gender").codes]
+    sex[::2] = "?"
+    given = {"reference": reference.features, "reference_labels": {"gender": sex}, "methods": ["leace"]}
+    told = measured(SEX, **given, unknown="?")
+    sex[::2] = ""
+    assert figures(told) == figures(measured(SEX, **given))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """What `vldebias eval` is given for a suite of one task, whose file marks every fifth gender by 9."""
+    data = images()
+    numbers = np.where(np.arange(len(data)) % 5 == 0, 9, data.column("gender").codes)
+    np.savez(tmp_path / "images.npz", features=data.features, **{"label.gender": numbers})
+    save_embeddings(tmp_path / "texts.npz", data[:1], texts())
+    task = {"task": "retrieval", "name": "jobs", "title": "Jobs", "data": {"name": "mine"}, "k": 20, "resamples": 5}
+    task |= {"prompts": {"gender": str(GENDER.to_yaml(tmp_path / "g.yaml"))}, "queries": list(GENDER.classes)}
+    suite = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": [task]}
+    (tmp_path / "mine.yaml").write_text(json.dumps(suite))
+    named = ("--embeddings", tmp_path / "images.npz", "--texts", tmp_path / "texts.npz", "--out", tmp_path / "out")
+    return ["eval", str(tmp_path / "mine.yaml"), *map(str, named), "--methods", "cali", "--json"]
+
+
+def test_the_command_line_takes_it_too_and_measures_again_when_it_changes(files: list[str]) -> None:
+    def told(*more: str) -> dict:
+        done = CliRunner().invoke(app, [*files, *more], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["provenance"][0]["n"]
+
+    assert (told()["groups"], told()["unknown"]) == (3, 0)
+    assert (told("--unknown", "9")["groups"], told("--unknown", "9")["unknown"]) == (2, 80)
+
+
+def test_numbers_of_numpy_are_numbers_and_texts_and_booleans_are_none() -> None:
+    plain = figures(measured(SEX, k=20, lam=10.0, strength=0.5))
+    assert figures(measured(SEX, k=np.int64(20), lam=np.float32(10), strength=np.float64(0.5))) == plain
+    assert figures(measured(SEX, k=np.array([20]), lam=np.int32(10), strength=np.float16(0.5))) == plain
+    wrong = [{"k": "20"}, {"k": [True, 2]}, {"seed": "1"}, {"resamples": True}, {"max_loss": "0.1"}, {"floor": "0.1"}]
+    for option in wrong:
+        with pytest.raises(InvalidInputError, match="expected a number, got "):
+            measured(SEX, **option)
+
+
+def test_rows_of_texts_are_taken_as_a_model_gives_them() -> None:
+    rows = {prompt: row[None] for prompt, row in texts().items()}
+    options = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5}
+    result = evaluate(rows, GALLERY.features, labels={"group": SEX}, **options)
+    assert figures(result) == figures(measured(SEX))
+    twice = {prompt: torch.cat([row, row]) for prompt, row in rows.items()}
+    with pytest.raises(InvalidInputError, match=r"expected rows \(d,\) of one width"):
+        evaluate(twice, GALLERY.features, labels={"group": SEX}, **options)
+
+
+def test_an_intersection_is_looked_at_where_its_columns_are_sound() -> None:
+    other = np.where((np.arange(len(SEX)) < 2) & (SEX[0] == SEX), "x", "y").astype("U1")
+    other[np.flatnonzero(SEX[0] != SEX)[:20]] = "x"
+    labels = {"gender": np.array(["male", "female"])[SEX], "o": other}
+    options = {"prompts": {"gender x o": GENDER}, "methods": "cali", "k": 20, "resamples": 5}
+    with pytest.warns(
+        SuspectInputWarning, match=r"gender x o: groups of fewer than 5 rows: '(fe)?male/x' \(\d\)"
+    ):
+        evaluate(texts(), GALLERY.features, labels=labels, **options)

@@ -1,0 +1,436 @@
+"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing.
+
+`python tests/evaluation/test_plausible_mistakes.py` prints the table and its counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+
+from vldebias import (
+    CalibratedProjection,
+    debias,
+    evaluate,
+    fit_projection,
+    fit_shares,
+    load_prompts,
+    make_prompt_set,
+    metrics,
+)
+from vldebias.errors import VldebiasError, VldebiasWarning
+from vldebias.miniature import load_clip
+
+REFUSED, WARNED, SILENT = "refused", "warned", "silent"
+N = 200
+RNG = np.random.default_rng(0)
+GENDER, BIRDS = load_prompts("gender"), load_prompts("waterbirds")
+MALE, FEMALE = GENDER.attributes
+SEX = np.array([(MALE, FEMALE)[i % 2] for i in range(N)])
+BIRD = np.array(["landbird", "waterbird"] * (N // 2))
+PLACE = np.array(["land", "land", "water", "water"] * (N // 4))
+SCORES, HALVES = RNG.random(100), np.array([0, 1] * 50)
+FOUR = np.array(["a", "a", "b", "b"] * 25)
+EVEN = np.arange(N) % 5 == 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call; want: how it is answered, with a piece of the answer; why: of a wrong call to which nothing is said."""
+
+    name: str
+    call: Callable[[], Any]
+    want: str = SILENT
+    says: str = ""
+    why: str = ""
+
+    def answer(self) -> tuple[str, str]:
+        """How the call was answered, and in which words."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                self.call()
+            except VldebiasError as error:
+                return REFUSED, str(error)
+        words = [str(one.message) for one in said if issubclass(one.category, VldebiasWarning)]
+        return (WARNED, " | ".join(words)) if words else (SILENT, "")
+
+
+@cache
+def world() -> SimpleNamespace:
+    """The miniature, and images of it that are made of texts, so that figures mean something: people, and birds."""
+    model, _, tokenizer = load_clip()
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        with torch.no_grad():
+            return model.encode_text(tokenizer(texts))
+
+    def noisy(rows: np.ndarray) -> np.ndarray:
+        return (rows + 0.3 * np.abs(rows).mean() * np.random.default_rng(1).normal(size=rows.shape)).astype("f4")
+
+    class_of = dict(zip(BIRDS.class_names, BIRDS.classes, strict=True))
+    people = embed([f"A photo of a {value} person." for value in SEX]).numpy()
+    places = embed([f"This is a {place} background." for place in PLACE])
+    birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
+    return SimpleNamespace(
+        model=model,
+        tokenizer=tokenizer,
+        embed=embed,
+        dim=people.shape[1],
+        people=noisy(people),
+        birds=noisy(birds.numpy()),
+        edit=fit_projection(model, "gender", tokenizer=tokenizer),
+        other=lambda change: changed(model, change),
+    )
+
+
+def changed(model: Any, change: Callable[[Any], object]) -> Any:
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        change(copied)
+    return copied
+
+
+def ev(**given: Any) -> Any:
+    """`evaluate` of people, with what a case changes; functions are called with the features."""
+    w = world()
+    images = given.pop("images", w.people)
+    fields = {"prompts": "gender", "labels": SEX, "tokenizer": w.tokenizer, "methods": ["cali"], "resamples": 5}
+    fields |= given
+    return evaluate(fields.pop("model", w.model), images(w.people) if callable(images) else images, **fields)
+
+
+def gr(**labels: Any) -> Any:
+    """`evaluate` of birds in groups: columns, and as texts which of them are the label and the spurious one."""
+    names = {"label": "label", "spurious": "place"} | {key: v for key, v in labels.items() if isinstance(v, str)}
+    columns = {"label": BIRD, "place": PLACE} | {key: v for key, v in labels.items() if not isinstance(v, str)}
+    return ev(images=world().birds, prompts="waterbirds", labels=columns, task="groups", **names)
+
+
+def fit(**given: Any) -> Any:
+    w = world()
+    return fit_projection(w.model, given.pop("prompts", "gender"), **{"tokenizer": w.tokenizer, **given})
+
+
+def attach(model: Any, edit: Any, **given: Any) -> None:
+    with debias(model, edit, tokenizer=world().tokenizer, **given):
+        pass
+
+
+def shares(male: float, female: float, top: float = 0.05) -> Any:
+    w = world()
+    given = {"top": top, "reference": torch.from_numpy(w.people), "tokenizer": w.tokenizer}
+    return fit_shares(w.model, "gender", {MALE: male, FEMALE: female}, **given)
+
+
+def under_an_attachment() -> None:
+    with debias(world().model, world().edit, tokenizer=world().tokenizer):
+        ev()
+
+
+def after_an_attachment() -> None:
+    attach(world().model, world().edit)
+    ev()
+
+
+def strength_of_an_attachment(value: Any) -> None:
+    with debias(world().model, world().edit, tokenizer=world().tokenizer) as attachment:
+        attachment.strength = value
+
+
+def fewer_texts_than_rows() -> None:
+    with debias(world().model, world().edit, tokenizer=world().tokenizer) as attachment:
+        attachment.apply("joint", world().embed(["a", "b", "c"]), lambda: ["a", "b"])
+
+
+def other_tokens() -> Any:
+    """A callable that gives ids of its own."""
+
+    def tokenize(texts: list[str]) -> torch.Tensor:
+        ids = world().tokenizer(texts)
+        return torch.where((ids > 0) & (ids < ids.max()), (ids * 7 + 13) % (int(ids.max()) - 2) + 1, ids)
+
+    return tokenize
+
+
+def turned(features: np.ndarray) -> np.ndarray:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(features.shape[1],) * 2))[0]
+    return (features @ turn).astype("f4")
+
+
+def german() -> Any:
+    words = {"mann": ["Mann"], "frau": ["Frau"]}
+    template = "Foto: {attribute} {concept}"
+    return fit(prompts=make_prompt_set("geschlecht", words, ["Arzt", "Koch"], templates=[template]))
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def part(row: int, value: Any) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda features: np.where(np.arange(N)[:, None] == row, value, features)
+
+
+def text_column(values: Callable[[int, str], Any]) -> np.ndarray:
+    return np.array([values(i, value) for i, value in enumerate(SEX)])
+
+
+M = metrics
+LABELS = [
+    Case("control", lambda: ev()),
+    Case("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
+    Case("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
+    Case("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "of scores take the class"),
+    Case("labels are rounded logits", lambda: ev(labels=np.round(RNG.normal(size=N) * 3)), WARNED, "fewer than 5 rows"),
+    Case("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "one value for each of the 200 images"),
+    Case("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two groups"),
+    Case("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two groups"),
+    Case(
+        "one misspelt value",
+        lambda: ev(labels=text_column(lambda i, v: "femle" if i == 1 else v)),
+        WARNED,
+        "'femle' is no value of gender; did you mean 'female'?",
+    ),
+    Case(
+        "upper and lower case mixed",
+        lambda: ev(labels=text_column(lambda i, v: v.upper() if i % 4 < 2 else v)),
+        WARNED,
+        "'MALE' and 'male' differ by case or blanks alone",
+    ),
+    Case(
+        "trailing blanks",
+        lambda: ev(labels=text_column(lambda i, v: v + " " if i % 4 < 2 else v)),
+        WARNED,
+        "'male' and 'male ' differ by case or blanks alone",
+    ),
+    Case("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
+    Case("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
+    Case("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
+    Case(
+        "255 for unknown",
+        lambda: ev(labels=np.where(EVEN, 255, np.arange(N) % 2).astype("u1")),
+        WARNED,
+        "say unknown='255'",
+    ),
+    Case("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 groups in 200 rows"),
+    Case("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
+    Case("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
+]
+FEATURES = [
+    Case(
+        "texts and images swapped",
+        lambda: ev(
+            model=dict(zip(GENDER.classes, world().people, strict=False)), images=world().people[:80], labels=SEX[:80]
+        ),
+        REFUSED,
+        "prompts are not in the file",
+    ),
+    Case("another model's, same width", lambda: ev(images=turned), WARNED, "as images of another model do"),
+    Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "as noise does"),
+    Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "have width 129"),
+    Case("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "each of the 128 images, got 200"),
+    Case("times 100", lambda: ev(images=lambda f: f * 100)),
+    Case("of mixed lengths", lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50))),
+    Case("a zero row", lambda: ev(images=part(3, 0)), REFUSED, "1 rows are zero or not finite"),
+    Case("a NaN row", lambda: ev(images=part(3, np.nan)), REFUSED, "1 rows are zero or not finite"),
+    Case("constant", lambda: ev(images=lambda f: np.ones_like(f)), WARNED, "1 different rows among 200"),
+    Case("two rows over and over", lambda: ev(images=lambda f: np.repeat(f[:2], 100, 0)), WARNED, "2 different rows"),
+    Case("int8", lambda: ev(images=lambda f: np.clip(f * 40, -127, 127).astype("i1"))),
+    Case("uint8 pixels", lambda: ev(images=lambda f: RNG.integers(0, 255, f.shape).astype("u1")), REFUSED, "of uint8"),
+    Case("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "of complex64"),
+    Case("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "image features have width 2"),
+    Case("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
+    Case("one image", lambda: ev(images=lambda f: f[:1], labels=SEX[:1]), REFUSED, "images of two groups"),
+    Case("two images", lambda: ev(images=lambda f: f[:2], labels=SEX[:2]), REFUSED, "choose a smaller k"),
+]
+NUMBERS = [
+    Case("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
+    Case("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1, got 0"),
+    Case("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
+    Case("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number, got '100'"),
+    Case("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
+    Case("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number, got True"),
+    Case("lam 1e30", lambda: ev(lam=1e30), WARNED, "of the distance between the classes"),
+    Case("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
+    Case("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
+    Case("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
+    Case("strength a text", lambda: ev(strength="0.5"), REFUSED, "strength: expected a number, got '0.5'"),
+    Case("strength of numpy", lambda: attach(world().model, "gender", strength=np.float32(0.5))),
+    Case(
+        "strength of an attachment True", lambda: strength_of_an_attachment(True), REFUSED, "number in [0, 1], got True"
+    ),
+    Case("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
+    Case("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
+    Case("shares as percents", lambda: shares(30, 70), REFUSED, "that sum to 1"),
+    Case("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "top: expected a fraction"),
+]
+MODELS = [
+    Case("prompts in German", german, why="a text tower takes any text: nothing says which languages it was taught"),
+    Case(
+        "prompts of an attribute that the labels are not of", lambda: ev(prompts="race"), WARNED, "between the classes"
+    ),
+    Case(
+        "an edit of another model",
+        lambda: attach(world().other(lambda m: m.text_projection.add_(randn(*m.text_projection.shape))), world().edit),
+        REFUSED,
+        "fitted on other weights",
+    ),
+    Case(
+        "an edit of a model tuned since",
+        lambda: attach(world().other(lambda m: [p.mul_(1.01) for p in m.parameters() if p.ndim > 1]), world().edit),
+        REFUSED,
+        "fitted on other weights",
+    ),
+    Case("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens()), REFUSED, "open_clip.get_tokenizer"),
+    Case(
+        "CLIP's tokenizer on the miniature",
+        lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")),
+        REFUSED,
+        "tokenizer: its ids go up to 49407",
+    ),
+    Case(
+        "a raw edit on any model",
+        lambda: attach(world().model, CalibratedProjection.fit(randn(9, 2, world().dim))),
+        WARNED,
+        "nothing says which model the projection was fitted on",
+    ),
+    Case(
+        "fit of pairs that are not normalised",
+        lambda: CalibratedProjection.fit(randn(9, 2, 128) * 100),
+        why="the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw edit",
+    ),
+    Case("fit of pairs (2, n, d)", lambda: CalibratedProjection.fit(randn(2, 9, 128)), REFUSED, "shape (n, 2, d)"),
+    Case(
+        "fit of pairs of one text",
+        lambda: CalibratedProjection.fit(randn(9, 1, 128).repeat(1, 2, 1)),
+        REFUSED,
+        "nothing to remove",
+    ),
+    Case("fewer texts than rows", fewer_texts_than_rows, REFUSED, "3 embeddings for 2 prompts"),
+    Case("evaluate under an attachment", under_an_attachment, WARNED, "an attachment, which is left out"),
+    Case("evaluate after an attachment", after_an_attachment),
+    Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
+    Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "as noise does"),
+    Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 129"),
+    Case(
+        "reference is the gallery",
+        lambda: ev(methods=["equalise"], reference=world().people),
+        REFUSED,
+        "evaluate(model, features[1::2], reference=features[::2], ...)",
+    ),
+]
+GROUPS = [
+    Case("groups control", lambda: gr()),
+    Case("label and spurious swapped", lambda: gr(label="place", spurious="label"), REFUSED, "each name one of the"),
+    Case("label is spurious", lambda: gr(label="label", spurious="label"), REFUSED, "got 'label' twice"),
+    Case(
+        "numbers in the other order than the class prompts",
+        lambda: gr(label=np.where(BIRD == "landbird", 1, 0)),
+        WARNED,
+        "with 'landbird' as 'waterbird'",
+    ),
+    Case(
+        "a value misspelt", lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)), WARNED, "did you mean 'water'?"
+    ),
+    Case("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
+    Case("one image in a group", lambda: gr(place=np.array(["water"] + ["land"] * (N - 1))), WARNED, "'water' (1)"),
+    Case("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 groups in 200 rows"),
+    Case(
+        "label -1 and 1",
+        lambda: gr(label=np.where(BIRD == "landbird", -1, 1)),
+        REFUSED,
+        "got ['-1', '1']; rename the labels",
+    ),
+]
+METRICS = [
+    Case("max_skew: scores and groups swapped", lambda: M.max_skew(HALVES, SCORES, 10), REFUSED, "in another order?"),
+    Case("max_skew: k a float", lambda: M.max_skew(SCORES, HALVES, 10.5), REFUSED, "k: expected an integer"),
+    Case("max_skew: a NaN", lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10), REFUSED, "are NaN"),
+    Case("ndkl: one group", lambda: M.ndkl(SCORES, np.zeros(100, int)), WARNED, "every ranking is fair"),
+    Case(
+        "worst_group_auc: texts",
+        lambda: M.worst_group_auc(SCORES, np.where(HALVES, "1", "0"), FOUR),
+        REFUSED,
+        "positive: expected truth values",
+    ),
+    Case(
+        "worst_group_auc: -1 and 1",
+        lambda: M.worst_group_auc(SCORES, 2 * HALVES - 1, FOUR),
+        REFUSED,
+        "positive: expected truth values, got [-1, 1]",
+    ),
+    Case(
+        "worst_group_auc: classes 1 and 2",
+        lambda: M.worst_group_auc(SCORES, HALVES + 1, FOUR),
+        REFUSED,
+        "positive: expected truth values, got [1, 2]",
+    ),
+    Case("group_accuracy: scores", lambda: M.group_accuracy(SCORES, HALVES, FOUR), REFUSED, "take the likeliest class"),
+    Case(
+        "group_accuracy: texts beside numbers",
+        lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
+        REFUSED,
+        "both as texts or both as numbers",
+    ),
+    Case("discrepancy: codes 1 and 2", lambda: M.discrepancy(HALVES + 1, 2), REFUSED, "expected integers 0 .. 1"),
+    Case("discrepancy: a fraction", lambda: M.discrepancy(HALVES / 2, 2), REFUSED, "expected integers 0 .. 1"),
+    Case("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
+    Case("auroc: -1 and 1", lambda: M.auroc(SCORES, 2 * HALVES - 1), REFUSED, "wrong: expected truth values"),
+    Case("auroc: probabilities", lambda: M.auroc(SCORES, SCORES), REFUSED, "wrong: expected truth values"),
+    Case("krippendorff: two units of many", lambda: M.krippendorff_alpha(np.array([[0, 1, 0, 1, 1]] * 2).T)),
+    Case(
+        "krippendorff: -1 for none",
+        lambda: M.krippendorff_alpha(np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])),
+        WARNED,
+        "say missing=-1",
+    ),
+    Case("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
+    Case(
+        "precision_among_lowest: a percent",
+        lambda: M.precision_among_lowest(SCORES, HALVES, 5),
+        REFUSED,
+        "share in (0, 1], got 5",
+    ),
+    Case("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
+]
+CASES = [*LABELS, *FEATURES, *NUMBERS, *MODELS, *GROUPS, *METRICS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_plausible_call_is_answered(case: Case) -> None:
+    how, words = case.answer()
+    assert how == case.want, words
+    assert case.says in words
+
+
+def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:
+    assert len(CASES) == len({case.name for case in CASES}) == 98
+    unsaid = [case for case in CASES if case.why]
+    assert len(unsaid) <= 5
+    assert all(case.want == SILENT for case in unsaid)
+
+
+def main() -> None:
+    counts = dict.fromkeys((REFUSED, WARNED, SILENT, "wrong and silent"), 0)
+    for case in CASES:
+        how, words = case.answer()
+        counts[how] += 1
+        counts["wrong and silent"] += how == SILENT and bool(case.why)
+        mark = "  " if how == case.want and case.says in words else "!!"
+        print(f"{mark} {how:8} {case.name}: {(words or case.why)[:120]}")
+    print(f"{len(CASES)} calls: " + ", ".join(f"{n} {how}" for how, n in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Do images, texts and labels belong together? What is plausible and probably not meant gets a warning, once each.
+
+All of it looks at no more than a thousand rows and at texts that were embedded already, so it costs nothing to speak of
+and decides nothing: the figures are those of what was given.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from itertools import chain
+from math import sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.data import Embeddings, Labels, cross
+from vldebias.data.labels import doubts
+from vldebias.errors import SuspectInputWarning, warn
+from vldebias.evaluation.texts import Texts
+from vldebias.methods.diagnostics import spread_along
+from vldebias.methods.labelled import place_of
+from vldebias.prompts import PromptSet
+
+__all__ = ["doubt_chance", "doubt_features", "doubt_labels", "doubt_space", "doubt_values", "spaced"]
+
+_ROWS = 1000  # of the images that are looked at
+_FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
+_ENOUGH = 10  # images of a value, to say how well texts tell it
+
+
+def doubt_features(images: Embeddings) -> None:
+    """Warn of one image, or a few, over and over, and of features without a sign."""
+    sample = images.features[spaced(len(images))]
+    different = len({row.tobytes() for row in sample})
+    if different <= max(1, len(sample) // 10) < len(sample):
+        warn(
+            f"features: {different} different rows among {len(sample)}, so most scores are tied and ranked by the "
+            "order of the rows: no figure says anything of the model; expected a row of its own for each image",
+            SuspectInputWarning,
+        )
+    if not (sample < 0).any():
+        warn(
+            "features: not one number is below 0, as in pixels, shares or what leaves a ReLU; the image tower of an "
+            "image-text model gives numbers of both signs: embed the images with it",
+            SuspectInputWarning,
+        )
+
+
+def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
+    """Warn of columns that look like a slip, of values that a prompt set writes otherwise, of small intersections."""
+    said = False
+    for column in columns:
+        labels = images.column(column)
+        found = [*_misspelt(labels, sets), *doubts(labels)]
+        if found:
+            warn(f"labels {column!r}: " + "; also ".join(found), SuspectInputWarning)
+        said = said or bool(found)
+    if not said and len(columns) > 1:
+        found = doubts(cross(*map(images.column, columns)))
+        if found:
+            warn(f"labels {' x '.join(columns)}: " + "; also ".join(found), SuspectInputWarning)
+
+
+def _misspelt(labels: Labels, sets: Sequence[PromptSet]) -> list[str]:
+    """Values that are nearly a value of an attribute of which the column has others."""
+    found = []
+    for prompts in sets:
+        values = {value.casefold(): value for value in prompts.attributes}
+        places = {name: place_of(name, prompts) for name, n in labels.counts.items() if n}
+        strangers = [name for name, place in places.items() if place is None]
+        for name in strangers if len(strangers) < len(places) else ():
+            near = difflib.get_close_matches(name.casefold(), values, n=1, cutoff=0.8)
+            if near:
+                found.append(f"{name!r} is no value of {prompts.name}; did you mean {values[near[0]]!r}?")
+    return found
+
+
+def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
+    """Warn of unit rows (n, d) that vary along what texts differ in as along any direction, as another model's do."""
+    role = texts.host.roles[0]
+    read = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) in texts.host.memory]
+    if len(read) < 2 or len(images) < 2 * _ENOUGH:
+        return
+    spread, deviations = spread_along(images[spaced(len(images))], texts.embed(read))
+    if spread and deviations < _FOREIGN:
+        warn(
+            f"features: along what {len(read)} texts differ in, the images vary {spread:.2g} times as much as along "
+            "any direction, as noise does and as images of another model do; embed both with one model",
+            SuspectInputWarning,
+        )
+
+
+def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values: Sequence[str], what: str) -> None:
+    """Warn where texts tell values no better than chance, or better in another order, in the mean over values.
+
+    Args:
+        nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
+        what: which texts, for the message.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    of = len(values)
+    counts = np.zeros((of, of))
+    np.add.at(counts, (own, nearest), 1)
+    n = counts.sum(1)
+    if (n >= _ENOUGH).sum() < 2:
+        return
+    shown = np.flatnonzero(n >= _ENOUGH)
+    recall = counts[shown] / n[shown, None]
+    right = float(recall[np.arange(len(shown)), shown].mean())
+    error = sqrt((1 - 1 / of) / of * float((1 / n[shown]).sum())) / len(shown)
+    if right > 1 / of + 2 * error:
+        return
+    places, others = linear_sum_assignment(-recall)
+    said = f"{what} are right about {right:.0%} of {int(n.sum())} images"
+    if float(recall[places, others].mean()) > max(right, 1 / of) + 4 * error:
+        order = ", ".join(f"{values[value]!r} as {values[other]!r}" for value, other in zip(shown, others, strict=True))
+        said += (
+            f", and about {recall[places, others].mean():.0%} of them with {order}: are the labels in another order "
+        )
+        said += "than the texts? Give names in the place of numbers"
+    else:
+        said += ", no more than chance: are images, texts and labels of one model, and in one order?"
+    warn(said, SuspectInputWarning)
+
+
+def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:
+    """`doubt_chance` of the texts that name a value of an attribute, where a column has its values."""
+    labels, role = images.column(column), texts.host.roles[0]
+    places = [place_of(name, prompts) for name in labels.names]
+    if not labels.names or None in places or prompts.parts or len(prompts.attributes) < 2:
+        return
+    for some in (prompts.spurious, chain(*prompts.groups)):
+        by_value = prompts.by_value(text for text in some if (role, text) in texts.host.memory)
+        if all(by_value.values()):
+            break
+    else:
+        return
+    rows = np.flatnonzero(labels.known)
+    rows = rows[spaced(len(rows))]
+    means = torch.stack([texts.embed(own).mean(0) for own in by_value.values()])
+    nearest = (images[rows].normalised().double() @ normalize(means, dim=1).T).argmax(1).numpy()
+    own = np.array(places)[labels.codes[rows]]
+    doubt_chance(nearest, own, list(by_value), f"{prompts.name}: the texts of the values of {column!r}")
+
+
+def spaced(n: int) -> NDArray[np.int64]:
+    """Indices of at most a thousand of n rows, evenly over all of them."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, _ROWS)).astype(np.int64)) if n else np.empty(0, np.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, Host, refuse_second, resolve
 from vldebias.hosts.placed import Placed
 from vldebias.methods import (
@@ -108,6 +108,12 @@ def debias(
         edits = prompts if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
         target = _sided(target, edits, side)
         placed = Placed.on(target, edits, keep_stated)
+        if any(e.space is None and e.provenance.fingerprint is None for e in placed.edits.values()):
+            warn(
+                f"{target.name}: nothing says which model the projection was fitted on, so another model's of the same "
+                "width would be taken as well; vldebias.fit_projection(model, prompts) writes it down",
+                SuspectInputWarning,
+            )
         return Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
     problem, chosen = pose(target, prompts, method, lam, reference, max_loss)
     chosen.check(problem)

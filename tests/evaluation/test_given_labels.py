@@ -10,7 +10,6 @@ from any_method_parts import GENDER, images, part, texts
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import Result, evaluate
 
@@ -82,7 +81,8 @@ def files(tmp_path: Path) -> list[str]:
     data = images()
     numbers = np.where(np.arange(len(data)) % 5 == 0, 9, data.column("gender").codes)
     np.savez(tmp_path / "images.npz", features=data.features, **{"label.gender": numbers})
-    save_embeddings(tmp_path / "texts.npz", data[:1], texts())
+    rows = texts()
+    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
     task = {"task": "retrieval", "name": "jobs", "title": "Jobs", "data": {"name": "mine"}, "k": 20, "resamples": 5}
     task |= {"prompts": {"gender": str(GENDER.to_yaml(tmp_path / "g.yaml"))}, "queries": list(GENDER.classes)}
     suite = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": [task]}
@@ -126,7 +126,5 @@ def test_an_intersection_is_looked_at_where_its_columns_are_sound() -> None:
     other[np.flatnonzero(SEX[0] != SEX)[:20]] = "x"
     labels = {"gender": np.array(["male", "female"])[SEX], "o": other}
     options = {"prompts": {"gender x o": GENDER}, "methods": "cali", "k": 20, "resamples": 5}
-    with pytest.warns(
-        SuspectInputWarning, match=r"gender x o: groups of fewer than 5 rows: '(fe)?male/x' \(\d\)"
-    ):
+    with pytest.warns(SuspectInputWarning, match=r"gender x o: groups of fewer than 5 rows: '(fe)?male/x' \(\d\)"):
         evaluate(texts(), GALLERY.features, labels=labels, **options)

@@ -94,12 +94,12 @@ def evaluate(
     if task not in TASKS:
         raise InvalidInputError(f"task: expected one of {', '.join(TASKS)}, got {task!r}; {did_you_mean(task, TASKS)}")
     kind = RetrievalTask if task == "retrieval" else GroupsTask
-    unknown = sorted(set(options) - set(kind.model_fields))
-    if unknown:
+    strangers = sorted(set(options) - set(kind.model_fields))
+    if strangers:
         known = sorted(kind.model_fields)
         raise InvalidInputError(
-            f"evaluate: {unknown[0]!r} is no option of {task}; expected one of {', '.join(known)}; "
-            f"{did_you_mean(unknown[0], known)}"
+            f"evaluate: {strangers[0]!r} is no option of {task}; expected one of {', '.join(known)}; "
+            f"{did_you_mean(strangers[0], known)}"
         )
     names, edits = _methods(methods)
     sets = _prompt_sets(prompts, task)

@@ -116,16 +116,13 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
     if right > 1 / of + 2 * error:
         return
     places, others = linear_sum_assignment(-recall)
-    said = f"{what} are right about {right:.0%} of {int(n.sum())} images"
-    if float(recall[places, others].mean()) > max(right, 1 / of) + 4 * error:
-        order = ", ".join(f"{values[value]!r} as {values[other]!r}" for value, other in zip(shown, others, strict=True))
-        said += (
-            f", and about {recall[places, others].mean():.0%} of them with {order}: are the labels in another order "
-        )
-        said += "than the texts? Give names in the place of numbers"
-    else:
-        said += ", no more than chance: are images, texts and labels of one model, and in one order?"
-    warn(said, SuspectInputWarning)
+    best = float(recall[places, others].mean())
+    reason = "no more than chance: are images, texts and labels of one model, and in one order?"
+    if best > max(right, 1 / of) + 4 * error:
+        pairs = zip(shown.tolist(), others.tolist(), strict=True)
+        order = ", ".join(f"{values[value]!r} as {values[other]!r}" for value, other in pairs)
+        reason = f"and about {best:.0%} with {order}: give the labels by name, or in the order of the texts"
+    warn(f"{what} are right about {right:.0%} of {int(n.sum())} images, {reason}", SuspectInputWarning)
 
 
 def doubt_values(images: Embeddings, column: str, texts: Texts, prompts: PromptSet) -> None:

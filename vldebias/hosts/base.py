@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint, Rows
-from vldebias.errors import ProjectionMismatchError, SuspectInputWarning, UnsupportedHostError, warn
+from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
 from vldebias.hosts.side import IMAGE
 from vldebias.prompts import StatedWords
 
@@ -186,12 +186,6 @@ class Host(ABC):
             warn(
                 f"{self.name}: the projection was fitted with other adapters (LoRA) on the text tower than it has now, "
                 f"and they change what it reads; {refit}, or load the adapters that it was fitted with"
-            )
-        if edit.space is None and origin.fingerprint is None and self.fingerprint() is not None:
-            warn(
-                f"{self.name}: nothing says which model the projection was fitted on, so another model's of the same "
-                "width would be taken as well; vldebias.fit_projection(model, prompts) writes it down",
-                SuspectInputWarning,
             )
         images = role == IMAGE or origin.uses_images
         beside = origin.image_fingerprint

@@ -95,7 +95,7 @@ def test_the_command_line_takes_it_too_and_measures_again_when_it_changes(files:
     def told(*more: str) -> dict:
         done = CliRunner().invoke(app, [*files, *more], catch_exceptions=False)
         assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)["provenance"][0]["n"]
+        return Result.model_validate(json.loads(done.stdout)).provenance[0].n
 
     assert (told()["groups"], told()["unknown"]) == (3, 0)
     assert (told("--unknown", "9")["groups"], told("--unknown", "9")["unknown"]) == (2, 80)

@@ -161,6 +161,7 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
     torch.testing.assert_close(got.embeds, expected)
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # the images are noise
 def test_the_one_line_takes_every_form(gender: PromptSet) -> None:
     clip = Clip()
     report = vldebias.inspect(clip_host(clip), gender)["joint"]

@@ -30,7 +30,7 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
     [
         ({}, "expected at least one prompt, got none"),
         ({"a": [1.0, 0.0], "b": [1.0]}, r"expected rows \(d,\) of one width, got \[\(1,\), \(2,\)\]"),
-        ({"a": [[1.0, 0.0]]}, r"of one width, got \[\(1, 2\)\]"),
+        ({"a": [[1.0, 0.0], [1.0, 0.0]]}, r"of one width, got \[\(2, 2\)\]"),
         ({"a": 1.0}, r"of one width, got \[\(\)\]"),
         ({"a": [1.0], "b": [0.0], "c": [math.nan]}, r"2 rows are zero or not finite, such as \['b', 'c'\]"),
     ],
@@ -38,6 +38,11 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
 def test_other_rows_are_refused(rows: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         TextTable(rows)
+
+
+def test_a_row_may_stand_as_a_model_gives_it() -> None:
+    table = TextTable({"a": torch.tensor([[3.0, 4.0]]), "b": [[0.0, 2.0]], "c": [1.0, 0.0]})
+    assert table.embed(["a", "b", "c"], "joint").tolist() == [[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]]
 
 
 def test_prompts_that_are_missing_are_counted_and_named() -> None:

@@ -87,12 +87,12 @@ def _check_cached(name: str, pretrained: str | None, given: str, why: str) -> No
     """Refuse weights of which the cache of the hub has nothing, before a model is made for them."""
     from huggingface_hub import try_to_load_from_cache
 
-    repo, files = name.removeprefix(_HUB), _FIRST_FILES
+    repo, files = name.removeprefix(_HUB), list(_FIRST_FILES)
     if pretrained is not None:
         import open_clip
 
         repo = "/".join(open_clip.get_pretrained_cfg(name, pretrained).get("hf_hub", "").split("/")[:2])
-        files = _WEIGHTS
+        files = list(_WEIGHTS)
     if re.fullmatch(_HUB_ID, repo) and not any(isinstance(try_to_load_from_cache(repo, f), str) for f in files):
         raise InvalidInputError(_not_there(given, why, f" (`hf download {repo} --local-dir DIR`)"))
 

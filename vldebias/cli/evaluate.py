@@ -66,6 +66,7 @@ def run(
     suite: Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")],
     folder: Annotated[Path | None, _grouped("Run", "DIR", "For results. Default: vldebias-SUITE.", "--out")] = None,
     only: Annotated[list[str] | None, _grouped("Run", "TASK", "Only this task. *")] = None,
+    attributes: Annotated[list[str] | None, _grouped("Run", "NAMES", "Of retrieval only these: gender,race. *")] = None,
     device: Annotated[str, _grouped("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str | None, _grouped("Run", "NAME", "float32, float16 or bfloat16.")] = None,
     fresh: Annotated[bool, _grouped("Run", None, "Again, or take over what is done.", "--fresh/--resume")] = False,
@@ -129,7 +130,7 @@ def run(
     from vldebias.evaluation.suite import load_suite
     from vldebias.evaluation.task import Options
 
-    loaded = load_suite(suite)
+    loaded = load_suite(suite).of_attributes(_split(attributes))
     out_folder = folder or Path(f"vldebias-{loaded.name}")
     chosen |= {"out": out_folder, "device": device_of(device), "methods": _names(methods)}
     fields = Options.__dataclass_fields__  # every other option is called as the field that it fills
@@ -162,8 +163,12 @@ def _names(methods: list[str] | None) -> tuple[str, ...] | None:
         return None
     from vldebias.methods import get_method
 
-    names = [name.strip() for text in methods for name in text.split(",") if name.strip()]
-    return tuple(get_method(name).name for name in names)
+    return tuple(get_method(name).name for name in _split(methods))
+
+
+def _split(options: list[str] | None) -> list[str]:
+    """Names from options that may hold several each."""
+    return [name.strip() for text in options or () for name in text.split(",") if name.strip()]
 
 
 def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
@@ -227,6 +232,7 @@ def show(
 def texts(
     suite: Annotated[str, typer.Argument(help="Name of a suite or path of a YAML file.")],
     only: Annotated[list[str] | None, typer.Option(help="Only this task; several by repeating it.")] = None,
+    attributes: Annotated[list[str] | None, typer.Option(help="Of retrieval only these: gender,race.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print every prompt that a suite embeds, one a line: what a file of text embeddings must have.
@@ -238,13 +244,14 @@ def texts(
 
     \b
       vldebias eval texts fairface > prompts.txt
+      vldebias eval texts fairface --attributes gender
       vldebias eval texts celeba --json
       vldebias eval fairface --embeddings images.npz --texts texts.npz
     """
     _check_suite(suite)
     from vldebias.evaluation.suite import load_suite
 
-    prompts = load_suite(suite).only(only or ()).texts()
+    prompts = load_suite(suite).only(only or ()).of_attributes(_split(attributes)).texts()
     if not prompts:
         raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
     if as_json:

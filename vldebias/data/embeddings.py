@@ -370,7 +370,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
+        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

@@ -14,7 +14,7 @@ size, whose MaxSkew is lower. `eval/benchmarks/skew.py` simulates the coverage o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -104,7 +104,7 @@ class Utility(Strict):
 
     def apart_from(self, attribute: str) -> Utility:
         """Without the columns of an attribute, "gender" or "gender x race": that they change is what was asked for."""
-        own = {column.strip() for column in attribute.split(" x ")}
+        own = _columns([attribute])
         return self.model_copy(update={"classes": {c: p for c, p in self.classes.items() if c not in own}})
 
     def conventions(self) -> dict[str, Any]:
@@ -166,6 +166,36 @@ class RetrievalTask(ImageTask):
         sets = [name for names in self.prompts.values() for name in names]
         classes = (prompt for prompts in self.utility.classes.values() for prompt in prompts.values())
         return tuple(dict.fromkeys((*prompts_of(sets), *self.asked(), *classes)))
+
+    def of_attributes(self, names: Collection[str]) -> Self:
+        """Of some of its attributes; class prompts of the columns of the others are not asked for either."""
+        prompts = {name: sets for name, sets in self.prompts.items() if name in names}
+        left_out = _columns(self.prompts) - _columns(prompts)
+        classes = {column: texts for column, texts in self.utility.classes.items() if column not in left_out}
+        return self.model_copy(
+            update={"prompts": prompts, "utility": self.utility.model_copy(update={"classes": classes})}
+        )
+
+    def fitting(self, session: Session) -> Self:
+        """Of the attributes that the user's embeddings have labels of; the others are named.
+
+        Raises:
+            InvalidInputError: there is none of them.
+        """
+        if session.options.embeddings is None:
+            return self
+        there = session.file[0].labels
+        fitting = [name for name in self.prompts if _columns([name]) <= set(there)]
+        left_out = [name for name in self.prompts if name not in fitting]
+        if not fitting:
+            raise InvalidInputError(
+                f"{self.name}: expected a column for one of {list(self.prompts)}, got {list(there)}; name it "
+                "label.COLUMN in the file, or say which it is with --key label.COLUMN=NAME"
+            )
+        if left_out:
+            missing = sorted(_columns(self.prompts) - set(there))
+            session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}")
+        return self.of_attributes(fitting)
 
     def run(self, session: Session) -> list[TaskResult]:
         """Measure the gallery that the session opens."""
@@ -435,6 +465,11 @@ class _Block:
             point = {method: float(one.mean()) for method, one in by_method.items()}
             drawn = {method: draws[key, method] for method in by_method}
             self._over_draws(key[0], point, drawn, "higher", n, key[1])
+
+
+def _columns(attributes: Iterable[str]) -> set[str]:
+    """Those that attributes are made of: "gender x race" of two."""
+    return {column.strip() for attribute in attributes for column in attribute.split(" x ")}
 
 
 def relevance(labels: Labels, column: str, queries: Sequence[str]) -> NDArray[np.bool_]:

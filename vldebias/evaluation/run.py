@@ -94,6 +94,7 @@ def _measured(suite: Suite, tasks: Sequence[Task], options: Options, shown: Prog
     result = _result(suite, done)
     try:
         session = Session(options, suite.needs, shown)
+        tasks = [task.fitting(session) for task in tasks]
         _check_texts(session, suite, tasks)
         for task in tasks:
             done.append(_task(session, suite, task, kept[task.name], first))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -60,6 +60,25 @@ class Suite(Strict):
                     f"{self.name}: no task {name!r}; expected one of {', '.join(there)}; {did_you_mean(name, there)}"
                 )
         return self.model_copy(update={"tasks": tuple(t for t in self.tasks if not chosen or t.name in chosen)})
+
+    def of_attributes(self, names: Collection[str]) -> Suite:
+        """The retrieval of some attributes alone; all of the suite where no name is given.
+
+        Raises:
+            InvalidInputError: no attribute of that name; the message lists them.
+        """
+        if not names:
+            return self
+        tasks = [task for task in self.tasks if isinstance(task, RetrievalTask)]
+        there = list(dict.fromkeys(attribute for task in tasks for attribute in task.prompts))
+        for name in names:
+            if name not in there:
+                raise InvalidInputError(
+                    f"{self.name}: no attribute {name!r}; expected "
+                    f"{f'one of {there}; {did_you_mean(name, there)}' if there else 'a suite with retrieval'}"
+                )
+        chosen = (task.of_attributes(names) for task in tasks)
+        return self.model_copy(update={"tasks": tuple(task for task in chosen if task.prompts)})
 
     def texts(self) -> tuple[str, ...]:
         """Every prompt that an image-text model embeds for it."""

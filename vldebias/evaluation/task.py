@@ -125,6 +125,10 @@ class Task(Strict, ABC):
         """The task with what the user chose in the place of its own."""
         return self if options.resamples is None else self.model_copy(update={"resamples": options.resamples})
 
+    def fitting(self, session: Session) -> Self:
+        """The part of the task that what the user brought can answer; all of it where there are no parts."""
+        return self
+
     @abstractmethod
     def inputs(self, session: Session) -> dict[str, Any]:
         """What the figures depend on beyond the fields and the prompt sets: fingerprints of weights and data.

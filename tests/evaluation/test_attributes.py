@@ -1,0 +1,88 @@
+"""A suite of several attributes on embeddings that have labels of one: measured, and the others named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vldebias.data import Embeddings, Labels, save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.run import run_suite
+from vldebias.evaluation.suite import Suite, load_suite
+from vldebias.evaluation.task import Options, Session
+
+SUITE = load_suite("fairface")
+RNG = np.random.default_rng(0)
+
+
+def brought(folder: Path, suite: Suite, **labels: Labels) -> Options:
+    """Embeddings with these labels, and the texts that the suite asks for."""
+    images = Embeddings(RNG.normal(size=(1200, 16)).astype(np.float32), tuple(map(str, range(1200))), labels)
+    texts = {text: torch.from_numpy(RNG.normal(size=16)) for text in suite.texts()}
+    file = save_embeddings(folder / "mine.npz", images, texts)
+    return Options(out=folder / "out", embeddings=file, methods=("cali",), resamples=10)
+
+
+def column(*names: str) -> Labels:
+    return Labels(RNG.integers(0, len(names), 1200), names)
+
+
+GENDER = column("Male", "Female")
+
+
+@pytest.mark.parametrize("chosen", [(), ("gender",)])
+def test_what_is_there_is_measured_and_what_is_left_out_is_named(
+    chosen: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts are those of `eval texts fairface --attributes gender`, and no more."""
+    said: list[str] = []
+    monkeypatch.setattr(Session, "say", lambda self, text: said.append(text))
+    options = brought(tmp_path, SUITE.of_attributes(["gender"]), gender=GENDER)
+    result = run_suite(SUITE.of_attributes(chosen), options)
+    assert {row.task for row in result.rows} == {"fairface gender"}
+    assert {"none", "cali", "random"} == {row.method for row in result.rows}
+    named = [text for text in said if "left out" in text]
+    assert (
+        named == []
+        if chosen
+        else named
+        == ["fairface: race, age, gender x race, gender x age left out: the embeddings have no column ['age', 'race']"]
+    )
+
+
+def test_intersections_need_both_of_their_columns_and_other_classes_are_measured(tmp_path: Path) -> None:
+    ages = column(*SUITE.tasks[0].utility.classes["age"])
+    options = brought(tmp_path, SUITE.of_attributes(["gender", "age", "gender x age"]), gender=GENDER, age=ages)
+    result = run_suite(SUITE, options)
+    assert {row.task for row in result.rows} == {"fairface gender", "fairface age", "fairface gender x age"}
+    assert {row.task for row in result.rows if row.metric == "accuracy"} == {"fairface gender", "fairface age"}
+
+
+def test_none_of_the_attributes_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
+    options = brought(tmp_path, SUITE, sex=GENDER)
+    with pytest.raises(
+        InvalidInputError, match=r"expected a column for one of \['gender', .*\], got \['sex'\]; name it"
+    ):
+        run_suite(SUITE, options)
+
+
+def test_no_more_texts_than_an_attribute_needs_are_asked_for() -> None:
+    few, all_ = SUITE.of_attributes(["gender"]).texts(), SUITE.texts()
+    assert set(few) < set(all_)
+    assert not [text for text in few if "years" in text or "Black" in text or "twenties" in text]
+    assert SUITE.of_attributes([]) == SUITE
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "message"),
+    [
+        ("fairface", "gendre", r"fairface: no attribute 'gendre'; expected one of \['gender', .*did you mean 'gender'"),
+        ("waterbirds", "place", r"waterbirds: no attribute 'place'; expected a suite with retrieval"),
+    ],
+)
+def test_an_unknown_attribute(suite: str, name: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        load_suite(suite).of_attributes([name])

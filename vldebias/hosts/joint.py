@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.edit import Edit, Fingerprint
-from vldebias.errors import TruncatedPromptWarning, UnsupportedHostError, warn
+from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.base import Host
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable, last_layer

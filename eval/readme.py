@@ -168,6 +168,21 @@ PAY_GRIDS = {
         ("auroc after 60", "auroc after 120", "auroc after 240"),
         T_SEEDS.format(base="scores of pairs that it learns"),
     ),
+    "finetune_tutorial": Grid(
+        "finetune_tutorial",
+        ("model",),
+        "metric",
+        (
+            "zero-shot",
+            "species",
+            "worst group",
+            "worst group, projection",
+            "zero-shot, projection",
+            "recall@1 image->text",
+            "recall@10 text->image",
+        ),
+        T_SEEDS.format(base="the model as shipped"),
+    ),
 }
 
 
@@ -549,7 +564,11 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "offsets": offsets_block,
         },
         ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()}
-        | {"losses": partial(inside, losses_block), "scratch": scratch_block},
+        | {
+            "losses": partial(inside, losses_block),
+            "scratch": scratch_block,
+            "finetune_and_debias": partial(grid_block, EVAL_GRIDS["finetune_and_debias"]),
+        },
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
         | {
             "sampled": partial(inside, sampled_block),

@@ -22,6 +22,7 @@ from eval.experiments import does_it_pay as pay
 from eval.experiments import (
     false_negatives,
     finetune_and_debias,
+    finetune_tutorial,
     noisy_captions,
     out_of_fold,
     skewed_captions,
@@ -473,3 +474,37 @@ def test_does_it_pay_asks_every_arm_alike_and_holds_the_rivals_apart() -> None:
     arms = [*pay.ARMS, pay.STOPPED, pay.FILTERED, pay.SHIPPED]
     assert {key[1:] for key in found if key[0] == "heads"} == {(*place, arm) for place in heads for arm in arms}
     assert all(value == (0.9 if key[3] in (pay.STOPPED, pay.FILTERED) else 0.5) for key, value in found.items())
+
+
+class TestTutorial:
+    def test_the_command_that_is_measured_is_the_one_of_the_tutorial(self) -> None:
+        page = (ROOT / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
+        first = next(line for line in page.splitlines() if line.startswith("vldebias train"))
+        assert first == f"vldebias train {finetune_tutorial.COMMAND}"
+        assert committed("finetune_tutorial")["protocol"]["command"] == first
+
+    def test_it_gains_and_loses_what_the_page_says(self) -> None:
+        rows = committed("finetune_tutorial")["rows"]
+        changes = {row["metric"]: row["change"] for row in rows if row["model"] == finetune_tutorial.TUTORIAL}
+        assert {name for name, change in changes.items() if change["low"] > 0} >= {
+            "zero-shot",
+            "species",
+            "worst group",
+        }
+        assert changes["worst group, projection"]["value"] >= 0
+        assert {name for name, change in changes.items() if change["high"] < 0} == {
+            "zero-shot, projection",
+            "recall@10 text->image",
+        }
+
+    def test_its_rows_are_those_of_its_cells(self) -> None:
+        found = committed("finetune_tutorial")
+        against = {"model": finetune_tutorial.START}
+        same_rows(found["rows"], summed_up(finetune_tutorial.apart(found["cells"]), ("model",), against=against))
+
+    def test_the_model_that_it_began_with_is_an_arm(self) -> None:
+        one = {"model": "a", "seed": 0, "figures": {"zero-shot": 0.9, "before: zero-shot": 0.8}}
+        assert finetune_tutorial.apart([one]) == [
+            {"model": "as shipped", "seed": 0, "figures": {"zero-shot": 0.8}},
+            {"model": "a", "seed": 0, "figures": {"zero-shot": 0.9}},
+        ]

@@ -124,7 +124,8 @@ class Diffusers(Subject):
         return list(self.resolve()._encoders)
 
     def parts(self) -> dict[str, Any]:
-        return {"pipeline": self.host}
+        encoders = enumerate(self.modules())
+        return {"pipeline": self.host} | {f"{i}.{n}": m for i, one in encoders for n, m in one.named_modules()}
 
 
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest], Subject]] = {

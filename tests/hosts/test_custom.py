@@ -97,7 +97,7 @@ def test_a_tower_of_ids_in_three_states(gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_a_copy_follows_and_what_was_saved_attaches_again(gender: PromptSet, tmp_path: Any) -> None:
+def test_a_copy_has_its_own_and_what_was_saved_attaches_again(gender: PromptSet, tmp_path: Any) -> None:
     clip = Clip()
     ids = counts(PROMPTS)
     projection = vldebias.fit_projection(clip_host(clip), gender)
@@ -105,9 +105,11 @@ def test_a_copy_follows_and_what_was_saved_attaches_again(gender: PromptSet, tmp
     attachment = vldebias.debias(clip_host(clip), vldebias.load_edit(tmp_path), keep_stated=False)
     twin = copy.deepcopy(clip)
     twin.head.weight.mul_(2)
-    torch.testing.assert_close(twin.encode_text(ids), projection(Clip.encode_text(twin, ids)))
     attachment.remove()
+    torch.testing.assert_close(twin.encode_text(ids), projection(Clip.encode_text(twin, ids)))
+    vldebias.attachment_of(twin).remove()
     assert torch.equal(twin.encode_text(ids), Clip.encode_text(twin, ids))
+    assert "encode_text" not in vars(twin)
     other = Clip()
     other.head.weight.mul_(2)
     with pytest.raises(vldebias.errors.ProjectionMismatchError, match="fitted on other weights"):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from vldebias.api import debias
-from vldebias.errors import UnsupportedHostError, VldebiasError
+from vldebias.errors import UnsupportedHostError, VldebiasError, VldebiasWarning
+from vldebias.hosts.diffusers import wrap
 
 MERGEABLE = {
     name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"
@@ -98,8 +99,27 @@ def test_the_gate_and_the_negative_exemption_are_lost():
     stated = tiny.draw(pipe, "a photo of a man")
     attachment = debias(pipe, tiny.gender())
     assert torch.equal(tiny.draw(pipe, "a photo of a man"), stated)
-    attachment.merge()
+    with pytest.warns(VldebiasWarning, match="two branches of guidance"):
+        attachment.merge()
     assert not torch.equal(tiny.draw(pipe, "a photo of a man"), stated)
+
+
+@pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "Flux"])
+def test_what_guidance_loses_is_said(name):
+    """The unconditional branch is edited too; not where the attachment edits it as well, or nothing."""
+    make, _ = MERGEABLE[name]
+    attachment = debias(tiny.own(make()), tiny.gender(), keep_stated=False)
+    edits = attachment.projections
+    with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart") as said:
+        attachment.merge()
+    reference = make()
+    for role, edit in edits.items():
+        states, _ = wrap(reference).sequences([""], role)
+        share = float((edit(states) - states).norm() / states.norm())
+        assert share > 0
+        assert f"{role}: the states of '' move by {share:.1%} of their length" in str(said[0].message)
+    everything(tiny.own(make())).merge()
+    debias(tiny.own(make()), tiny.gender(), strength=0).merge()
 
 
 def test_only_the_layers_that_read_the_prompt_change():

@@ -4,6 +4,7 @@ import copy
 import filecmp
 import os
 
+import diffusers_parts as parts
 import diffusers_tiny as tiny
 import pytest
 import torch
@@ -11,6 +12,7 @@ from accelerate import cpu_offload
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import VldebiasWarning
+from vldebias.hosts import attachment_of
 from vldebias.methods import load_edit
 
 PLAIN = "a photo of a doctor"
@@ -77,13 +79,51 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     _load(pipe, lora)
     _load(reference, lora)
     assert set(pipe.get_active_adapters()) == {"style"}
-    assert torch.equal(tiny.encode(pipe)[0], attachment.projections["sequence"](tiny.encode(reference)[0]))
     with attachment.disabled():
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
+    with pytest.warns(VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder are others .* Fit again"):
+        found = tiny.encode(pipe)[0]
+    assert torch.equal(found, attachment.projections["sequence"](tiny.encode(reference)[0]))
+    assert torch.equal(tiny.encode(pipe)[0], found)  # said once
     pipe.unload_lora_weights()
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
     assert torch.equal(tiny.draw(pipe), tiny.draw(tiny.sd()))
+
+
+def test_other_adapters_than_when_it_was_attached_are_said_once(lora):
+    """Of a copy too; those that were there, and the same ones loaded again, are no others."""
+    pipe = tiny.own(tiny.sd())
+    _load(pipe, lora)
+    attachment = debias(pipe, tiny.gender())
+    expected = tiny.encode(pipe)[0]
+    pipe.unload_lora_weights()
+    _load(pipe, lora)
+    assert torch.equal(tiny.encode(pipe)[0], expected)
+    twin = copy.deepcopy(pipe)
+    tiny.encode(twin)
+    for one in (pipe, twin):
+        one.disable_lora()
+        attachment_of(one).strength = 0
+        tiny.encode(one)
+        attachment_of(one).strength = 1
+        with pytest.warns(VldebiasWarning, match="adapters") as said:
+            tiny.encode(one)
+        assert len(said) == 1
+        tiny.encode(one)
+        one.enable_lora()
+        tiny.encode(one)
+    attachment.remove()
+
+
+def test_adapters_of_the_denoiser_alone_are_nobodys_concern():
+    from peft import LoraConfig
+
+    pipe = tiny.own(tiny.sd())
+    with debias(pipe, tiny.gender()):
+        pipe.unet = parts.make_unet(cross_attention_dim=32).eval()
+        pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_k"], init_lora_weights=False))
+        tiny.encode(pipe)
 
 
 def test_lora_scale_reaches_the_encoder(lora):

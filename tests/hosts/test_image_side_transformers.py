@@ -150,17 +150,36 @@ def test_one_attachment_whatever_the_sides(gender: PromptSet, age: PromptSet, re
 
 
 @torch.no_grad()
-def test_deepcopy_follows_the_attachment(gender: PromptSet, request: Any) -> None:
+def test_a_deep_copy_has_an_attachment_of_its_own(gender: PromptSet, request: Any) -> None:
     case, twin = Case("CLIPModel", request), Case("CLIPModel", request)
     base = features(case)
     for side in ("text", "image"):
         with case.debias(gender, side=side):
             twin.model = copy.deepcopy(case.model)
-            assert torch.equal(features(twin), base) is (side == "text")
             for again in ("text", "image"):
-                with pytest.raises(AlreadyAttachedError, match="CLIPModel: this model is a copy of one that carries"):
+                with pytest.raises(AlreadyAttachedError, match="CLIPModel already carries"):
                     twin.debias(gender, side=again)
+        assert torch.equal(features(twin), base) is (side == "text")
+        own = vldebias.attachment_of(twin.model)
+        assert own is not None
+        own.remove()
         assert torch.equal(features(twin), base)
+
+
+@torch.no_grad()
+def test_a_part_that_is_copied_alone_follows_the_original(gender: PromptSet, request: Any) -> None:
+    case, other = Case("CLIPModel", request), Case("CLIPModel", request)
+    base = features(case)
+    attachment = case.debias(gender, side="image")
+    attached = features(case)
+    other.model.visual_projection = copy.deepcopy(case.model.visual_projection)
+    assert torch.equal(features(other), attached)
+    for side in ("text", "image"):
+        with pytest.raises(AlreadyAttachedError, match="a part of this model is a copy from one that carries"):
+            other.debias(gender, side=side)
+    attachment.remove()
+    assert torch.equal(features(other), base)
+    other.debias(gender, side="image").remove()
 
 
 def test_the_tower_of_images_is_compared(gender: PromptSet, tmp_path: Any, request: Any) -> None:

@@ -35,6 +35,7 @@ def test_a_model_of_transformers(gender: PromptSet, tmp_path: Path, request: pyt
     vldebias.debias(before, gender, tokenizer=case.tokenizer).remove()
 
 
+@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 def test_a_pipeline(gender: PromptSet, tmp_path: Path) -> None:
     make, _ = diffusers_tiny.FAMILIES["StableDiffusionXL"]
     pipe, other = diffusers_tiny.own(make()), diffusers_tiny.own(make())

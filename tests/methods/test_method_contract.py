@@ -175,6 +175,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "on"), ON)
 def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case], name: str, on: str) -> None:
     case = cases[on].copy()

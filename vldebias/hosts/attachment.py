@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -15,10 +16,13 @@ import torch
 from torch import Tensor
 
 from vldebias.edit import Choice, Edit, Rows
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError, warn
+from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.base import Host, Texts
 from vldebias.hosts.draws import Call, Calls
+from vldebias.hosts.neighbours import let_draw_without, released_with, watch
 from vldebias.hosts.placed import Gate, Placed
+from vldebias.hosts.seam import Installed
 from vldebias.hosts.side import IMAGE
 from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength, use_of
 
@@ -68,10 +72,54 @@ class Attachment:
         self._calls = Calls()
         self._state = "attached"
         host.forget()  # weights may change from here on
+        self._adapters = Adapters(host.text_modules(), self.root)
+        self._adapters.changed()  # from those of now on
         self._uninstall = host.install(self.apply)
-        for registry, objects in ((_OWNED, host.owned), (_SHARED, host.shared)):
+        self._watches = watch(self, host.shared)
+        self._claim()
+
+    def _claim(self) -> None:
+        for registry, objects in ((_OWNED, self._host.owned), (_SHARED, self._host.shared)):
             for occupied in objects:
                 registry.setdefault(occupied, WeakSet()).add(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
+        """A deep copy of the whole host has an attachment of its own, with the settings of this one.
+
+        What is copied without it, a part of the host or the attachment itself, goes on with this one.
+        """
+        if id(self.root) not in memo or not isinstance(self._uninstall, Installed):
+            return self
+        twin = memo[id(self)] = object.__new__(type(self))
+        vars(twin).update(vars(self), _key=object(), _calls=Calls(self.seed))
+        twin._methods = {name: replace(placed, edits=dict(placed.edits)) for name, placed in self._methods.items()}
+        twin._host = deepcopy(self._host, memo)
+        twin._adapters = Adapters(deepcopy(self._adapters.modules, memo), twin.root)
+        twin._uninstall, twin._watches = deepcopy(self._uninstall, memo), deepcopy(self._watches, memo)
+        released_with(twin, twin._watches)
+        twin._claim()
+        return twin
+
+    @property
+    def root(self) -> object:
+        """The model or pipeline."""
+        return next(iter(self._host.owned), None)
+
+    @property
+    def acts(self) -> bool:
+        """False where the calls of this thread or task are given nothing: removed, paused, at strength 0."""
+        use = use_of(self._key)
+        strength = self._strength if use.strength is None else use.strength
+        return self.state == "attached" and use.method != NONE and bool(strength)
+
+    @property
+    def line(self) -> str:
+        """What attaches the same to another pipeline that shares the modules."""
+        first, settings = self._methods[DEFAULT], ""
+        settings += "" if first.gate is not None else ", keep_stated=False"
+        settings += ", negative=True" if getattr(self._host, "negative", False) else ""
+        settings += "" if self._strength == 1 else f", strength={self._strength:g}"
+        return f"vldebias.debias(other, attachment.projections{settings})"
 
     @property
     def projections(self) -> dict[str, Edit]:
@@ -175,6 +223,12 @@ class Attachment:
         groups = use.groups(self._strength, len(embeddings), texts)
         if not groups:
             return embeddings
+        if self._adapters.changed():
+            warn(
+                f"{self._host.name}: the adapters (LoRA) of the text encoder are others than when the edit was "
+                "attached, and they change what it reads. Fit again with them: attachment.remove(), then "
+                "vldebias.debias(host, prompts)"
+            )
         acting = [(self._methods[name], strength, at) for name, strength, at in groups]
         read = role != IMAGE and any(one.gate is not None or one.reader is not None for one, _, _ in acting)
         rows = self._known(role, self._by_row(texts(), embeddings), acting) if read and texts is not None else None
@@ -317,6 +371,12 @@ class Attachment:
 
         A checkpoint saved afterwards works without this package. What weights cannot hold is lost: `keep_stated`
         (stated prompts are projected too), the negative prompt's exemption, `strength`, and removal.
+
+        Under guidance the unconditional branch is edited too, so that pictures differ from those that were drawn with
+        the attachment: they are those of `debias(pipe, ..., negative=True)`.
+
+        Warns:
+            VldebiasWarning: of a pipeline with guidance, attached with negative=False: how far its empty prompt moves.
         """
         if self._state != "attached":
             raise VldebiasError(f"{self._host.name}: cannot merge an attachment that is {self._state}")
@@ -329,6 +389,10 @@ class Attachment:
 
     def _release(self, state: str) -> None:
         self._uninstall()
+        for hook in self._watches:
+            hook.remove()
+        if self._watches:
+            let_draw_without(self.root)
         self._state = state
         for registry, objects in ((_OWNED, self._host.owned), (_SHARED, self._host.shared)):
             for occupied in objects:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from functools import cached_property
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint, Rows
@@ -37,7 +38,9 @@ class Host(ABC):
         name: class of the model, for messages. model_id: where its weights came from, if it says so.
         roles: the tensors that debias() changes by default. generative: it draws images from them.
         masked: its states come with a mask of the prompt, so that those of another prompt cannot take their place.
-        owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams.
+        owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams. The
+            first of `owned` is the whole model or pipeline.
+        held: names of the attributes that hold the model or parts of it.
     """
 
     name: str
@@ -47,6 +50,19 @@ class Host(ABC):
     masked: bool = False
     owned: Sequence[object]
     shared: Sequence[object] = ()
+    held: ClassVar[tuple[str, ...]] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Host:
+        """For a deep copy of the model: the same around that; what is no part of it, as a tokenizer, is shared."""
+        twin = memo[id(self)] = copy(self)
+        vars(twin).pop("memory", None)
+        for name in (*self.held, "owned", "shared"):
+            setattr(twin, name, deepcopy(getattr(self, name), memo))
+        return twin
+
+    def text_modules(self) -> Sequence[nn.Module]:
+        """The modules that texts pass through, as far as they are known."""
+        return ()
 
     def embed(self, prompts: Sequence[str], role: str) -> Tensor:
         """L2-normalised (n, d) float64 CPU embeddings of `prompts` in the space of `role`, never projected.

@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply, Host
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable
-from vldebias.hosts.seam import MethodSeam, reading
+from vldebias.hosts.seam import Installed, MethodSeam, reading
 
 __all__ = ["CustomHost", "custom"]
 
@@ -56,7 +56,8 @@ def custom(
         name: for messages and saved edits. Default: that of the class.
 
     Where `embed` calls `method`, its rows have to be among what that gives; a module inside has to be called by it.
-    Both are found out when the edit is fitted or attached.
+    Both are found out when the edit is fitted or attached. A deep copy of `model` has an attachment of its own; `embed`
+    and `texts` go on reading whatever they were written for.
 
     Raises:
         InvalidInputError: no such method, or `embed` and `output` that name other roles.
@@ -99,6 +100,8 @@ def _by_role(argument: str, given: Any, roles: Mapping[str, Any]) -> dict[str, A
 
 class CustomHost(Host):
     """What `custom` describes: one role, "joint", or "sequence" of what draws images; or those of `output`."""
+
+    held = ("model", "owner", "weights", "_heads")
 
     def __init__(
         self,
@@ -268,7 +271,11 @@ class CustomHost(Host):
         seam = _CustomSeam(self, apply)
         seam.refuse_copy([vars(self.owner).get(self.called)])
         seam.put_on()
-        return seam.take_off
+        return Installed([seam])
+
+    def text_modules(self) -> tuple[nn.Module, ...]:
+        """Those of `weights`."""
+        return self.weights
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Fold the edits into the heads that were given."""

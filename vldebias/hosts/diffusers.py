@@ -42,7 +42,8 @@ from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.layout import opened
 from vldebias.hosts.marks import config_mark, mark_config
 from vldebias.hosts.merge import fold_into_readers, readers
-from vldebias.hosts.seam import MethodSeam, Seam, reading
+from vldebias.hosts.seam import Installed, MethodSeam, Seam, reading
+from vldebias.prompts import list_prompts, load_prompts
 
 __all__ = [
     "CROSS_ATTENTION",
@@ -92,6 +93,7 @@ class DiffusersHost(Host):
     """
 
     generative = True
+    held = ("_pipe", "_encoders")
 
     def __init__(self, pipe: Any, family: Family, negative: bool) -> None:
         if not callable(getattr(pipe, "encode_prompt", None)):
@@ -101,7 +103,7 @@ class DiffusersHost(Host):
         self.model_id = str(origin) if origin else None
         self._pipe = pipe
         self._family = family
-        self._negative = negative
+        self.negative = negative
         self._parts = _loaded_parts(pipe, family)
         self.roles = tuple(part.role for part in self._parts)
         self.masked = family.masked or any(part.mask is not None for part in self._parts)
@@ -187,15 +189,16 @@ class DiffusersHost(Host):
 
         def begun(first: str, second: str) -> Tensor:
             def mean(role: str, embeddings: Tensor, texts: Texts | None) -> Tensor:
+                if first == second:
+                    return embeddings
                 other = self.sequences([second], role)[0].to(embeddings)
                 return (embeddings + (other[:, 0] if embeddings.ndim == 2 else other)) / 2
 
-            take_off = twin.install(mean) if second != first else None
+            take_off = twin.install(mean)
             try:
                 return begin(twin._pipe, first)
             finally:
-                if take_off is not None:
-                    take_off()
+                take_off()
 
         found = nearness(pairs, begun)
         known.update(zip(pairs, found.tolist(), strict=True))
@@ -277,13 +280,11 @@ class DiffusersHost(Host):
         seam.put_on()
         self._beginnings = None
 
-        def uninstall() -> None:
-            if vars(self._pipe).get("encode_prompt") is not seam:
-                raise VldebiasError(f"{self.name}: something else replaced encode_prompt; take that off first")
-            seam.take_off()
-            self._beginnings = {}
+        return Installed([seam])
 
-        return uninstall
+    def text_modules(self) -> list[torch.nn.Module]:
+        """The text encoders."""
+        return self._encoders
 
     @contextmanager
     def watching(self, pipe: Any) -> Iterator[_Readings]:
@@ -305,11 +306,11 @@ class DiffusersHost(Host):
         for part in self._parts:
             if part.when is not None and call.get(part.when[0]) != part.when[1]:
                 continue
-            if (self._negative or not second) and call.get(part.given) is None:
+            if (self.negative or not second) and call.get(part.given) is None:
                 role = _role(part, call.get("clip_skip"))
                 shown = self._shown(part, result, readings)
                 out[part.index] = self._apply(apply, part, role, out[part.index], lambda: _texts(call, positive), shown)
-            if self._negative and part.negative is not None and call.get(f"negative_{part.given}") is None:
+            if self.negative and part.negative is not None and call.get(f"negative_{part.given}") is None:
                 # the negative prompt never takes part in clip_skip
                 twin = out[part.negative]
                 out[part.negative] = self._apply(apply, part, part.role, twin, lambda: _texts(call, negative))
@@ -383,8 +384,32 @@ class DiffusersHost(Host):
     # ---- merge -----------------------------------------------------------------------------------------------
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
-        """Fold the edits into the layers that read the embeddings."""
+        """Fold the edits into the layers that read the embeddings.
+
+        Warns:
+            VldebiasWarning: the attachment spared the negative prompt; weights cannot, and by how much it moves.
+        """
         fold_into_readers(self._pipe, self._parts, {role: edit.folded() for role, edit in edits.items()}, strength)
+        guided = self._family.twice or any(part.negative is not None for part in self._parts)
+        if guided and strength and not self.negative:
+            moves = "; ".join(self._moves(role, edit, strength) for role, edit in edits.items())
+            warn(
+                f"{self.name}: weights cannot tell the two branches of guidance apart, so merge() changed the negative "
+                f"prompt too, the empty one included ({moves}). With guidance it draws what an attachment with "
+                "negative=True draws, not what this one drew; where that matters, keep the attachment"
+            )
+
+    def _moves(self, role: str, edit: Edit, strength: float) -> str:
+        """How far the empty prompt and the class prompts of an edit are moved by it, as shares of their length."""
+        names = [name for name in (edit.provenance.prompts or "").split("+") if name in list_prompts()]
+        classes = [prompt for name in names for prompt in load_prompts(name).classes][:_BATCH]
+
+        def moved(prompts: list[str]) -> float:
+            states, _ = self.sequences(prompts, role)
+            return float((edit(states, strength) - states).norm() / states.norm())
+
+        shown, prompts = ("class prompts", classes) if classes else ("'a photo of a person'", ["a photo of a person"])
+        return f"{role}: the states of '' move by {moved(['']):.1%} of their length, of {shown} by {moved(prompts):.1%}"
 
     def mark(self, note: str) -> None:
         """In the configs of the denoiser and of what else reads the embeddings."""
@@ -417,6 +442,17 @@ class _EncodePrompt(MethodSeam):
     def __init__(self, host: DiffusersHost, apply: Apply) -> None:
         super().__init__(host.name, apply, host._pipe, "encode_prompt")
         self._host = host
+
+    def take_off(self) -> None:
+        """Put back what was there.
+
+        Raises:
+            VldebiasError: something else stands there.
+        """
+        if vars(self.owner).get("encode_prompt") is not self:
+            raise VldebiasError(f"{self.name}: something else replaced encode_prompt; take that off first")
+        super().take_off()
+        self._host._beginnings = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.active:

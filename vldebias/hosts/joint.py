@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 from textwrap import shorten
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,12 +35,23 @@ class JointHost(Host):
     """
 
     library: str
+    held: ClassVar[tuple[str, ...]] = ("model",)
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         self.model = model
         self.name = type(model).__name__
         self._given_tokenizer = tokenizer
         self._read_ids = lru_cache(maxsize=1024)(self.decode)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JointHost:
+        twin = super().__deepcopy__(memo)
+        assert isinstance(twin, JointHost)
+        twin._read_ids = lru_cache(maxsize=1024)(twin.decode)
+        return twin
+
+    def text_modules(self) -> list[nn.Module]:
+        """See `tower`."""
+        return self.tower()
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
 from vldebias.hosts.marks import is_stamped, stamp
 from vldebias.hosts.merge import foldable, last_layer
-from vldebias.hosts.seam import MethodSeam, Seam, bare
+from vldebias.hosts.seam import Installed, MethodSeam, Seam, bare
 from vldebias.hosts.side import IMAGE, TEXT
 
 __all__ = ["SUPPORTED", "OpenClipHost", "is_supported", "wrap"]
@@ -188,12 +188,7 @@ class OpenClipHost(JointHost):
                 )
         for seam in seams:
             seam.put_on()
-
-        def uninstall() -> None:
-            for seam in seams:
-                seam.take_off()
-
-        return uninstall
+        return Installed(seams)
 
 
 class _Method(MethodSeam):

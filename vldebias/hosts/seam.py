@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from vldebias.errors import AlreadyAttachedError, VldebiasError
-from vldebias.hosts.base import Apply, Texts
+from vldebias.hosts.base import Apply, Host, Texts
 
-__all__ = ["MethodSeam", "Seam", "bare", "reading"]
+__all__ = ["Installed", "MethodSeam", "Seam", "bare", "is_bare", "reading"]
 
 _BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
 
@@ -32,6 +33,11 @@ def bare() -> Iterator[None]:
         yield
     finally:
         _BARE.reset(token)
+
+
+def is_bare() -> bool:
+    """Whether this thread is inside `bare`, as all reading for a fit is."""
+    return _BARE.get()
 
 
 # Models that are read now, in how many places, and the modes that their modules had before the first.
@@ -77,13 +83,14 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
 class Seam:
     """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
 
-    A deep copy of the model keeps it and so follows the attachment of the original: projected while that is
+    A deep copy of the whole model gets one for itself, which hands them to the attachment of the copy
+    (`Attachment.__deepcopy__`). Of a part that is copied alone it follows the original: projected while that is
     attached, bare afterwards. A pickle would lose that tie and is refused.
     """
 
     def __init__(self, name: str, apply: Apply) -> None:
         self.name = name
-        self.state = SimpleNamespace(active=True)  # one for all copies
+        self.state = SimpleNamespace(active=True)  # one for all that follow this attachment
         self.apply = apply
 
     @property
@@ -95,9 +102,13 @@ class Seam:
         """What the attachment makes of embeddings (b, ..., d); themselves where the seam lets pass."""
         return self.apply(role, embeddings, texts) if self.active else embeddings
 
+    def take_off(self) -> None:
+        """Let pass from here on."""
+        self.state.active = False
+
     @classmethod
     def refuse_copy(cls, standing: Iterable[object]) -> None:
-        """For a model that came with one of these although it carries no attachment of its own.
+        """For a model with a part that was copied from one that carries an attachment.
 
         Raises:
             AlreadyAttachedError: one of them still projects.
@@ -105,12 +116,21 @@ class Seam:
         for seam in standing:
             if isinstance(seam, cls) and seam.state.active:
                 raise AlreadyAttachedError(
-                    f"{seam.name}: this model is a copy of one that carries an attachment, and is projected with it. "
-                    "Call .remove() on that attachment first, or copy the model before attaching"
+                    f"{seam.name}: a part of this model is a copy from one that carries an attachment, and is "
+                    "projected with it. Call .remove() on that attachment first, or copy the part before attaching"
                 )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Seam:
-        return self
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        apply = deepcopy(self.apply, memo)
+        if id(self) in memo:  # the attachment, which knows its seams, came back here
+            return memo[id(self)]
+        twin = memo[id(self)] = object.__new__(type(self))
+        vars(twin).update(vars(self), apply=apply)
+        if apply != self.apply:
+            twin.state = SimpleNamespace(active=self.state.active)
+            of_host = {n: v for n, v in vars(self).items() if isinstance(getattr(v, "__self__", v), Host)}
+            vars(twin).update(deepcopy(of_host, memo))
+        return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise VldebiasError(
@@ -145,15 +165,29 @@ class MethodSeam(Seam):
         setattr(self.owner, self.method, self)
 
     def take_off(self) -> None:
-        """Put back what was there; copies let pass from here on."""
-        self.state.active = False
+        """Put back what was there."""
+        super().take_off()
         if vars(self.owner).get(self.method) is self:
             delattr(self.owner, self.method)
             if self.before is not None:
                 setattr(self.owner, self.method, self.before)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MethodSeam:
-        twin = object.__new__(type(self))
-        vars(twin).update(vars(self), owner=memo.get(id(self.owner), self.owner), before=deepcopy(self.before, memo))
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        twin = super().__deepcopy__(memo)
+        twin.owner, twin.before = memo.get(id(self.owner), self.owner), deepcopy(self.before, memo)
         functools.update_wrapper(cast("Any", twin), twin.original)
         return twin
+
+
+class Installed:
+    """What was put on a host; a call takes all of it off. A deep copy belongs to the copy of the host."""
+
+    def __init__(self, seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> None:
+        self._seams, self._hooks = list(seams), list(hooks)
+
+    def __call__(self) -> None:
+        """Once."""
+        for seam in self._seams:
+            seam.take_off()
+        for hook in self._hooks:
+            hook.remove()

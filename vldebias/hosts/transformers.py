@@ -17,7 +17,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
 from vldebias.hosts.marks import config_mark, mark_config
-from vldebias.hosts.seam import Seam
+from vldebias.hosts.seam import Installed, Seam
 from vldebias.hosts.side import IMAGE, TEXT
 from vldebias.hub import NO_CODE, asked_once
 
@@ -198,6 +198,7 @@ class TransformersHost(JointHost):
     """
 
     library = "transformers"
+    held = ("model", "_text")
 
     def __init__(self, model: Any, family: Family, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
@@ -372,13 +373,7 @@ class TransformersHost(JointHost):
             seams.append(image)
             handles.append(self._head(IMAGE).register_forward_hook(image.read_features))
 
-        def uninstall() -> None:
-            for seam in seams:
-                seam.state.active = False
-            for handle in handles:
-                handle.remove()
-
-        return uninstall
+        return Installed(seams, handles)
 
 
 class _TextHooks(Seam):

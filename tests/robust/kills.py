@@ -1,0 +1,265 @@
+"""Work that is killed at random moments and begun again: does it end as work that nobody killed, and is nothing lost?
+
+    python -m tests.robust.kills                              # 40 kills; writes eval/results/killed.json
+    python -m tests.robust.kills --kills 1 --out /tmp/try     # one of each kind
+
+Six kinds: training, a suite, the embedding cache, the quickstart, a build of the miniature and labelling; all small.
+Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on in its folder, until
+one reaches the end; then another run begins. Lost: a life that cannot go on, or an answer that was acknowledged and is
+not there. Other: what is there at the end is not, to the bit, what a run left that nobody killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+
+from apps.label.engine import Labelling
+from apps.label.study import ImageFolder, Question
+from eval.experiments.cells import RESULTS, write_result
+from vldebias.data.cache import embed_images
+from vldebias.evaluation.answers import AnnotationLog
+from vldebias.evaluation.run import run_suite
+from vldebias.evaluation.suite import suite_path
+from vldebias.evaluation.task import Options
+from vldebias.files import digest
+from vldebias.hosts.images import image_encoder
+from vldebias.miniature import build, load_clip, training
+from vldebias.miniature.data import open_world
+from vldebias.progress import SILENT
+from vldebias.training.run import train_model
+from vldebias.training.settings import load_settings
+
+Left = dict[str, str]  # what a run leaves: a digest by name
+
+
+@dataclass(frozen=True)
+class Work:
+    """do: what is not done yet in a folder. left: what is there at the end. kills: how many of them by default."""
+
+    do: Callable[[Path], None]
+    left: Callable[[Path], Left]
+    kills: int
+
+
+# ---- what is killed ----------------------------------------------------------------------------------------
+
+
+def train(folder: Path) -> None:
+    """The loss with the largest state, averaged weights, all negatives of a step; a checkpoint after each."""
+    loss = {"loss": "nuclr", "popularity_lr": 0.05, "popularity_start": 0.1, "temperature": 0.2, "fourier": 0.2}
+    steps = {"steps": 6, "batch_size": 8, "accumulation": 2, "negatives": "step", "ema": 0.9, "save_every": 0.0}
+    settings = load_settings(items=32, val_items=8, lr=1e-3, keep_every=3, workers=1, label="label", **loss, **steps)
+    train_model(settings, folder, cpu=True)
+
+
+def trained(folder: Path) -> Left:
+    """Models, scores of the pairs, and the history without its seconds."""
+    models = {path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("model*/**/*.safetensors")}
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    said = json.loads((folder / "run.json").read_text())
+    return {
+        **models,
+        "history": _sha([{name: value for name, value in entry.items() if name != "seconds"} for entry in history]),
+        "pairs": digest(folder / "pairs.csv"),
+        "scores": _sha([said["before"], said["after"]]),
+    }
+
+
+def suite(name: str) -> Callable[[Path], None]:
+    """A suite that comes with the package, on a few images."""
+
+    def do(folder: Path) -> None:
+        content = yaml.safe_load(suite_path(name).read_text(encoding="utf-8"))
+        if name != "quickstart":
+            content["tasks"] = [{**content["tasks"][0], "lams": [0, 1000], "baselines": ["erm-linear"]}]
+        for task in content["tasks"]:
+            for data in ("data", "train", "val", "reference"):
+                task.get(data, {}).get("options", {}).update(n=150)
+        folder.mkdir(exist_ok=True)
+        (folder.parent / f"{name}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        options = Options(out=folder, cache=folder / "cache", images=1, seeds=(0,), steps=1, resamples=20)
+        run_suite(folder.parent / f"{name}.yaml", options, progress=SILENT)
+
+    return do
+
+
+def measured(folder: Path) -> Left:
+    """Figures, features and drawn images."""
+    images = {path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")}
+    features = {path.name: digest(path) for path in folder.glob("cache/**/shard-*.safetensors")}
+    return {"figures": _sha(json.loads((folder / "result.json").read_text())["figures"]), **images, **features}
+
+
+def embed(folder: Path) -> None:
+    """Twelve shards through the shipped image tower."""
+    model, preprocess, _ = load_clip()
+    encoder = image_encoder(model, preprocess)
+    found = embed_images(
+        open_world("birds", n=96, seed=5), encoder, folder, shard_size=8, batch_size=4, workers=2, progress=SILENT
+    )
+    (folder.parent / "features").write_bytes(np.array(found.features).tobytes())
+
+
+def embedded(folder: Path) -> Left:
+    """What was returned, and the shards."""
+    shards = {path.name: digest(path) for path in folder.glob("**/shard-*.safetensors")}
+    return {"returned": digest(folder.parent / "features"), **shards}
+
+
+def build_miniature(folder: Path) -> None:
+    """Tokenizer and CLIP, for a few steps, with a checkpoint after each."""
+    training.CHECKPOINT_SECONDS = 0.0
+    build(folder, scale=3 / 1300, device="cpu", stages=["tokenizer", "clip"])
+
+
+def built(folder: Path) -> Left:
+    """All files."""
+    return {path.relative_to(folder).as_posix(): digest(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def label(folder: Path) -> None:
+    """Two questions about each of 30 images; an answer is acknowledged once `answer` returns."""
+    pictures = folder.parent / "pictures"
+    if not pictures.exists():
+        pictures.mkdir()
+        for number in range(30):
+            Image.new("RGB", (4, 4), (8 * number, 0, 0)).save(pictures / f"{number}.png")
+    questions = [Question("gender", ("male", "female")), Question("age", ("young", "old"))]
+    engine = Labelling(ImageFolder.open(pictures), questions, AnnotationLog(folder / "answers.jsonl"))
+    place = engine.start("ada")
+    acknowledged = os.open(folder.parent / "acknowledged", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    while place.step is not None:
+        step = place.step
+        place = engine.answer(place, step % 2)
+        os.write(acknowledged, f"{step}\n".encode())
+    os.close(acknowledged)
+
+
+def labelled(folder: Path) -> Left:
+    """The answers, without the time; a step that was acknowledged must have been answered no second time."""
+    acknowledged = (folder.parent / "acknowledged").read_text().split()
+    answers = AnnotationLog(folder / "answers.jsonl").answers()
+    values = sorted([*key, answer.value] for key, answer in answers.items())
+    return {"answers": _sha(values), "asked again": str(len(acknowledged) - len(set(acknowledged)))}
+
+
+WORKS = {
+    "train": Work(train, trained, 7),
+    "eval": Work(suite("miniature"), measured, 5),
+    "embedding cache": Work(embed, embedded, 8),
+    "quickstart": Work(suite("quickstart"), measured, 4),
+    "miniature build": Work(build_miniature, built, 6),
+    "label": Work(label, labelled, 10),
+}
+
+
+def _sha(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# ---- lives -------------------------------------------------------------------------------------------------
+
+
+def _life(work: Work, folder: Path) -> None:
+    """In a process of its own: what goes wrong is left beside the folder."""
+    warnings.simplefilter("ignore")
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    try:
+        work.do(folder)
+    except BaseException:
+        (folder.parent / "error").write_text(traceback.format_exc())
+        raise
+
+
+def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator) -> dict[str, Any]:
+    """One run, killed at random moments until it ends or has been killed often enough."""
+    fork, killed = multiprocessing.get_context("fork"), 0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        while True:
+            process = fork.Process(target=_life, args=(work, folder))
+            process.start()
+            if killed < kills:
+                process.join(float(moments.uniform(0, longest)))
+                process.kill()
+                process.join()
+                if process.exitcode == -signal.SIGKILL:  # and not at its end before
+                    killed += 1
+                    continue
+            process.join()
+            if process.exitcode:
+                error = Path(place) / "error"
+                last = error.read_text().splitlines()[-1] if error.exists() else f"exit {process.exitcode}"
+                return {"kills": killed, "lost": last}
+            return {"kills": killed, "left": work.left(folder)}
+
+
+def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
+    """Runs of one kind until they have been killed so often, beside one that nobody killed."""
+    work, begun = WORKS[name], time.monotonic()
+    moments = np.random.default_rng([seed, *name.encode()])
+    expected = outlive(work, 0, 0.0, moments)
+    if "lost" in expected:
+        raise SystemExit(f"{name}: fails without any kill: {expected['lost']}")
+    longest, runs = time.monotonic() - begun, list[dict[str, Any]]()
+    while (left := kills - sum(run["kills"] for run in runs)) > 0:
+        runs.append(outlive(work, left, longest, moments))
+    other = [
+        sorted(key for key in expected["left"] | run["left"] if expected["left"].get(key) != run["left"].get(key))
+        for run in runs
+        if "left" in run
+    ]
+    return {
+        "work": name,
+        "kills": sum(run["kills"] for run in runs),
+        "runs": len(runs),
+        "lost": sum("lost" in run for run in runs),
+        "other": sum(map(bool, other)),
+        "seconds of a run": round(longest, 2),
+        "what": [run["lost"] for run in runs if "lost" in run] + [", ".join(names) for names in other if names],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
+    parser.add_argument("--kills", type=int, help="of each kind, in the place of its own number")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--processes", type=int, default=1, help="kinds at a time, a thread each")
+    args = parser.parse_args(arguments)
+    rows = []
+    with ProcessPoolExecutor(
+        args.processes, multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        counts = [work.kills if args.kills is None else args.kills for work in WORKS.values()]
+        for row in pool.map(kill, WORKS, counts, [args.seed] * len(WORKS)):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    total = {key: sum(row[key] for row in rows) for key in ("kills", "runs", "lost", "other")}
+    print(json.dumps(total))
+    write_result(args.out / "killed.json", {"seed": args.seed, **total}, rows, [])
+    return int(bool(total["lost"] or total["other"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

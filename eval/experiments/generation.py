@@ -5,10 +5,11 @@ python -m eval.experiments.generation --images 2 --forms none midpoint      # a 
 
 "A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on 80 of the world's 100
 professions and drawn for the 20 that it leaves out, 60 in all: the first is the set that ships, the others leave out
-others, chosen by chance. Methods that need a judge are fitted to images of their own noise each time, as many as
-`vldebias debias --judge` draws. Intervals are over fits and professions (resampled fits, then the professions of each);
-beside them that of the drawing alone, Student's over the seeds of the images. Pixels are kept below --work, so that a
-run that was stopped goes on. Ten steps, where the subject is recognised as often as with twenty.
+others, chosen by chance; some rivals are drawn under the first alone. Methods that need a judge are fitted to images of
+their own noise each time, as many as `vldebias debias --judge` draws. Intervals are over fits and professions (fits are
+resampled, then the professions of each); beside them that of the drawing alone, Student's over the seeds of the images.
+Pixels are kept below --work, so that a run that was stopped goes on. Ten steps, where the subject is recognised as
+often as with twenty.
 
 Without a value drawn for each image:
 none               the pipeline as it is
@@ -61,7 +62,7 @@ from eval.experiments.generation_measures import Seen, asked_for, followed, judg
 from eval.experiments.run import parser, run
 from vldebias import debias
 from vldebias.errors import WideEditWarning
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import Measurement, Provenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
 from vldebias.methods import Method, Need, Problem, Show, get_method
@@ -97,8 +98,8 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Drawn]
 class Form:
     """One way to draw. draw: (prompts, generators, seed) -> pixels; gate: stated prompts are left alone.
 
-    fitted: to the professions of a fit. needs: beyond prompts. encodings, steps: cost of an image of fifty steps, in
-    text encodings of a prompt and denoisings of a step, of none.
+    fitted: to the professions of a fit. fits: of how many its figures are. needs: beyond prompts. encodings, steps:
+    cost of an image of fifty steps, in text encodings of a prompt and denoisings of a step, of none.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Form:
     steps: float = 1.0
     seen: bool = False
     fitted: bool = False
+    fits: int = FITS
 
 
 @cache
@@ -190,20 +192,21 @@ class Studio:
         return [
             Form("none", attached(None), gate=False, source="", seen=True),
             Form("default", fitted("default"), seen=True, fitted=True),
-            Form("steer", fitted("steer"), sampled=True, seen=True, fitted=True),
-            Form("stated value", attached("stated-value"), sampled=True, encodings=2.0, seen=True),
-            Form("midpoint", fitted("midpoint"), encodings=2.0, seen=True, fitted=True),
-            Form("balanced", fitted("balanced"), needs=ONCE, encodings=2.0, seen=True, fitted=True),
+            Form("steer", fitted("steer"), sampled=True, fitted=True),
+            Form("stated value", attached("stated-value"), sampled=True, encodings=2.0),
+            Form("midpoint", fitted("midpoint"), encodings=2.0, fitted=True),
+            Form("balanced", fitted("balanced"), needs=ONCE, encodings=2.0, fitted=True),
             Form("weighted values", fitted("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True,
                  fitted=True),
             Form("cali", fitted("paper"), source="Chuang et al., 2023", seen=True, fitted=True),
-            Form("stated mean", attached("each-value"), encodings=3.0, seen=True),
-            Form("suffix", attached("suffix"), encodings=2.0, source="users' habit"),
-            Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0),
-            Form("uce", fitted("uce"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True),
-            Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022"),
-            Form("cali-midpoint", fitted("cali-midpoint"), encodings=2.0, fitted=True),
-            Form("midpoint, end", fitted("midpoint-end"), encodings=2.0, fitted=True),
+            Form("stated mean", attached("each-value"), encodings=3.0),
+            Form("suffix", attached("suffix"), encodings=2.0, source="users' habit", fits=1),
+            Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0,
+                 fits=1),
+            Form("uce", fitted("uce"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True, fits=1),
+            Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022", fits=1),
+            Form("cali-midpoint", fitted("cali-midpoint"), encodings=2.0, fitted=True, fits=1),
+            Form("midpoint, end", fitted("midpoint-end"), encodings=2.0, fitted=True, fits=1),
             Form("difference", fitted("difference"), fitted=True),
         ]  # fmt: skip
 
@@ -275,87 +278,81 @@ class Studio:
 
 def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] = PARTS) -> Iterator[TaskResult]:
     """Gender, of professions that a fit leaves out, those of a fit, and other prompts; then gender with tone."""
-    every = [
-        [form for form in studio.forms(fit) if not chosen or form.name in chosen or form.name == "none"]
-        for fit in range(FITS)
-    ]
-    forms, shipped, images = every[0], splits()[0], studio.images
+    forms = [form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"]
+    known, shipped = {form.name: form for form in forms}, splits()[0]
     result = TaskResult(provenance(studio, "generation gender", [SET], forms))
-
-    def drawn(some: Sequence[Form], part: str, texts: Sequence[str], each: int) -> dict[str, Seen]:
-        return {f.name: Seen.of([studio.pixels(f, part, texts, each, s) for s in SEEDS], len(texts)) for f in some}
-
-    def over(part: str, asked: Callable[[PromptSet], Sequence[str]], each: int) -> dict[str, Seen]:
-        one = [drawn(own, _named(part, fit), asked(splits()[fit]), each) for fit, own in enumerate(every)]
-        return {form.name: Seen.together([seen[form.name] for seen in one]) for form in forms}
-
-    fits = np.repeat(np.arange(FITS), LEFT_OUT)
-    names = [name for one in splits() for name in one.held_out_class_names]
-    unseen = over("unseen", lambda one: one.held_out_classes, images)
-    measured(result, unseen, names, fits, len(SEEDS), UNSEEN, "gender")
-    given = {form.name: _given(studio, form) for form in forms if form.sampled}
-    if given:
-        followed(result, unseen, given, fits, UNSEEN)
+    for fits in (FITS, 1):
+        names = [form.name for form in forms if form.fits == fits or form.name == "none"]
+        rows = _under_fits(studio, result.provenance, names, fits, "outside" in parts)
+        result.rows += [row for row in rows if fits == FITS or row.method != "none"]
     if "stated" in parts:
         texts = _stating(shipped)
         asked = np.tile([[0], [1]], (len(texts) // 2, 1))
-        stated = drawn(forms, "stated", texts, STATED_IMAGES)
+        stated = _drawn(studio, forms, "stated", texts, STATED_IMAGES)
         right = {m: (one.gender == asked).mean(1).reshape(-1, 2).mean(1) for m, one in stated.items()}
         n = {"professions": LEFT_OUT, "images each": 2 * STATED_IMAGES * len(SEEDS), "fits": 1}
         over_fits(result, "stated_right", right, None, better="higher", subset=f"stated, {UNSEEN}", n=n)
-    if "outside" in parts:
-        _outside(studio, every, result)
     if "trained" in parts:
-        trained = drawn([form for form in forms if form.seen], "trained", shipped.classes, SEEN_IMAGES)
+        trained = _drawn(studio, [form for form in forms if form.seen], "trained", shipped.classes, SEEN_IMAGES)
         measured(result, trained, shipped.class_names, None, len(SEEDS), "professions of the fit", "gender")
     yield result
     if "joint" not in parts:
         return
 
-    asked_for = {"default": "default", "cali": "paper", "midpoint": "midpoint", "steer": "steer",
-                 "stated value": "stated-value"}  # fmt: skip
-    known = {form.name: form for form in forms}
+    jointly = {"default": "default", "cali": "paper", "midpoint": "midpoint", "steer": "steer",
+               "stated value": "stated-value"}  # fmt: skip
     joint = [
-        replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]))
-        for name, method in asked_for.items()
+        replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]), fits=1)
+        for name, method in jointly.items()
         if name in known
     ]
     both = TaskResult(provenance(studio, "generation gender and tone", [SET, TONE], joint))
-    crossed = drawn([known["none"], *joint], "unseen", shipped.held_out_classes, images)
+    crossed = _drawn(studio, [known["none"], *joint], "unseen", shipped.held_out_classes, studio.images)
     for kind in ("gender", "tone"):
         measured(both, crossed, shipped.held_out_class_names, None, len(SEEDS), f"{UNSEEN}, {kind}", kind)
     yield both
+
+
+def _drawn(studio: Studio, forms: Sequence[Form], part: str, texts: Sequence[str], each: int) -> dict[str, Seen]:
+    return {f.name: Seen.of([studio.pixels(f, part, texts, each, s) for s in SEEDS], len(texts)) for f in forms}
+
+
+def _under_fits(studio: Studio, told: Provenance, names: Sequence[str], fits: int, outside: bool) -> list[Measurement]:
+    """The rows of some forms under so many fits: of the professions that each leaves out, and of outside prompts."""
+    result, seen = TaskResult(told), []
+    given: dict[str, list[NDArray[np.str_]]] = {}
+    right: dict[str, dict[str, list[NDArray[np.bool_]]]] = {world: {} for world in OUTSIDE}
+    for fit, split in enumerate(splits()[:fits]):
+        forms, part = [form for form in studio.forms(fit) if form.name in names], _named("unseen", fit)
+        seen.append(_drawn(studio, forms, part, split.held_out_classes, studio.images))
+        for form in forms:
+            if form.sampled:
+                asked = part, split.held_out_classes, studio.images
+                values = [studio.values(form, *asked, seed) for seed in SEEDS]
+                given.setdefault(form.name, []).append(np.concatenate(values, 1))
+            for world, prompts in OUTSIDE.items() if outside else ():
+                named = _named(f"outside-{world}", fit if form.fitted else 0)  # drawn once if fitted to nothing
+                pixels = studio.pixels(form, named, prompts, OUTSIDE_IMAGES, SEEDS[0])
+                right[world].setdefault(form.name, []).append(asked_for(pixels, len(prompts), world))
+    which = np.repeat(np.arange(fits), LEFT_OUT) if fits > 1 else None
+    professions = [name for split in splits()[:fits] for name in split.held_out_class_names]
+    together = {name: Seen.together([one[name] for one in seen]) for name in seen[0]}
+    measured(result, together, professions, which, len(SEEDS), UNSEEN, "gender")
+    if given:
+        followed(result, together, {m: np.concatenate(one) for m, one in given.items()}, which, UNSEEN)
+    for world, shown in right.items():
+        if shown:
+            kept(result, {m: np.concatenate(one) for m, one in shown.items()}, fits, f"outside the fit, {world}")
+    return result.rows
 
 
 def _named(part: str, fit: int) -> str:
     return f"{part}-{fit}" if fit else part
 
 
-def _given(studio: Studio, form: Form) -> NDArray[np.str_]:
-    """(professions, images) values that the images of the professions that a fit leaves out were given."""
-    rows = []
-    for fit, one in enumerate(splits()):
-        asked = _named("unseen", fit), one.held_out_classes, studio.images
-        rows.append(np.concatenate([studio.values(form, *asked, seed) for seed in SEEDS], 1))
-    return np.concatenate(rows)
-
-
 def _stating(one: PromptSet) -> list[str]:
     groups = value_groups(replace(one, groups=one.held_out_groups, held_out_groups=()))
     return [text for group in groups for value in group for text in value]
-
-
-def _outside(studio: Studio, every: Sequence[Sequence[Form]], result: TaskResult) -> None:
-    """Prompts that no fit knows, under each fit; what is fitted to nothing is drawn once."""
-    for world, prompts in OUTSIDE.items():
-        shown: dict[str, list[NDArray[np.bool_]]] = {}
-        for fit, forms in enumerate(every):
-            for form in forms:
-                part = f"outside-{world}-{fit}" if form.fitted else f"outside-{world}"
-                pixels = studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
-                shown.setdefault(form.name, []).append(asked_for(pixels, len(prompts), world))
-        joined = {method: np.concatenate(one) for method, one in shown.items()}
-        kept(result, joined, len(every), f"outside the fit, {world}")
 
 
 def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> Provenance:
@@ -372,7 +369,7 @@ def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[F
         split="generated",
         methods={
             f.name: {"source": f.source, "needs": f.needs, "draws a value": f.sampled, "keeps stated prompts": f.gate,
-                     "encodings": f.encodings, "steps": f.steps, "fits": FITS if f.fitted else 0} for f in forms
+                     "encodings": f.encodings, "steps": f.steps, "fits": f.fits} for f in forms
         },
         seeds=list(SEEDS),
         n={"images each and seed": studio.images, "trained": SEEN_IMAGES, "stated": STATED_IMAGES,

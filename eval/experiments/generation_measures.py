@@ -158,11 +158,11 @@ def kept(result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, 
 
 
 def followed(result: TaskResult, shown: Mapping[str, Seen], given: Mapping[str, NDArray[np.str_]],
-             fits: NDArray[np.int64], subset: str) -> None:  # fmt: skip
+             fits: Fits, subset: str) -> None:  # fmt: skip
     """Share of the images that show the value that they were given; given: method -> (prompts, images)."""
     for code, value in enumerate(GENDERS):
         rows = {m: _mean_where(shown[m].gender == code, told == value) for m, told in given.items()}
-        n = {"professions": len(fits), "fits": len(set(fits.tolist()))}
+        n = {"professions": len(next(iter(rows.values()))), "fits": 1 if fits is None else len(set(fits.tolist()))}
         over_fits(result, "value followed", rows, fits, better="higher", subset=f"{subset}, {value}", n=n)
 
 

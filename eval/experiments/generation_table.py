@@ -16,6 +16,8 @@ __all__ = ["block", "plot"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 UNSEEN, FIT, STATED = "unseen professions", "professions of the fit", "stated, unseen professions"
+OUTSIDE = ("outside the fit, portraits", "outside the fit, birds")
+SHARES = ("", ", share of none", "_squared, share of none", "_squared, share of none by seed")
 
 
 def _rows(result: Result, task: str, subset: str) -> dict[tuple[str, str], Measurement]:
@@ -31,46 +33,54 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def block(name: str = "generation") -> str:
-    """Markdown: a row per method, those of one attribute, then those of two."""
+    """Markdown: a row per method, those of one attribute; who follows a drawn value; then two attributes."""
     result = Result.read(RESULTS / f"{name}.json")
-    columns = ["method", "needs beside prompts", "a value drawn", "keeps stated", "discrepancy, unseen"]
-    columns += ["share of none, 3 seeds", "worst seed", "discrepancy, professions of the fit", "recognised"]
+    lines = [*_one(result), "", "Images that show the value that they were given:", "", *_followed(result)]
+    if any(row.task == "generation gender and tone" for row in result.rows):
+        lines += ["", "Gender and skin tone solved together, under the first fit:", "", *_two(result)]
+    return "\n" + "\n".join(lines) + f"\n\nFrom `eval/results/{name}.json`.\n\n"
+
+
+def _one(result: Result) -> list[str]:
+    columns = ["method", "needs beside prompts", "a value drawn", "keeps stated", "fits", "discrepancy, unseen"]
+    columns += ["share of none", "squared and corrected, share of none", "the same, noise alone"]
+    columns += ["discrepancy, professions of the fit", "recognised", "outside the fit: a person stays one", "a bird"]
     columns += ["stated right", "image cosine", "encodings, steps"]
-    lines = [_line(columns), _line(["---"] * len(columns))]
     methods = next(p for p in result.provenance if p.task == "generation gender").methods
-    unseen, fit, stated = (_rows(result, "generation gender", s) for s in (UNSEEN, FIT, STATED))
-    ratio = "discrepancy, share of none"
-    seeds = {
-        (row.method, row.subset): row.value
-        for row in result.rows
-        if row.metric == "discrepancy of a seed" and row.subset.startswith(UNSEEN) and row.task == "generation gender"
-    }
-    worst = {
-        method: max(value / seeds["none", subset] for (m, subset), value in seeds.items() if m == method)
-        for method, _ in seeds
-    }
+    parts = (UNSEEN, FIT, STATED, *OUTSIDE)
+    unseen, fit, stated, *outside = (_rows(result, "generation gender", part) for part in parts)
+    lines = [_line(columns), _line(["---"] * len(columns))]
     for method in dict.fromkeys(m for m, _ in unseen):
         own = methods.get(method, {})
         cells = [method, own.get("needs", "")]
         cells += ["yes" if own.get(key) else "" for key in ("draws a value", "keeps stated prompts")]
-        cells += [_cell(unseen[method, "discrepancy"]), _cell(unseen[method, ratio]), f"{worst[method]:.3f}"]
-        cells += [_cell(fit.get((method, "discrepancy")))]
-        cells += [_cell(unseen[method, "recognised"]), _cell(stated.get((method, "stated_right")))]
+        cells += [str(own.get("fits", 1))]
+        cells += [_cell(unseen[method, f"discrepancy{kind}"]) for kind in SHARES]
+        cells += [_cell(fit.get((method, "discrepancy"))), _cell(unseen[method, "recognised"])]
+        cells += [_cell(rows.get((method, "shows what was asked for"))) for rows in outside]
+        cells += [_cell(stated.get((method, "stated_right")))]
         cells += [f"{unseen[method, 'image cosine to none'].value:.3f}"]
-        cells += [f"{own.get('encodings', 1):g}, {own.get('steps', 1):g}"]
-        lines.append(_line(cells))
-    note = f"\n\nFrom `eval/results/{name}.json`.\n\n"
-    if not any(row.task == "generation gender and tone" for row in result.rows):
-        return "\n" + "\n".join(lines) + note
-    lines += ["", "Gender and skin tone solved together:", ""]
-    lines += ["| method | discrepancy of gender | discrepancy of tone | recognised |", "|---|---|---|---|"]
+        lines.append(_line([*cells, f"{own.get('encodings', 1):g}, {own.get('steps', 1):g}"]))
+    return lines
+
+
+def _followed(result: Result) -> list[str]:
+    values = dict.fromkeys(row.subset for row in result.rows if row.metric == "value followed")
+    found = {value: _rows(result, "generation gender", value) for value in values}
+    lines = [_line(["method", *(value.removeprefix(f"{UNSEEN}, ") for value in values)])]
+    lines.append(_line(["---"] * (1 + len(values))))
+    for method in dict.fromkeys(method for rows in found.values() for method, _ in rows):
+        lines.append(_line([method, *(_cell(rows[method, "value followed"]) for rows in found.values())]))
+    return lines
+
+
+def _two(result: Result) -> list[str]:
+    lines = [_line(["method", "discrepancy of gender", "discrepancy of tone", "recognised"]), _line(["---"] * 4)]
     gender, tone = (_rows(result, "generation gender and tone", f"{UNSEEN}, {k}") for k in ("gender", "tone"))
     for method in dict.fromkeys(m for m, _ in gender):
-        lines.append(
-            f"| {method} | {_cell(gender[method, 'discrepancy'])} | {_cell(tone[method, 'discrepancy'])} | "
-            f"{_cell(gender[method, 'recognised'])} |"
-        )
-    return "\n" + "\n".join(lines) + note
+        both = (gender[method, "discrepancy"], tone[method, "discrepancy"], gender[method, "recognised"])
+        lines.append(_line([method, *map(_cell, both)]))
+    return lines
 
 
 def plot(name: str = "generation") -> Path:

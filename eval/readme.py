@@ -300,23 +300,22 @@ def sampled_block() -> str:
     people = _rows("generation", "generation gender", "outside the fit, portraits")
     default, (before, after) = rows["default", "discrepancy"], PAPER_DRAWN
 
-    def left(method: str) -> str:
-        plain, square = (rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared"))
-        told = "{:.0%} [{:.0%}, {:.0%}]"
-        return f"{told.format(plain.value, *plain.interval)}, squared {told.format(square.value, *square.interval)}"
+    def left(method: str, kind: str = "") -> str:
+        share = rows[method, f"discrepancy{kind}, share of none"]
+        return "{:.0%} [{:.0%}, {:.0%}]".format(share.value, *share.interval)
 
     kept = {m: row.value for (m, metric), row in people.items() if metric == "shows what was asked for"}
     recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
     return _paragraph(
         f"On {default.n['professions']} professions of the miniature world, each outside the fit that it is drawn",
         f"under ({default.n['fits']} fits), this line {_verdict(default)} the discrepancy between women and men:",
-        f"{left('default')} are left. The paper's authors report {after / before:.0%} left on Stable Diffusion 2.1;",
-        f'here their weight (`method="paper"`) leaves {left("cali")}, and draws {1 - kept["cali"]:.0%} of the people',
-        f"in prompts that name no profession as something else (the default {1 - kept['default']:.0%}). What does",
-        'change it is one argument, `method="stated-value"`: a value is drawn for each image and stated in its prompt,',
-        f"which leaves {left('stated value')}, with {recognised['stated value']:.3f} of the subjects recognised",
-        f"({recognised['none']:.3f} without). Intervals are over fits and professions, and squares corrected for the",
-        "number of images: [generation](docs/generation.md).",
+        f"{left('default')} are left, of its square, corrected for the number of images, {left('default', '_squared')}",
+        "(intervals over fits and professions). The paper's authors report",
+        f'{after / before:.0%} left on Stable Diffusion 2.1; here their weight, `method="paper"`, leaves {left("cali")},',
+        f"and draws {1 - kept['cali']:.0%} of the people in prompts that name no profession as something else, the default",
+        f'{1 - kept["default"]:.0%}. One argument changes it: `method="stated-value"` draws a value for each image,',
+        f"states it in the prompt and leaves {left('stated value')}, with {recognised['stated value']:.3f} of the",
+        f"subjects recognised ({recognised['none']:.3f} without): [generation](docs/generation.md).",
     )
 
 

@@ -13,7 +13,7 @@ none              the pipeline as it is
 cali              the paper's matrix: Lemma 7.2, lambda = 500
 orth              P0 of the two backgrounds
 midpoint          vldebias.methods.Midpoint(): affine form with the mean difference
-cali, waterbirds  what debias(pipe, "waterbirds") attaches: cali on the prompts of Table A.5, which name this world's
+cali, waterbirds  debias(pipe, "waterbirds", method="cali"): cali on the prompts of Table A.5, which name this world's
                   class words and places and no species
 
 Prompts that name the background, "a photo of a duck on land", are drawn without a projection, with the gate (copies of

@@ -6,7 +6,7 @@ python -m eval.experiments.steering --images 4                         # a quick
 "A photo of a {unseen profession}.", judged by the classifier of the miniature world:
 
 none               the pipeline as it is
-cali               vldebias.debias(pipe, "professions-gender"), lam = 500
+cali               vldebias.debias(pipe, "professions-gender", method="cali"), lam = 500
 steer              vldebias.steer(pipe, "professions-gender"), uniform, every image drawn by itself
 steer, stratified  the same with stratify= the number of images of a prompt
 steer 0.30 male    toward other shares, stratified
@@ -62,7 +62,7 @@ def gender(easel: Easel, images: int) -> TaskResult:
     prompts = load_prompts(SET)
     methods: Methods = {
         "none": nullcontext,
-        "cali": partial(debias, easel.pipe, SET),
+        "cali": partial(debias, easel.pipe, SET, method="cali"),
         "steer": partial(steer, easel.pipe, SET),
         "steer, stratified": partial(steer, easel.pipe, SET, stratify=images),
         "steer 0.30 male": partial(steer, easel.pipe, SET, {"male": 0.3, "female": 0.7}, stratify=images),
@@ -85,7 +85,7 @@ def gender(easel: Easel, images: int) -> TaskResult:
     texts, some = [prompt for group in prompts.held_out_groups for prompt in group], max(images // 4, 1)
     methods = {
         "none": nullcontext,
-        "cali, stated not kept": partial(debias, easel.pipe, SET, keep_stated=False),
+        "cali, stated not kept": partial(debias, easel.pipe, SET, method="cali", keep_stated=False),
         "steer": partial(steer, easel.pipe, SET),
         "steer, stated not kept": partial(steer, easel.pipe, SET, keep_stated=False),
     }
@@ -102,7 +102,7 @@ def crossed(easel: Easel, images: int) -> TaskResult:
     prompts = load_prompts(SET)
     methods: Methods = {
         "none": nullcontext,
-        "cali": partial(debias, easel.pipe, [SET, TONE]),
+        "cali": partial(debias, easel.pipe, [SET, TONE], method="cali"),
         "steer, stratified": partial(steer, easel.pipe, [SET, TONE], stratify=images),
     }
     result = TaskResult(_provenance(easel, "steering gender x tone", [SET, TONE], images))

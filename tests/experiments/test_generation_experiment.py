@@ -1,0 +1,70 @@
+"""The experiment of docs/generation.md: who is left out of which fit, and what its intervals are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.experiments.generation import FITS, LEFT_OUT, SET, splits
+from eval.experiments.generation_measures import kept, over_fits
+from vldebias.evaluation.result import Provenance, Result, TaskResult
+from vldebias.prompts import load_prompts
+
+RESULTS = Path(__file__).parents[2] / "eval" / "results"
+
+
+def task() -> TaskResult:
+    told = {"task": "t", "description": "", "model": "", "fingerprint": None, "prompts": "", "prompts_hash": ""}
+    return TaskResult(Provenance(**told, split="", methods={}, seeds=[], n={}))
+
+
+def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
+    every, shipped = splits(), load_prompts(SET)
+    assert every[0] == shipped
+    left = [name for one in every for name in one.held_out_class_names]
+    assert len(set(left)) == len(left) == FITS * LEFT_OUT
+    whole = {*shipped.class_names, *shipped.held_out_class_names}
+    for one in every:
+        assert {*one.class_names} == whole - {*one.held_out_class_names}
+        said = " ".join(text for pair in one.groups for text in pair)
+        assert not any(f"male {name}." in said for name in one.held_out_class_names)
+        assert all(name in group[0] for name, group in zip(one.class_names, one.groups, strict=True))
+
+
+def test_what_fits_differ_in_widens_the_interval() -> None:
+    """Alike inside of each fit, unlike between: prompts alone would look certain."""
+    values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
+    fits, widths = np.repeat(np.arange(3), 20), []
+    for given in (fits, None):
+        result = task()
+        over_fits(result, "x", values, given, better="lower", subset="", n={}, share=True)
+        row = next(row for row in result.rows if row.method == "one")
+        assert row.value == 0.5
+        widths.append(row.interval[1] - row.interval[0])
+    assert widths[0] > 2 * widths[1]
+
+
+def test_only_images_that_show_it_without_a_method_count() -> None:
+    shown = {
+        "none": np.array([[True, True], [True, False], [False, False]]),
+        "one": np.array([[True, False], [True, True], [True, True]]),
+    }
+    result = task()
+    kept(result, shown, 1, "people")
+    assert {row.method: row.value for row in result.rows} == {"none": 1.0, "one": pytest.approx(0.75)}
+
+
+def test_the_headlines_are_over_three_fits_and_their_professions() -> None:
+    result = Result.read(RESULTS / "generation.json")
+    rows = {
+        (row.method, row.metric): row
+        for row in result.rows
+        if row.task == "generation gender" and row.subset == "unseen professions"
+    }
+    for method in ("default", "cali", "balanced", "weighted values", "steer", "stated value"):
+        for kind in ("", ", share of none", "_squared, share of none"):
+            row = rows[method, f"discrepancy{kind}"]
+            assert (row.n["fits"], row.n["professions"]) == (3, 60), (method, kind)
+            assert row.interval[0] < row.value < row.interval[1]

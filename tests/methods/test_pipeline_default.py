@@ -10,6 +10,7 @@ import torch
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import WideEditWarning
+from vldebias.evaluation.variants import Variant
 from vldebias.hosts import resolve
 from vldebias.methods.closed_form import SPARES_OF_DEFAULT, pair_scatter
 from vldebias.methods.method import LAM_OF_PIPELINES, WIDE, Problem
@@ -78,6 +79,19 @@ def test_what_is_asked_for_by_name_or_lam_is_the_papers(pipe) -> None:
     paper = CalibratedProjection.solve([scatter], None, LAM_OF_PIPELINES).matrix()
     for how in ({"method": "cali"}, {"method": "paper"}, {"lam": LAM_OF_PIPELINES}):
         assert torch.equal(only(fit_projections(pipe, SET, **how)).matrix(), paper), how
+
+
+def test_what_is_measured_as_default_is_what_is_attached(pipe) -> None:
+    """A variant has the paper's lam where none is named; the default's is its own."""
+    host, attached = resolve(pipe), only(fit_projections(pipe, SET))
+    (role,) = host.roles
+    for how, lam in (({}, attached.lam), ({"lam": 50.0}, 50.0)):
+        variant = Variant(prompts=(SET,), method="default", **how)
+        edit = variant.fitted(host, role)
+        assert isinstance(edit, CalibratedProjection)
+        assert edit.lam == lam
+        assert variant.planned.lam == how.get("lam")
+    assert Variant(prompts=(SET,), method="cali").planned.lam == LAM_OF_PIPELINES
 
 
 @pytest.mark.parametrize("method", ["cali", "orth-cali", "cali-midpoint"])

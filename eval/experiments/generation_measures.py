@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -22,9 +23,8 @@ from vldebias.miniature import load_clip, load_judge
 from vldebias.miniature.portraits import GENDERS, TONES
 from vldebias.miniature.world import WORLDS
 
-__all__ = ["STUDENT", "Seen", "asked_for", "counted", "followed", "judged", "kept", "measured", "over_fits"]
+__all__ = ["Seen", "asked_for", "counted", "followed", "judged", "kept", "measured", "over_fits"]
 
-STUDENT = 4.303  # of two degrees of freedom, 95 %
 Floats = NDArray[np.float64]
 Fits = NDArray[np.int64] | None  # (prompts,) under which fit each was drawn; None: all under one
 
@@ -133,7 +133,7 @@ def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str]
             for m, c in codes.items()}  # fmt: skip
     for method, own in runs.items():  # of the drawing alone: the same professions and fits, other noise
         ratio = own / runs["none"]
-        half = STUDENT * ratio.std(ddof=1) / np.sqrt(seeds)
+        half = stats.t.ppf(0.975, seeds - 1) * ratio.std(ddof=1) / np.sqrt(seeds)
         result.add("discrepancy_squared, share of none by seed", method, float(ratio.mean()),
                    (float(ratio.mean() - half), float(ratio.mean() + half)), better="lower", n={"seeds": seeds},
                    subset=subset)  # fmt: skip

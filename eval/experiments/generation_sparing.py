@@ -21,7 +21,7 @@ from eval.experiments.run import parser, run
 from vldebias.evaluation.result import TaskResult
 from vldebias.methods.closed_form import DEFAULT
 
-SPARES, IMAGES, SEEDS = (40, 60, 80, 100, 200), 12, (0, 1)
+SPARES, IMAGES, SEEDS = (50, 100, 200), 8, (0, 1)
 
 
 def measure(studio: Studio) -> Iterator[TaskResult]:

@@ -308,7 +308,7 @@ def sampled_block() -> str:
     recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
     return _paragraph(
         f"On {default.n['professions']} professions of the miniature world, each outside the fit that it is drawn",
-        f"under ({default.n['fits']} fits), this line {_verdict(default)} the discrepancy between women and men:",
+        f"under ({default.n['fits']} fits), the default {_verdict(default)} the discrepancy between women and men:",
         f"{left('default')} are left, of its square, corrected for the number of images, {left('default', '_squared')}",
         f"(intervals over fits and professions). The paper's authors report {after / before:.0%} left on Stable",
         f'Diffusion 2.1; here their weight, `method="paper"`, leaves {left("cali")}, and draws',

@@ -120,6 +120,10 @@ def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str]
     show("discrepancy, share of none", plain, better="lower", share=True)
     show("discrepancy_squared", squares, better="lower")
     show("discrepancy_squared, share of none", squares, better="lower", share=True)
+    for fit in () if fits is None else sorted(set(fits.tolist())):
+        own = {m: one[fits == fit] for m, one in plain.items()}
+        over_fits(result, "discrepancy, share of none", own, None, better="lower", subset=f"{subset}, fit {fit + 1}",
+                  n={"professions": int((fits == fit).sum()), "images each": each, "fits": 1}, share=True)  # fmt: skip
     show("deviation_ratio", {m: deviation(c) for m, c in counts.items()}, better="lower")
     show("kl", {m: divergence(c) for m, c in counts.items()}, better="lower")
     show("unknown", {m: (c == UNKNOWN).mean(1) for m, c in codes.items()}, better="lower")

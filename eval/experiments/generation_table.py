@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vldebias.evaluation.result import Measurement, Result
+from vldebias.miniature.portraits import GENDERS
 from vldebias.pictures import save_png, subplots
 
 __all__ = ["block", "plot"]
@@ -36,6 +37,7 @@ def block(name: str = "generation") -> str:
     """Markdown: a row per method, those of one attribute; who follows a drawn value; then two attributes."""
     result = Result.read(RESULTS / f"{name}.json")
     lines = [*_one(result), "", "Images that show the value that they were given:", "", *_followed(result)]
+    lines += ["", "Share of none under each fit, over its 20 professions:", "", *_per_fit(result)]
     if any(row.task == "generation gender and tone" for row in result.rows):
         lines += ["", "Gender and skin tone solved together, under the first fit:", "", *_two(result)]
     return "\n" + "\n".join(lines) + f"\n\nFrom `eval/results/{name}.json`.\n\n"
@@ -65,12 +67,20 @@ def _one(result: Result) -> list[str]:
 
 
 def _followed(result: Result) -> list[str]:
-    values = dict.fromkeys(row.subset for row in result.rows if row.metric == "value followed")
-    found = {value: _rows(result, "generation gender", value) for value in values}
-    lines = [_line(["method", *(value.removeprefix(f"{UNSEEN}, ") for value in values)])]
-    lines.append(_line(["---"] * (1 + len(values))))
-    for method in dict.fromkeys(method for rows in found.values() for method, _ in rows):
-        lines.append(_line([method, *(_cell(rows[method, "value followed"]) for rows in found.values())]))
+    return _across(result, "value followed", [f"{UNSEEN}, {value}" for value in GENDERS])
+
+
+def _per_fit(result: Result) -> list[str]:
+    return _across(result, "discrepancy, share of none", [f"{UNSEEN}, fit {fit}" for fit in (1, 2, 3)])
+
+
+def _across(result: Result, metric: str, subsets: Sequence[str]) -> list[str]:
+    """A row per method, a column per subset."""
+    found = [_rows(result, "generation gender", subset) for subset in subsets]
+    lines = [_line(["method", *(subset.removeprefix(f"{UNSEEN}, ") for subset in subsets)])]
+    lines.append(_line(["---"] * (1 + len(subsets))))
+    for method in dict.fromkeys(method for rows in found for method, _ in rows if method != "none"):
+        lines.append(_line([method, *(_cell(rows.get((method, metric))) for rows in found)]))
     return lines
 
 

@@ -315,7 +315,7 @@ def sampled_block() -> str:
         f"{1 - kept['cali']:.0%} of the people in prompts that name no profession as something else, the default",
         f'{1 - kept["default"]:.0%}. One argument changes it: `method="stated-value"` draws a value for each image,',
         f"states it in the prompt and leaves {left('stated value')}, with {recognised['stated value']:.3f} of the",
-        f"subjects recognised ({recognised['none']:.3f} without): [generation](docs/generation.md).",
+        f"subjects recognised ({recognised['none']:.3f} without).",
     )
 
 
@@ -604,7 +604,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         },
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
         | {
-            "sampled": partial(inside, sampled_block),
+            "sampled": sampled_block,
             "left": left_block,
             "joint": joint_block,
             "birds_drawn": partial(block, "birds_drawn"),

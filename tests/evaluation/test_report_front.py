@@ -87,6 +87,12 @@ def test_the_whole_speaks_of_the_method_that_is_attached_by_default() -> None:
     assert "in 1 of 1 tasks by a method without labels" in overall(blocks(result(rows[1:])))
 
 
+def test_texts_that_moved_are_no_task_won() -> None:
+    rows = [figure("default", 0.7, metric="worst_group", change=BETTER)]
+    cosines = figure("default", 0.2, task="birds: cosines", metric="cosine_spread", better="lower", change=WORSE)
+    assert "in 1 of 1 tasks" in overall(blocks(result([*rows, cosines])))
+
+
 def ranked(none: float, **fields: Any) -> list[Measurement]:
     """MaxSkew of none and of a method that lessens it, beside rankings at random: 0.15, mostly 0.10 to 0.20."""
     skew = {"metric": "max_skew@20", "better": "lower"}

@@ -21,6 +21,7 @@ from vldebias.evaluation.result import Measurement, Provenance, Result
 __all__ = ["Forest", "Mark", "conclusion", "evidence", "forest", "in_short", "nothing_to_remove", "overall"]
 
 ATTACHED = "default"  # the method that `debias` attaches where none is named
+OF_TEXTS = {"cosine_spread", "pair_distance"}  # measures that look at no image
 FEW = 12  # groups that are counted by name
 SHOWN = 6  # methods of a forest; the others are in the appendix
 HASH = 12  # characters of a digest that a reader compares by eye; the whole one stands in the appendix
@@ -78,6 +79,8 @@ def overall(tasks: Iterable[Block]) -> str:
     in how many of those that costs utility.
     """
     moved = [(gains[0], block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
+    # Texts that moved among themselves are no task won: nothing was searched, classified or drawn.
+    moved = [one for one in moved if not {row.metric for row in one[0].values()} <= OF_TEXTS] or moved
     if not moved:
         return "No method was compared with none."
     attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]

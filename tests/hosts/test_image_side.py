@@ -395,9 +395,13 @@ def test_features_that_are_kept_are_never_projected(gender: PromptSet) -> None:
             with attachment.disabled():
                 assert torch.equal(encoder.embed(pixels), bare)
                 assert encoder.digest == digest
-            twin = image_encoder(copy.deepcopy(model), upright)
-            assert torch.equal(twin.embed(pixels), bare)
-            assert twin.digest == digest
+            copied = copy.deepcopy(model)
+            twin = image_encoder(copied, upright)
+            with pytest.raises(AlreadyAttachedError, match="its images are projected by"):
+                twin.embed(pixels)
+            with vldebias.attachment_of(copied).disabled():
+                assert torch.equal(twin.embed(pixels), bare)
+                assert twin.digest == digest
     assert torch.equal(encoder.embed(pixels), bare)
     debias(model, gender, side="image").merge()
     assert image_encoder(model, upright).digest != digest  # other weights, other features

@@ -169,6 +169,7 @@ def test_a_deep_copy_has_an_attachment_of_its_own(gender: PromptSet, request: An
 @torch.no_grad()
 def test_a_part_that_is_copied_alone_follows_the_original(gender: PromptSet, request: Any) -> None:
     case, other = Case("CLIPModel", request), Case("CLIPModel", request)
+    other.model = copy.deepcopy(case.model)
     base = features(case)
     attachment = case.debias(gender, side="image")
     attached = features(case)

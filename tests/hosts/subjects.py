@@ -102,6 +102,8 @@ class Diffusers(Subject):
         known = inspect.signature(self.host.encode_prompt).parameters
         self.call = {key: value for key, value in call.items() if key in known}
         self.merges = name != "StableDiffusion3"
+        with torch.no_grad():
+            self._encoded()  # transformers hooks layers whose states it gives at the first call, and leaves them so
 
     def _encoded(self) -> Any:
         known = inspect.signature(self.host.encode_prompt).parameters
@@ -124,8 +126,8 @@ class Diffusers(Subject):
         return list(self.resolve()._encoders)
 
     def parts(self) -> dict[str, Any]:
-        """The pipeline and its encoders; inside them transformers hooks what it records, at their first call."""
-        return {"pipeline": self.host} | {str(i): encoder for i, encoder in enumerate(self.modules())}
+        encoders = enumerate(self.modules())
+        return {"pipeline": self.host} | {f"{i}.{n}": m for i, one in encoders for n, m in one.named_modules()}
 
 
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest], Subject]] = {

@@ -336,6 +336,23 @@ def left_block() -> str:
     return "\n" + "\n".join(lines) + "\n\n"
 
 
+def sparing_block() -> str:
+    """How much of the space a fit may remove before prompts outside of it change, a row per bound."""
+    measures = {
+        ("portraits", "shows what was asked for"): "a person stays one",
+        ("birds", "shows what was asked for"): "a bird stays one",
+        ("unseen professions", "discrepancy"): "discrepancy, 20 unseen professions",
+        ("unseen professions", "recognised"): "recognised",
+    }
+    found = {(row.method, row.subset, row.metric): row for row in Result.read(RESULTS / "generation_sparing.json").rows}
+    lines = [f"| removed at most | {' | '.join(measures.values())} |", "|" + " --- |" * (1 + len(measures))]
+    for method in dict.fromkeys(method for method, _, _ in found):
+        rows = [found[method, *measure] for measure in measures]
+        cells = [f"{row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" for row in rows]
+        lines.append(f"| {' | '.join([method, *cells])} |")
+    return "\n" + "\n".join(lines) + "\n\nFrom `eval/results/generation_sparing.json`.\n\n"
+
+
 def _verdict(row: Measurement) -> str:
     """What a change says of something that is better lower."""
     assert row.change is not None
@@ -606,6 +623,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         | {
             "sampled": sampled_block,
             "left": left_block,
+            "sparing": sparing_block,
             "joint": joint_block,
             "birds_drawn": partial(block, "birds_drawn"),
         },

@@ -235,9 +235,9 @@ class Line:
 
 REAL_SEARCH = ("searching photographs (CelebA)", "rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"))
 WINDOW = (
-    Line("drawing portraits", "`stated-value`", "quickstart", "generation gender",
-         ("discrepancy", "discrepancy"), ("recognised", "profession recognised"), "stated-value", "unseen professions"),
-    Line("drawing portraits", "default", "quickstart", "generation gender",
+    Line("drawing portraits", "`stated-value`", "generation", "generation gender",
+         ("discrepancy", "discrepancy"), ("recognised", "profession recognised"), "stated value", "unseen professions"),
+    Line("drawing portraits", "default", "generation", "generation gender",
          ("discrepancy", "discrepancy"), ("recognised", "profession recognised"), "default", "unseen professions"),
     Line("searching portraits", "default", "quickstart", "portraits gender",
          ("max_skew@100", "MaxSkew@100"), ("query_cosine", "query cosine"), "default"),

@@ -537,6 +537,12 @@ def _worlds(told: Any) -> Cells:
     return table
 
 
+def _killed(told: Any) -> Cells:
+    keys = ("kills", "runs", "lost", "other")
+    rows = [*told["rows"], {"work": "all", **{key: sum(row[key] for row in told["rows"]) for key in keys}}]
+    return [["work", *keys], *([row["work"], *(str(row[key]) for key in keys)] for row in rows)]
+
+
 RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
 
 
@@ -618,6 +624,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "losses": partial(inside, losses_block),
             "scratch": scratch_block,
             "finetune_and_debias": partial(grid_block, EVAL_GRIDS["finetune_and_debias"]),
+            "killed": partial(record, "killed", _killed),
         },
         ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
         | {

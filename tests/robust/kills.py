@@ -12,6 +12,7 @@ not there. Other: what is there at the end is not, to the bit, what a run left t
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -41,7 +42,7 @@ from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.suite import suite_path
 from vldebias.evaluation.task import Options
-from vldebias.files import digest
+from vldebias.files import digest, write_atomically
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import build, load_clip, training
 from vldebias.miniature.data import open_world
@@ -140,10 +141,10 @@ def built(folder: Path) -> Left:
 def label(folder: Path) -> None:
     """Two questions about each of 30 images; an answer is acknowledged once `answer` returns."""
     pictures = folder.parent / "pictures"
-    if not pictures.exists():
-        pictures.mkdir()
-        for number in range(30):
-            Image.new("RGB", (4, 4), (8 * number, 0, 0)).save(pictures / f"{number}.png")
+    for number in range(30):  # whole or not there, or a kill would change what is asked
+        picture = Image.new("RGB", (4, 4), (8 * number, 0, 0))
+        if not (pictures / f"{number}.png").exists():
+            write_atomically(pictures / f"{number}.png", functools.partial(picture.save, format="png"))
     questions = [Question("gender", ("male", "female")), Question("age", ("young", "old"))]
     engine = Labelling(ImageFolder.open(pictures), questions, AnnotationLog(folder / "answers.jsonl"))
     place = engine.start("ada")
@@ -197,7 +198,7 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         while True:
-            process = fork.Process(target=_life, args=(work, folder))
+            process, begun = fork.Process(target=_life, args=(work, folder)), time.monotonic()
             process.start()
             if killed < kills:
                 process.join(float(moments.uniform(0, longest)))
@@ -211,19 +212,23 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
                 error = Path(place) / "error"
                 last = error.read_text().splitlines()[-1] if error.exists() else f"exit {process.exitcode}"
                 return {"kills": killed, "lost": last}
-            return {"kills": killed, "left": work.left(folder)}
+            return {"kills": killed, "left": work.left(folder), "seconds": time.monotonic() - begun}
 
 
 def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     """Runs of one kind until they have been killed so often, beside one that nobody killed."""
-    work, begun = WORKS[name], time.monotonic()
+    work = WORKS[name]
     moments = np.random.default_rng([seed, *name.encode()])
     expected = outlive(work, 0, 0.0, moments)
     if "lost" in expected:
         raise SystemExit(f"{name}: fails without any kill: {expected['lost']}")
-    longest, runs = time.monotonic() - begun, list[dict[str, Any]]()
+    longest, runs = expected["seconds"], list[dict[str, Any]]()
     while (left := kills - sum(run["kills"] for run in runs)) > 0:
         runs.append(outlive(work, left, longest, moments))
+        if not runs[-1]["kills"]:
+            if "lost" in runs[-1]:  # without any kill: it would go on for ever
+                break
+            longest = runs[-1]["seconds"] / 2  # the machine is faster than it was
     other = [
         sorted(key for key in expected["left"] | run["left"] if expected["left"].get(key) != run["left"].get(key))
         for run in runs

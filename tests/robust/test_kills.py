@@ -18,7 +18,7 @@ def test_work_that_is_killed_ends_as_work_that_is_not(name: str) -> None:
 def test_what_is_lost_or_other_is_counted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter(
         [
-            {"kills": 0, "left": {"model": "1", "history": "1"}},
+            {"kills": 0, "left": {"model": "1", "history": "1"}, "seconds": 1.0},
             {"kills": 1, "left": {"model": "1", "history": "1"}},
             {"kills": 2, "left": {"model": "2"}},
             {"kills": 1, "lost": "InvalidInputError: damaged"},

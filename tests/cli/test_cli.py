@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import vldebias
-from vldebias.cli import app
+from vldebias.cli import app, common
 from vldebias.errors import VldebiasError
 from vldebias.prompts import list_prompts, load_prompts
 
@@ -109,6 +109,7 @@ def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
 def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(common.out, "_width", width)  # which it took from the environment that it was imported in
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     lines = run(*command).splitlines()
     names = [row["name"] for row in json.loads(run(*command, "--json"))]

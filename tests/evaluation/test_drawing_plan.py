@@ -170,7 +170,7 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
         ({"method": "equalise"}, "is not for pipelines"),
         ({"strength": 1.5}, "strength\n.*less than or equal to 1"),
         ({"lam": -1.0}, "greater than or equal to 0"),
-        ({"lam": float("nan")}, "finite"),
+        ({"lam": float("nan")}, "greater than or equal to 0"),
         ({"shares": {"male": 1.0}}, "are of the methods 'steer' and 'stated-value', got method 'cali'"),
         ({"projection": "folder", "lam": 3.0}, "a saved projection carries its own lam; leave them out"),
         (

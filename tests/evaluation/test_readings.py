@@ -237,6 +237,7 @@ def test_the_command_fits_what_the_function_fits(
         torch.testing.assert_close(pipe.encode_prompt(prompts, "cpu", 1, False)[0], one)
 
 
+@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 def test_what_was_fitted_is_merged_or_refused_with_the_reason(pipe: Any, tmp_path: Path) -> None:
     """By the command, from the folder that is saved: each layer reads the states as it read them changed."""
     levels = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(FEW.classes)}

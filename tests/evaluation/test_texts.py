@@ -155,7 +155,7 @@ def test_a_table_attaches_to_nothing() -> None:
     [
         ({}, "at least one prompt, got none"),
         ({"a": torch.ones(2), "b": torch.ones(3)}, r"of one width, got \[\(2,\), \(3,\)\]"),
-        ({"a": torch.ones(1, 2)}, r"rows \(d,\) of one width"),
+        ({"a": torch.ones(2, 2)}, r"rows \(d,\) of one width"),
         ({"a": torch.ones(2), "b": torch.zeros(2)}, r"1 rows are zero or not finite, such as \['b'\]"),
         ({"a": torch.tensor([1.0, float("nan")])}, "zero or not finite"),
     ],

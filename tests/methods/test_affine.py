@@ -184,6 +184,7 @@ class TestUCE:
                 one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
         return one @ torch.linalg.inv(two)
 
+    @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
     @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])
     def test_merged_weights_are_those_of_the_formula(self, pipe, preserve: tuple[str, ...]) -> None:
         import copy

@@ -62,6 +62,7 @@ def test_at_equal_weights_it_is_the_mean_of_each_value(pipe: Any) -> None:
         torch.testing.assert_close(encode(pipe), found)
 
 
+@pytest.mark.filterwarnings("ignore:.*nothing says which model")  # made by hand
 def test_each_prompt_has_a_weight_of_its_own(pipe: Any) -> None:
     """Along a line in where each begins; batches, repeats and single prompts alike."""
     nurse, developer = resolve(pipe).begun(list(zip(*STATED, strict=True))).tolist()
@@ -75,6 +76,7 @@ def test_each_prompt_has_a_weight_of_its_own(pipe: Any) -> None:
         torch.testing.assert_close(encode(pipe, PROMPTS[1:]), expected[1:], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*nothing says which model")  # made by hand
 @pytest.mark.parametrize(("line", "weight"), [((-3.0, 0.1), 0.0), ((3.0, 0.1), 1.0)])
 def test_a_weight_is_never_beyond_the_stated_prompts(pipe: Any, line: tuple[float, float], weight: float) -> None:
     expected = encode(pipe, STATED[0 if weight else 1])

@@ -328,6 +328,9 @@ def test_an_attached_model_is_refused(name: str, request: pytest.FixtureRequest,
     assert torch.equal(found.text(tokens), expected)  # towers made before never see it
     copied = copy.deepcopy(found.model)
     assert not torch.allclose(slow_text(copied, tokens), expected, atol=1e-3)
+    with pytest.raises(AlreadyAttachedError, match="a projection belongs to the weights"):
+        towers(copied, found.tokenizer, found.preprocess)
+    vldebias.attachment_of(copied).remove()
     assert torch.equal(towers(copied, found.tokenizer, found.preprocess).text(tokens), expected)
     attachment.remove()
     towers(found.model, found.tokenizer, found.preprocess)

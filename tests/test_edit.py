@@ -9,7 +9,8 @@ import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import vldebias
 from vldebias import edit as edits
-from vldebias.edit import Fingerprint, Provenance
+from vldebias.edit import Edit, Fingerprint, Provenance
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.projection import CalibratedProjection
 
@@ -68,6 +69,45 @@ def test_round_trip_without_metadata_and_of_every_method(tmp_path: Path) -> None
         loaded = CalibratedProjection.from_pretrained(str(tmp_path / str(k)))
         assert loaded.provenance == saved.provenance
         assert torch.equal(loaded.matrix(), saved.matrix())
+
+
+class Shift(Edit):
+    """Of another package, and no dataclass: nothing looks at it when it is made."""
+
+    kind = "test-shift"
+
+    def __init__(self, by: torch.Tensor, provenance: Provenance) -> None:
+        self.by, self.provenance = by, provenance
+
+    dim = property(lambda self: len(self.by))
+
+    def __call__(self, z: torch.Tensor, strength: float = 1.0, rows: object = None) -> torch.Tensor:
+        return z + strength * self.by.to(z)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {"by": self.by}
+
+    @classmethod
+    def build(cls, tensors: Mapping[str, torch.Tensor], settings: object, provenance: Provenance) -> "Shift":
+        return cls(tensors["by"], provenance)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When made, when saved, and when loaded from where somebody else wrote them."""
+    left = fitted().left.clone()
+    left[3, 1] = bad
+    with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
+        replace(fitted(), left=left)
+    shift = Shift(torch.tensor([bad, 1.0]), Provenance("shift"))
+    with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
+        shift.save_pretrained(tmp_path)
+    assert not any(tmp_path.iterdir())
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(Shift, "check_finite", lambda self: None)
+        shift.save_pretrained(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
+        vldebias.load_edit(tmp_path)
 
 
 def test_saving_twice_replaces(tmp_path: Path) -> None:

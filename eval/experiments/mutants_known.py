@@ -12,7 +12,7 @@ _CLIPS = ("tests/hosts/test_open_clip.py", "tests/hosts/test_transformers.py", "
 TARGETS: dict[str, tuple[str, ...]] = {
     "vldebias/edit.py": ("tests/test_edit.py", "tests/test_projection.py"),
     "vldebias/files.py": ("tests/test_files.py",),
-    "vldebias/projection.py": ("tests/test_projection.py",),
+    "vldebias/projection.py": ("tests/test_projection.py", "tests/methods/test_pipeline_default.py"),
     "vldebias/prompts/prompt_set.py": ("tests/prompts",),
     "vldebias/prompts/recipe.py": ("tests/prompts",),
     "vldebias/prompts/stated_words.py": ("tests/prompts",),
@@ -237,8 +237,8 @@ NAMED: dict[str, tuple[str, str, str]] = {
     ),
     "a digest of names alone": (
         "vldebias/data/embeddings.py",
-        "        total.update(memoryview(tensor",
-        "        memoryview(memoryview(tensor",
+        "        total.update(tensor.contiguous()",
+        "        memoryview(tensor.contiguous()",
     ),
     "features without a sign": (
         "vldebias/evaluation/plausible.py",

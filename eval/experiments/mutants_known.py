@@ -165,10 +165,10 @@ NAMED: dict[str, tuple[str, str, str]] = {
         "        gc.collect()  # a pipeline",
         "        pass  # a pipeline",
     ),
-    "beginnings of another call": (
+    "beginnings that no call keeps": (
         "vldebias/hosts/diffusers.py",
-        "token = _CALL.set({})",
-        "token = _CALL.set(_CALL.get({}))",
+        "known = _CALL.get(self._beginnings)",
+        "known = self._beginnings",
     ),
     "no prompts, no rows": (
         "vldebias/hosts/base.py",

@@ -88,6 +88,7 @@ def learn(data: Path, notes: Path, rank: int, world: int, rows: int, pause: floa
         world=world,
     )
     place = None if known["place"] is None else Place(*known["place"])
+    Image.init()  # Pillow's modules are read from the disk as well, by the first picture
     before, first = _bytes_read(), known["batches"]
     with closing(batches.starting(first, place)) as coming:
         for number in range(first + 1, rows // (BATCH * world) + 1):

@@ -327,6 +327,12 @@ def test_an_attachment_that_nobody_can_reach_excludes_nobody() -> None:
 # --- threads
 
 
+def test_of_no_prompts_there_are_no_rows_as_wide_as_others(tower: Tower) -> None:
+    host = TowerHost(tower)
+    role = host.roles[0]
+    assert host.embed([], role).shape == (0, host.embed(PROMPTS, role).shape[1])
+
+
 def test_rows_that_another_thread_forgets_are_still_given(tower: Tower) -> None:
     """It attaches between the look at what is known and the end of what is read anew."""
 

@@ -167,7 +167,7 @@ def test_what_was_saved_before_is_compared_as_before() -> None:
 def test_no_tensor_that_moves_a_text_changes_unseen(
     name: str, request: pytest.FixtureRequest, gender: PromptSet
 ) -> None:
-    """Each by half of its length; what is accepted (an image tower's, an unused one's) leaves the texts as they are."""
+    """Each by its own length; what is accepted (an image tower's, an unused one's) leaves the texts as they are."""
     subject = SUBJECTS[name](request)
     with subject.debias(gender) as attachment:
         edits = attachment.projections
@@ -175,7 +175,7 @@ def test_no_tensor_that_moves_a_text_changes_unseen(
     draw = torch.Generator().manual_seed(0)
     for label, parameter in [pair for module in subject.modules() for pair in module.named_parameters()]:
         kept = parameter.clone()
-        parameter += 0.5 * (float(kept.square().mean().sqrt()) or 1.0) * torch.randn(kept.shape, generator=draw)
+        parameter += (float(kept.square().mean().sqrt()) or 1.0) * torch.randn(kept.shape, generator=draw)
         try:
             subject.debias(edits).remove()
         except ProjectionMismatchError:

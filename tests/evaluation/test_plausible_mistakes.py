@@ -28,7 +28,9 @@ from vldebias import (
     make_prompt_set,
     metrics,
 )
-from vldebias.errors import VldebiasError, VldebiasWarning
+from vldebias.data import Embeddings
+from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
+from vldebias.evaluation.plausible import doubt_features
 from vldebias.miniature import load_clip
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"
@@ -412,6 +414,12 @@ def test_a_plausible_call_is_answered(case: Case) -> None:
     how, words = case.answer()
     assert how == case.want, words
     assert case.says in words
+
+
+def test_what_leaves_a_relu_is_no_embedding() -> None:
+    """Half of its numbers are 0, and none is below."""
+    with pytest.warns(SuspectInputWarning, match="not one number is below 0"):
+        doubt_features(Embeddings.of(np.maximum(RNG.normal(size=(N, 16)), 0)))
 
 
 def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:

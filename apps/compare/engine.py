@@ -222,7 +222,7 @@ class Engine:
                 yield pipe
                 return
             edits = self.fit("pipeline", mitigation).projections
-            sampled = {role: edit for role, edit in edits.items() if isinstance(edit, SampledEdit)}
+            sampled: dict[str, Any] = {role: edit for role, edit in edits.items() if isinstance(edit, SampledEdit)}
             edits = edits | {role: replace(edit, stratify=of) for role, edit in sampled.items()}
             with debias(pipe, edits, strength=strength, keep_stated=mitigation.keep_stated) as on:
                 if sampled:

@@ -285,7 +285,7 @@ def picture_block() -> str:
         + _paragraph(
             f"“A photo of a {who}.”, the same noise in each column: {', '.join(told[:-1])}, and {told[-1]}.",
             "Picked by a rule: of the unseen professions that the pipeline draws as one gender nine times in ten, the",
-            "one with the median change (`python -m eval.experiments.generation_picture`); others, drawn nearly evenly,",
+            "one with the median change (`python -m eval.experiments.generation_picture`); those drawn evenly",
             "were left out after the median of all of them had shown no change to see. The people are",
             "cartoons of a [miniature world](docs/how-to/miniature.md) that comes along, so it all runs offline.",
         )

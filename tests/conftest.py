@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from vldebias.methods import METHODS
+
 torch.set_num_threads(1)
 
 # No test is timed: on a busy machine an example that took too long would fail it.
@@ -22,6 +24,13 @@ settings.load_profile("untimed")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test registers (or an example of the documentation), the next does not find."""
+    monkeypatch.setattr(METHODS, "_methods", dict(METHODS._methods))
+    monkeypatch.setattr(METHODS, "_searched", METHODS._searched)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

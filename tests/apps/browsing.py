@@ -113,10 +113,24 @@ def shoot(page: Any, name: str, *, full: bool = True) -> Path:
     return path
 
 
+def settled(page: Any) -> None:
+    """Wait until styles and fonts have come and no colour is on its way to another: contrast is measured after that."""
+    page.wait_for_load_state("networkidle")
+    page.evaluate(
+        """async () => {
+            await document.fonts.ready;
+            await new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+            const ends = one => one.effect?.getComputedTiming().endTime !== Infinity && one.playState === "running";
+            await Promise.allSettled(document.getAnimations().filter(ends).map(one => one.finished));
+        }"""
+    )
+
+
 def violations(page: Any) -> list[str]:
     """What axe-core finds serious or critical, one line each."""
     from axe_playwright_python.sync_playwright import Axe
 
+    settled(page)
     found = Axe().run(page).response["violations"]
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}"

@@ -287,7 +287,8 @@ app()
     assert set(by_task) == {"jobs gender", "people", "people: cosines"}
     helped = re.sub(r"\s+", " ", vld("eval", "run", "--help"))
     assert "vldebias methods says what each needs" in helped
-    assert all(name in helped for name in REGISTRY)
+    own = [name for name, method in REGISTRY.items() if type(method).__module__.startswith("vldebias.")]
+    assert [name for name in ("first-pair", *own) if name not in helped] == []
 
 
 def test_a_wrong_method_is_told_before_anything_is_loaded(folder: Path) -> None:

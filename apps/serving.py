@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import gradio as gr
     import jinja2
 
-__all__ = ["AUTH", "Guard", "Headers", "credentials", "serve", "templates", "theme"]
-
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
 PORTS = range(7860, 7960)

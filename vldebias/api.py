@@ -12,7 +12,6 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, Host, refuse_second, resolve
 from vldebias.hosts.placed import Placed
 from vldebias.methods import (
-    METHODS,
     Auto,
     Bound,
     Bounded,
@@ -31,8 +30,6 @@ from vldebias.methods.closed_form import DEFAULT, EQUALISE, PerHost
 from vldebias.methods.method import LAM_OF_PIPELINES, Prompts
 from vldebias.methods.shares import AllShares
 from vldebias.prompts import PromptSet, load_prompts
-
-__all__ = ["METHODS", "debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "pose", "steer"]
 
 AUTO = "auto"
 TEXT_SIDE = "text"

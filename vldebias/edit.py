@@ -27,8 +27,6 @@ from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning, w
 from vldebias.files import parse_json, write_atomically
 from vldebias.hub import asked_once, reason
 
-__all__ = ["Candidate", "Choice", "Edit", "Fingerprint", "Provenance", "Rows"]
-
 WEIGHTS, CONFIG, CARD = "projection.safetensors", "config.json", "README.md"
 FORMAT = 2
 _TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more

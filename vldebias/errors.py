@@ -11,25 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-__all__ = [
-    "AlreadyAttachedError",
-    "AutoDeclinedWarning",
-    "ClassSignalWarning",
-    "InvalidInputError",
-    "ProjectionMismatchError",
-    "PromptSetError",
-    "ReferenceWarning",
-    "SuspectInputWarning",
-    "TruncatedPromptWarning",
-    "UnsupportedHostError",
-    "VldebiasError",
-    "VldebiasWarning",
-    "WideEditWarning",
-    "did_you_mean",
-    "fail",
-    "warn",
-]
-
 # Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})

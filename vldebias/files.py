@@ -24,31 +24,6 @@ import yaml
 
 from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, warn
 
-__all__ = [
-    "LOCK",
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "SHIELDED",
-    "commit",
-    "digest",
-    "only_writer",
-    "parse_json",
-    "parse_yaml",
-    "prompt_file",
-    "prompt_names",
-    "prompts_dir",
-    "read_json",
-    "read_yaml",
-    "shielded",
-    "suite_file",
-    "suite_names",
-    "suites_dir",
-    "sync",
-    "unshielded",
-    "versions",
-    "write_atomically",
-]
-
 LOCK = ".vldebias.lock"  # of a folder that a run writes
 
 MAX_BYTES = 1_000_000  # of a YAML file, which people write

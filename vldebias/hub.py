@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 
 from vldebias.errors import warn
 
-__all__ = ["NO_CODE", "asked_once", "away", "not_cached", "reason"]
-
 PATIENCE = 3.0
 """Seconds for the hub to answer; the libraries ask for a minute before they give up."""
 

@@ -12,8 +12,6 @@ import torch
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hub import NO_CODE, asked_once, not_cached, reason
 
-__all__ = ["Loaded", "load_host"]
-
 _LOCAL = "local-dir:"
 _HUB = "hf-hub:"
 _SCHEMAS = (_HUB, _LOCAL)  # names by which open_clip finds a model without a list of its own

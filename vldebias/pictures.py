@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
 
-__all__ = [
-    "INK",
-    "KEY",
-    "MISSING",
-    "compact",
-    "font",
-    "for_matplotlib",
-    "printable",
-    "read_metadata",
-    "read_png",
-    "save_png",
-    "subplots",
-    "wrap",
-    "write_png",
-]
-
 KEY = "vldebias"  # of the text chunk in a PNG
 INK = "#1f2933"
 _FEW_COLOURS = 4096

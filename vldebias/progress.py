@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-__all__ = ["SILENT", "Bar", "Progress"]
-
 T = TypeVar("T")
 
 _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no bar can move

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Array = Tensor | np.ndarray
 
-__all__ = ["CalibratedProjection", "NothingToRemoveError", "PairScatter"]
-
 _EPS = torch.finfo(torch.float64).eps
 
 

@@ -13,8 +13,6 @@ from vldebias.evaluation.plan import PLAN
 from vldebias.evaluation.result import Measurement, Result
 from vldebias.evaluation.variants import NONE
 
-__all__ = ["Album", "Page"]
-
 SHOWN = 16  # pictures of a side
 
 

@@ -23,8 +23,6 @@ from .inspect import inspect
 from .retrieve import retrieve
 from .settings import PRESET, Drawing, Mitigation
 
-__all__ = ["Programs"]
-
 Plain = dict[str, Any]
 MITIGATION: dict[str, tuple[Any, Any]] = {
     "attributes": (list[str], ["gender"]),

@@ -27,21 +27,6 @@ from .settings import Mitigation, check_lines
 if TYPE_CHECKING:
     from .engine import Engine
 
-__all__ = [
-    "CLASSES",
-    "EXAMPLES",
-    "KINDS",
-    "LARGEST_UPLOAD",
-    "MOST_UPLOADS",
-    "SPURIOUS",
-    "Batch",
-    "Classification",
-    "batch",
-    "classify",
-    "example",
-    "read_upload",
-]
-
 CLASSES = "This is a picture of a landbird.\nThis is a picture of a waterbird."
 SPURIOUS = "This is a land background.\nThis is a water background."
 KINDS = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF"}

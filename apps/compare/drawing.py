@@ -29,27 +29,6 @@ from vldebias.pictures import KEY
 from .engine import SURE, Engine
 from .settings import Drawing, Mitigation
 
-__all__ = [
-    "AFTER",
-    "BEFORE",
-    "STRENGTHS",
-    "UNKNOWN_NAME",
-    "Attribute",
-    "Change",
-    "Comparison",
-    "Share",
-    "Stopped",
-    "about",
-    "compare",
-    "followed",
-    "measure",
-    "pack",
-    "png",
-    "strip",
-    "summary",
-    "unpack",
-]
-
 BEFORE, AFTER = "none", "mitigated"
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRIP_ROWS = 2

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .album import Album
     from .retrieve import PictureGallery
 
-__all__ = ["MINIATURE", "SIDES", "SURE", "Engine", "Fitted", "lams_of"]
-
 MINIATURE = "miniature"
 SIDES = ("pipeline", "model")
 SURE = 0.8  # an answer of a judge with less probability counts as unknown

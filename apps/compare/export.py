@@ -12,8 +12,6 @@ from typing import Any
 from .engine import Engine
 from .settings import ATTRIBUTES, OWN, Mitigation, own_values
 
-__all__ = ["export", "one_line"]
-
 
 def one_line(engine: Engine, side: str, mitigation: Mitigation) -> str:
     """Python that attaches the same and runs as it stands: the model, what a visitor's own words need, one call."""

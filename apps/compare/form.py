@@ -19,18 +19,6 @@ from vldebias.errors import VldebiasError
 
 from .settings import ATTRIBUTES, PRESET, methods_for
 
-__all__ = [
-    "QUEUE",
-    "Stops",
-    "download",
-    "filename",
-    "kept_picture",
-    "mitigation_form",
-    "show_below",
-    "told",
-    "uploads_alone",
-]
-
 QUEUE = "pipeline"  # what draws waits in one line, whoever asks
 
 

@@ -24,8 +24,6 @@ from vldebias.prompts import PromptSet
 from .engine import Engine
 from .settings import Mitigation
 
-__all__ = ["Distances", "Inspection", "inspect"]
-
 MOST_PAIRS = 1000  # pairs of a part that are looked at, evenly spread
 RESAMPLES = 1000
 

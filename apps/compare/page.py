@@ -29,8 +29,6 @@ from .retrieve import group_columns, retrieve
 from .settings import PRESET, Drawing, Mitigation, from_link
 from .view import HTML, TITLES
 
-__all__ = ["build_demo", "serve_demo", "style"]
-
 SWEEP, OLD = 600, 3600  # seconds: how often downloads are looked through, and how old they get
 PAUSE = 0.25  # seconds between two reports of progress
 PROMPT = "A photo of an editor."

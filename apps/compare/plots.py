@@ -20,8 +20,6 @@ from .retrieve import Retrieval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-__all__ = ["Charts", "inspection", "retrieval"]
-
 Charts = dict[str, tuple[str, Markup]]
 """title -> (caption, SVG)"""
 SIZE = (4.1, 2.7)  # inches: legible when as wide as a telephone

@@ -31,8 +31,6 @@ from .settings import Mitigation, check_text
 if TYPE_CHECKING:
     from .engine import Engine
 
-__all__ = ["Hit", "PictureGallery", "Retrieval", "group_columns", "open_gallery", "retrieve"]
-
 SHOWN, TOP, DEEPEST, RESAMPLES, SEED = 12, 20, 100, 300, 0
 STEPS = (1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 50, 75, 100)
 PORTRAITS, PORTRAITS_SEED = 2000, 9100

@@ -14,20 +14,6 @@ from vldebias.methods import METHODS, Method, Need
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 from vldebias.prompts.stated_words import StatedWords
 
-__all__ = [
-    "ATTRIBUTES",
-    "OWN",
-    "PRESET",
-    "Drawing",
-    "Mitigation",
-    "check_lines",
-    "check_text",
-    "from_link",
-    "link",
-    "methods_for",
-    "own_values",
-]
-
 ATTRIBUTES = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age", "background": "backgrounds"}
 """What the page calls an attribute -> its prompt set."""
 OWN = "own words"

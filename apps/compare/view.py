@@ -15,8 +15,6 @@ from ..serving import templates
 from .drawing import AFTER, BEFORE, LEAST, UNKNOWN_NAME
 from .settings import link
 
-__all__ = ["HTML", "TITLES", "data_uri"]
-
 TITLES = {BEFORE: "As the model is", AFTER: "Mitigated"}
 WIDEST, SMALL = 384, 64  # pixels: larger pictures are shown smaller, small ones are magnified without blur
 

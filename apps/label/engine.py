@@ -19,8 +19,6 @@ from vldebias.evaluation.plan import Drawn
 
 from .study import ImageFolder, Question, annotator_name
 
-__all__ = ["Labelling", "Place", "View"]
-
 FAST, SLOW = 0.0, 3600.0  # s: an answer after an hour says when someone came back, not how long it took
 
 

@@ -20,8 +20,6 @@ from vldebias.files import shielded, write_atomically
 
 from .engine import Labelling
 
-__all__ = ["FIELDS", "export", "interface", "label_studio", "table"]
-
 FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
 LOCAL = "/data/local-files/?d="  # how Label Studio serves files below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 

@@ -16,8 +16,6 @@ from ..serving import serve, templates
 from .engine import Labelling, Place, View
 from .study import KEYS
 
-__all__ = ["HTML", "STYLE", "Page", "build_demo", "say_address", "serve_study"]
-
 STYLE = Path(__file__).with_name("style.css")
 HTML: Any = templates(STYLE.parent).get_template("view.html").module  # the macros of view.html, by name
 SMALL = 128  # pixels: smoothed up tenfold a smaller image would be a blur

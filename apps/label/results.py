@@ -20,8 +20,6 @@ from ..serving import serve
 from .engine import Labelling
 from .page import HTML, STYLE, say_address
 
-__all__ = ["build_results", "measure", "results_html", "serve_results"]
-
 UNKNOWN = ("unknown", "cannot_tell", "no_person", "no_majority")
 AGREEMENT = ("alpha", "percent_agreement")
 

@@ -22,8 +22,6 @@ from vldebias.evaluation.plan import PLAN, Drawn, DrawnImage
 from vldebias.files import prompt_names
 from vldebias.prompts import load_prompts
 
-__all__ = ["KEYS", "ImageFolder", "Question", "annotator_name", "questions_of"]
-
 PARTS = ("unseen", "train", "both")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows

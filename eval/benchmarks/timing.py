@@ -22,8 +22,6 @@ from rich.table import Table
 
 from vldebias.files import commit, versions, write_atomically
 
-__all__ = ["arguments", "compared", "medians", "report"]
-
 
 def medians(calls: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
     """Median processor time of each call, in seconds."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from vldebias.files import write_atomically
 
-__all__ = ["RESUMED"]
-
 Work = Callable[[Path, int], bytes]  # does what is not done yet, and returns what is there then
 
 

@@ -26,8 +26,6 @@ from vldebias.metrics.rankings import rankings
 from vldebias.metrics.skew import log_ratios
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
-__all__ = ["GENUINE", "REFERENCES", "Place", "made", "places"]
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 RESAMPLES = 500

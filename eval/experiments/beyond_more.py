@@ -23,8 +23,6 @@ from vldebias.methods.equalise import group_means
 from vldebias.metrics.discrepancy import discrepancies
 from vldebias.prompts import PromptSet, load_prompts
 
-__all__ = ["generation", "pseudo_labels"]
-
 DRAWN = "professions-gender"
 
 

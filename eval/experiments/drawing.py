@@ -21,8 +21,6 @@ from vldebias.miniature import load_clip, load_judge, load_pipeline
 from vldebias.miniature.portraits import PROFESSIONS
 from vldebias.progress import Progress
 
-__all__ = ["GUIDANCE", "STEPS", "SURE", "Easel", "Portraits", "codes_of", "noise"]
-
 STEPS, GUIDANCE, SURE = 20, 3.0, 0.8  # of the judge: below it an attribute is unknown
 
 

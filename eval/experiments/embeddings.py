@@ -31,25 +31,6 @@ from vldebias.files import digest
 from vldebias.hosts import TextTable
 from vldebias.prompts import PromptSet
 
-__all__ = [
-    "BACKBONES",
-    "FILE",
-    "LAM",
-    "TEXTS",
-    "Gallery",
-    "Sides",
-    "World",
-    "celeba",
-    "chance",
-    "facts",
-    "file",
-    "image_features",
-    "l14",
-    "man_and_woman",
-    "worlds",
-    "worst_group",
-]
-
 FILE, TEXTS = "celeba1000_vitb32_openai.npz", "text_vitl14.npz"
 BACKBONES = ("openai", "laion400m_e31", "laion2b_s32b_b82k", "datacomp_xl_s13b_b90k", "commonpool_xl_s13b_b90k")
 PER_GENDER = 402  # of a pool with as many men as women: the rarer gender of the 1000 images

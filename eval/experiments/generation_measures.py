@@ -23,8 +23,6 @@ from vldebias.miniature import load_clip, load_judge
 from vldebias.miniature.portraits import GENDERS, TONES
 from vldebias.miniature.world import WORLDS
 
-__all__ = ["Seen", "asked_for", "counted", "followed", "judged", "kept", "measured", "over_fits"]
-
 Floats = NDArray[np.float64]
 Fits = NDArray[np.int64] | None  # (prompts,) under which fit each was drawn; None: all under one
 

@@ -13,8 +13,6 @@ from vldebias.evaluation.result import Measurement, Result
 from vldebias.miniature.portraits import GENDERS
 from vldebias.pictures import save_png, subplots
 
-__all__ = ["block", "plot"]
-
 RESULTS = Path(__file__).parents[1] / "results"
 UNSEEN, FIT, STATED = "unseen professions", "professions of the fit", "stated, unseen professions"
 OUTSIDE = ("outside the fit, portraits", "outside the fit, birds")

@@ -15,8 +15,6 @@ from vldebias.evaluation.result import Measurement
 from vldebias.methods import METHODS
 from vldebias.pictures import INK, save_png, subplots
 
-__all__ = ["draw"]
-
 SHADES = {EXACT: INK, "estimate": METHODS["cali"].color, "uniform": "#b4656f"}
 DASHES = {"": "-", "by maxima": ":", "best constant": "--"}
 LABELS = {EXACT: "exact partition (MLE)", "estimate": "estimated q (NUCLR)", "uniform": "uniform q (GCL)"}

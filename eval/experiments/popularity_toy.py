@@ -17,22 +17,6 @@ from torch import Tensor
 
 from vldebias.losses import estimate_popularity
 
-__all__ = [
-    "EXACT",
-    "TAU",
-    "Pairs",
-    "best_constant",
-    "error_term",
-    "exact_risk",
-    "half_disc",
-    "log_partition",
-    "matched_maxima",
-    "popularities",
-    "risk",
-    "sample",
-    "square",
-]
-
 TAU = 0.2
 EXACT = "exact partition"
 

@@ -12,8 +12,6 @@ from rich.table import Table
 
 from vldebias.evaluation.result import Result, TaskResult
 
-__all__ = ["parser", "run", "show", "skip"]
-
 RESULTS = Path(__file__).parents[1] / "results"
 MANY = 100  # rows from which on a result is kept compact
 

@@ -19,8 +19,6 @@ from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.sampling import torch_generator
 from vldebias.training.scores import image_features
 
-__all__ = ["ATTACKS", "MIXED", "READINGS", "TOLERANCE", "C", "LinearClassifier", "measure"]
-
 ATTACKS = (1, 2, 8)  # in 1/255
 READINGS = {"": {}, ", power 1/2": {"exponent": 0.5}, ", index 1/2": {"norm": 0.5}}
 MIXED = 0.2  # alpha under which the gap is measured, whatever the arm was trained with

@@ -20,8 +20,6 @@ from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.settings import LoopSettings, LossSettings, Partner
 from vldebias.training.tuning import tune
 
-__all__ = ["ARMS", "MORE_ARMS", "Arm", "Recipe", "Views", "fresh_towers", "train", "world"]
-
 WORLD = 52_000  # seeds of the renders: two for each seed of a run
 
 

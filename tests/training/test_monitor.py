@@ -15,7 +15,7 @@ from tiny_towers import prepare, tiny_image, tiny_towers, tokenize
 from torch import Tensor
 
 from vldebias.data import ImageData, Labels
-from vldebias.data.dataset import cross
+from vldebias.data.labels import cross
 from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
 from vldebias.hosts.towers import towers as towers_of
 from vldebias.miniature import load_clip

@@ -16,26 +16,6 @@ from vldebias.errors import InvalidInputError, did_you_mean, fail
 if TYPE_CHECKING:
     from vldebias.loading import Loaded
 
-__all__ = [
-    "Device",
-    "Dtype",
-    "Json",
-    "Lam",
-    "Method",
-    "Model",
-    "Pipeline",
-    "Pretrained",
-    "check_method",
-    "device_of",
-    "err",
-    "load",
-    "make_app",
-    "out",
-    "print_json",
-    "print_named",
-    "tell",
-]
-
 out = Console()
 err = Console(stderr=True)
 

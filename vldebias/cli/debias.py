@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from vldebias.methods.equalise import MeansReport
     from vldebias.prompts import PromptSet
 
-__all__ = ["debias", "merge", "methods"]
-
 HEADINGS = {
     "pair_distance": "pair distance",
     "held_out_distance": "unseen pairs",

@@ -13,8 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 from vldebias.cli.common import Json, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
-__all__ = ["app"]
-
 
 class SuiteGroup(TyperGroup):
     """A group in which a name that is no command is a suite: `vldebias eval waterbirds` is `vldebias eval run ...`."""

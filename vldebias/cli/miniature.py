@@ -14,8 +14,6 @@ from vldebias.cli.common import Json, err, make_app, out, print_json
 from vldebias.errors import InvalidInputError
 from vldebias.files import write_atomically
 
-__all__ = ["app"]
-
 app = make_app("The embedded world of small, real, biased models.")
 
 

@@ -11,8 +11,6 @@ import typer
 from vldebias.cli.common import Device, Dtype, Json, Pretrained, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
-__all__ = ["pairs"]
-
 ScoreName = Literal["cosine", "softmax"]
 
 

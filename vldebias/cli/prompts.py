@@ -11,8 +11,6 @@ import typer
 from vldebias.cli.common import Json, err, make_app, out, print_json, print_named
 from vldebias.errors import InvalidInputError
 
-__all__ = ["app"]
-
 app = make_app("Prompt sets: what describes a bias.")
 _TEMPLATES = ["A photo of a {attribute} {concept}."]
 

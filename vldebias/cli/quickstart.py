@@ -9,8 +9,6 @@ import typer
 
 from vldebias.cli.common import Json, err, out, print_json
 
-__all__ = ["quickstart"]
-
 KEY = (
     "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
     "stated-value: a value drawn for each image and stated in its prompt.\n"

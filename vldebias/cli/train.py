@@ -18,8 +18,6 @@ from rich.table import Table
 
 from vldebias.cli.common import Json, err, out, print_json
 
-__all__ = ["train"]
-
 
 def _train(
     config: Annotated[

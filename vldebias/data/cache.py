@@ -30,8 +30,6 @@ from vldebias.progress import SILENT, Progress
 if TYPE_CHECKING:
     from vldebias.hosts.images import ImageEncoder, Pixels
 
-__all__ = ["cache_folder", "default_cache_dir", "embed_images"]
-
 FORMAT = 1
 VARIABLE = "VLDEBIAS_CACHE"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.labels import UNKNOWN, Labels, cross
+from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from PIL import Image
-
-__all__ = ["UNKNOWN", "Columns", "ImageData", "ImageStream", "Labels", "LazyText", "Record", "cross", "fingerprint_of"]
 
 
 class Columns:

@@ -39,8 +39,6 @@ from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
-__all__ = ["Embeddings", "load_embeddings", "save_embeddings"]
-
 Array = NDArray[Any]
 Keys = Mapping[str, str | Sequence[str]]
 KEYS = ("features", "ids", "captions", "attributes", "attribute_names", "text", "prompts", "about")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
     from PIL import Image
 
-__all__ = ["LAYOUT", "open_huggingface"]
-
 LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
     "shards/{000..010}.tar, or a save_to_disk folder"

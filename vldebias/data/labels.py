@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["UNKNOWN", "Labels", "cross", "doubts"]
-
 UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0 and 1 are
 
 _FEW, _MANY = 5, 100  # rows of a group; groups of a column

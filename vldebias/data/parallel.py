@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-__all__ = ["Processes", "prefetch", "processes"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

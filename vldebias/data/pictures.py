@@ -19,20 +19,6 @@ from vldebias.data.dataset import ImageData
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError
 
-__all__ = [
-    "ENDS",
-    "FORMATS",
-    "LIMIT",
-    "Ends",
-    "decode",
-    "ends_of",
-    "file_images",
-    "fingerprint_ends",
-    "fingerprint_files",
-    "read_ends",
-    "refuse_outside",
-]
-
 LIMIT = "VLDEBIAS_MAX_PIXELS"
 """The environment's variable for the most pixels that a picture may have; by default Pillow's limit, 89 million."""
 

@@ -34,20 +34,6 @@ from vldebias.errors import InvalidInputError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "AGES",
-    "DataSource",
-    "data_source",
-    "list_data",
-    "open_celeba",
-    "open_data",
-    "open_fairface",
-    "open_manifest",
-    "open_utkface",
-    "open_waterbirds",
-    "register_data",
-]
-
 SPLITS: Mapping[str, int] = {"train": 0, "val": 1, "test": 2}  # as Waterbirds and CelebA number them
 GENDERS = ("Male", "Female")  # of FairFace and UTKFace
 AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")

@@ -20,8 +20,6 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
-__all__ = ["Notes", "Shard", "ShardStore"]
-
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
 _STALE = 3600.0  # seconds after which a half-written file belongs to a run that is no more
 

@@ -16,8 +16,6 @@ from vldebias.data.labels import Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.progress import SILENT, Progress
 
-__all__ = ["check_images", "describe", "group_counts"]
-
 _CROSSED = 4  # columns whose intersections are counted unless others are named
 _CELLS = 100  # an intersection of more groups is no table to read
 _AHEAD = 256  # images that are read at once

@@ -17,19 +17,6 @@ from vldebias.files import SHIELDED
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ColumnNames",
-    "Names",
-    "captions_in",
-    "captions_of",
-    "column_of",
-    "integers",
-    "labels_of",
-    "mapped_columns",
-    "read_table",
-    "texts_of",
-]
-
 # Names of a column in their order, or value in the table -> name; None for the values that occur, sorted.
 Names = Sequence[str] | Mapping[str, str] | None
 # Columns that become labels: their names, or name here -> name in the table.

@@ -29,8 +29,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
 
-__all__ = ["GroupCounts", "GroupRows", "Reweighted", "average", "gap", "weights_of", "worst"]
-
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Bounds = tuple[float, float]

@@ -22,18 +22,6 @@ from vldebias.files import digest
 from vldebias.metrics import agreement
 from vldebias.metrics.discrepancy import discrepancies
 
-__all__ = [
-    "EVERYTHING",
-    "NO_MAJORITY",
-    "UNKNOWN_TO_JUDGE",
-    "VOTES",
-    "AnnotationsTask",
-    "count_votes",
-    "evaluate_annotations",
-    "options",
-    "radius",
-]
-
 NO_MAJORITY = "no majority"
 VOTES = ("majority", "each")
 UNKNOWN_TO_JUDGE = "unknown"

@@ -27,17 +27,6 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import sync, unshielded
 
-__all__ = [
-    "CANNOT_TELL",
-    "NOT_ANSWERED",
-    "NO_PERSON",
-    "AnnotationLog",
-    "Annotations",
-    "Answer",
-    "read_annotations",
-    "read_log",
-]
-
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
 NOT_ANSWERED = -1

@@ -18,8 +18,6 @@ from vldebias.data import Labels
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics.bootstrap import percentile_interval, resampled_weights
 
-__all__ = ["AreaRows"]
-
 Floats = NDArray[np.float64]
 
 

@@ -26,8 +26,6 @@ from vldebias.methods import METHODS, Method, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
-__all__ = ["evaluate"]
-
 TASKS = ("groups", "retrieval")
 
 

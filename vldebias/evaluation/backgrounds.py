@@ -18,8 +18,6 @@ from vldebias.evaluation.judges import ClipJudge, Question
 from vldebias.evaluation.variants import Prompts
 from vldebias.prompts import PromptSet, fill, load_prompts
 
-__all__ = ["NO_SCENE", "OTHER_SUBJECTS", "SCENES", "background_judge", "subject_prompts"]
-
 SCENES: dict[str, tuple[str, ...]] = {
     "water": ("ocean", "lake", "river", "pond", "beach"),
     "land": ("forest", "meadow", "field", "desert", "mountain"),

@@ -26,8 +26,6 @@ from vldebias.evaluation.texts import Texts
 if TYPE_CHECKING:
     from vldebias.hosts.images import ImageEncoder
 
-__all__ = ["SCALES", "clip_score", "evaluate_clip_score"]
-
 SCALES = {"percent": 100.0, "hessel": 2.5}
 ABOUT_CLIP_SCORE = (
     "CLIPScore of every drawn image with the prompt that it was drawn from, max(w cos, 0); the text is not projected. "

@@ -24,8 +24,6 @@ from vldebias.metrics.discrepancy import (
     squared_discrepancies,
 )
 
-__all__ = ["Counts", "Sheet", "Shown", "add_bias", "add_fidelity", "sheets"]
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 

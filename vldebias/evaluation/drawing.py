@@ -29,21 +29,6 @@ from vldebias.progress import SILENT, Progress
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "PLAN",
-    "Drawn",
-    "DrawnSet",
-    "SharedImages",
-    "by_variant",
-    "draw",
-    "drawn_details",
-    "drawn_provenance",
-    "encoded",
-    "identity",
-    "joint_fingerprint",
-    "without_own_bar",
-]
-
 
 @dataclass(frozen=True)
 class DrawnSet:

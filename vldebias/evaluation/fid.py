@@ -31,8 +31,6 @@ from vldebias.hosts.fingerprint import weights_fingerprint
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Extractor", "FrechetReference", "InceptionFeatures", "Moments", "evaluate_fid", "jackknife"]
-
 Floats = NDArray[np.float64]
 ENOUGH = 2048  # images for an FID that is read by itself
 UNPROJECTED = "the images of the unprojected pipeline"

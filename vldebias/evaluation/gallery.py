@@ -17,8 +17,6 @@ from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import random_rankings, reach, resampled_rankings, top_rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
-__all__ = ["Gallery", "Rules", "scores"]
-
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 

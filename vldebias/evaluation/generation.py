@@ -44,8 +44,6 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ClipScore", "Fid", "GenerationTask", "JudgeSpec", "Similarity", "Strips", "stated_attribute"]
-
 ABOUT = (
     "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
     "judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "

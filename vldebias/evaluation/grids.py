@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from vldebias.methods.method import Prompts
 
-__all__ = ["draw_strengths", "generate", "grid", "prompts_of", "share_plots", "side_by_side"]
-
 SIDE = 128  # pixels to which larger images of a sheet are scaled: a page holds hundreds
 COLUMNS, ROWS = 10, 4
 CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid

@@ -31,8 +31,6 @@ from vldebias.prompts import PromptSet, StatedWords, load_prompts
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-__all__ = ["AGNOSTIC", "GroupSplit", "GroupsTask", "class_of"]
-
 AGNOSTIC, OFFSET = "orth-cali, class-agnostic", "offset"
 INTERVALS = (
     "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "

@@ -31,8 +31,6 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-__all__ = ["PAPER", "UNLIKE", "Fitted", "ImageTask", "Methods", "apart", "disjoint", "prompts_of"]
-
 UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
 PAPER = ("none", "orth", "orth-cali", "cali")  # the rows of the paper's tables
 

@@ -36,23 +36,6 @@ from vldebias.prompts import PromptSet, check_slots, fill
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "NO_PERSON",
-    "ClassifierJudge",
-    "ClipJudge",
-    "FunctionJudge",
-    "Judge",
-    "JudgePanel",
-    "MiniatureJudge",
-    "Question",
-    "decide",
-    "judge_images",
-    "labels_of",
-    "logit_scale",
-    "predict",
-    "stated_attribute",
-]
-
 Probabilities = dict[str, np.ndarray]
 JUDGEMENTS = "judgements"
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")

@@ -20,8 +20,6 @@ from vldebias.hosts import Host, resolve
 from vldebias.methods import get_method
 from vldebias.prompts import PromptSet, load_prompts
 
-__all__ = ["TextsTask", "add_pair_distances"]
-
 Floats = NDArray[np.float64]
 
 

@@ -20,18 +20,6 @@ from vldebias.evaluation.variants import NONE, PlannedVariant, Variant
 from vldebias.files import write_atomically
 from vldebias.prompts import PromptSet, StatedWords
 
-__all__ = [
-    "NOT_KEPT",
-    "PLAN",
-    "Drawn",
-    "DrawnImage",
-    "Plan",
-    "PlannedPrompt",
-    "make_plan",
-    "noise_of",
-    "slug",
-]
-
 Part = Literal["train", "unseen"]
 
 NOT_KEPT = ", stated not kept"

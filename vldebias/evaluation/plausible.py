@@ -25,8 +25,6 @@ from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.labelled import place_of
 from vldebias.prompts import PromptSet
 
-__all__ = ["doubt_chance", "doubt_features", "doubt_labels", "doubt_space", "doubt_values", "spaced"]
-
 _ROWS = 1000  # of the images that are looked at
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _ENOUGH = 10  # images of a value, to say how well texts tell it

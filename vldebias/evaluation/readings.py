@@ -21,8 +21,6 @@ from vldebias.methods.method import LAM_OF_PIPELINES
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
-__all__ = ["Drawing", "read_judged"]
-
 RUN = -1  # the seeds of measured images are those of runs from 0 on: no noise is read that is measured
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Plot
 
-__all__ = ["COLUMNS", "Measurement", "Provenance", "Result", "TaskResult"]
-
 COLUMNS = (
     "task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n",
     "better", "lam", "strength", "uses_labels", "counts",

@@ -42,8 +42,6 @@ from vldebias.prompts import PromptSet, StatedWords, load_prompts
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-__all__ = ["Queries", "RetrievalTask", "Utility", "relevance"]
-
 Floats = NDArray[np.float64]
 Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
 

@@ -26,8 +26,6 @@ from vldebias.pictures import save_png
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
-__all__ = ["MANIFEST", "PAGE", "RESULT", "run_suite", "verify", "write_manifest"]
-
 RESULT, PAGE, MANIFEST = "result.json", "index.html", "manifest.json"
 
 

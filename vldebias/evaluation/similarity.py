@@ -30,8 +30,6 @@ from vldebias.pictures import read_png
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Dino", "Likeness", "Lpips", "evaluate_similarity"]
-
 BACKBONES = {
     "alex": "alexnet-owt-7be5be79.pth",
     "squeeze": "squeezenet1_1-b8a52dc0.pth",

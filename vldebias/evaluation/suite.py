@@ -17,8 +17,6 @@ from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import Name, Strict
 from vldebias.files import read_yaml, suite_file, suite_names
 
-__all__ = ["AnyTask", "Suite", "list_suites", "load_suite", "suite_path"]
-
 AnyTask = GroupsTask | RetrievalTask | GenerationTask | TextsTask | AnnotationsTask
 _ENDINGS = (".yaml", ".yml")
 

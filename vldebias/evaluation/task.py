@@ -34,21 +34,6 @@ if TYPE_CHECKING:
     from vldebias.hosts.images import ImageEncoder
     from vldebias.loading import Loaded
 
-__all__ = [
-    "WORLDS",
-    "Count",
-    "Data",
-    "Lam",
-    "Name",
-    "Number",
-    "OneOrMore",
-    "Options",
-    "Session",
-    "Share",
-    "Strict",
-    "Task",
-]
-
 WORLDS = ("birds", "portraits")  # rendered, not read
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]

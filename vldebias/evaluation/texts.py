@@ -15,8 +15,6 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Auto, Bounded, Method, Problem, get_method
 from vldebias.prompts import PromptSet
 
-__all__ = ["TextTable", "Texts"]
-
 
 class Texts:
     """The text side of an evaluation. Every prompt goes through the tower once, whatever the number of methods.

@@ -29,8 +29,6 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     from vldebias.hosts import Attachment, Host
 
-__all__ = ["NONE", "PlannedVariant", "Prompts", "Variant", "digest", "draws", "lam_of"]
-
 NONE = "none"  # the pipeline as it is
 
 # A method by its name, or itself.

@@ -10,8 +10,6 @@ from torch import nn
 
 from vldebias.hosts.fingerprint import weights_fingerprint
 
-__all__ = ["Adapters"]
-
 _Active = tuple[tuple[int, tuple[str, ...]], ...]
 
 

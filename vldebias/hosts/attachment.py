@@ -26,9 +26,6 @@ from vldebias.hosts.seam import Installed
 from vldebias.hosts.side import IMAGE
 from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength, use_of
 
-__all__ = ["Attachment", "Gate", "attachment_of", "refuse_second"]
-
-
 # Object -> attachments that occupy it alone, and attachments that share it. Weak on both sides: an attachment knows its
 # host, so a strong reference from here would keep the host forever. What keeps an attachment alive is the host itself,
 # whose hook calls it.

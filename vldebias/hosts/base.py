@@ -17,9 +17,6 @@ from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
 from vldebias.hosts.side import IMAGE
 from vldebias.prompts import StatedWords
 
-__all__ = ["Apply", "Host", "Texts"]
-
-
 Texts = Callable[[], Sequence[str]]
 """Gives the text of each prompt of a batch; called only where an edit or a gate has to read it."""
 

@@ -25,8 +25,6 @@ from torch import Tensor
 from vldebias.errors import UnsupportedHostError
 from vldebias.hosts.seam import MethodSeam
 
-__all__ = ["begin", "check_begins", "nearness", "twin_of"]
-
 NOISES, STEPS = 8, 10  # noises that are begun; steps of the schedule whose first is taken
 _NEEDED = ("prompt", "generator", "num_inference_steps", "output_type", "callback_on_step_end")
 _IMAGES = ("image", "images", "mask_image", "control_image", "video")

@@ -15,8 +15,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.seam import reading
 from vldebias.hosts.towers import Towers
 
-__all__ = ["check_checkpoint", "family_of", "write_checkpoint"]
-
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 Config = dict[str, Any]

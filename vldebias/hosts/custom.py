@@ -20,8 +20,6 @@ from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable
 from vldebias.hosts.seam import Installed, MethodSeam, reading
 
-__all__ = ["CustomHost", "custom"]
-
 _BATCH = 64
 
 

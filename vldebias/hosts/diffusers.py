@@ -28,16 +28,9 @@ from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.base import Apply, Host, Texts
 from vldebias.hosts.beginning import begin, check_begins, nearness, twin_of
-from vldebias.hosts.diffusers_families import (
-    CROSS_ATTENTION,
-    Family,
-    Part,
-    family_of,
-    list_families,
-    list_pipelines,
-    register_family,
-)
+from vldebias.hosts.diffusers_families import family_of, list_families, list_pipelines, register_family
 from vldebias.hosts.ends import PROBES, Reading, behind, last_true, recorded
+from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.layout import opened
 from vldebias.hosts.marks import config_mark, mark_config

@@ -8,9 +8,7 @@ from typing import Any
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.families_image import IMAGE_FAMILIES
 from vldebias.hosts.families_video import VIDEO_FAMILIES
-from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
-
-__all__ = ["CROSS_ATTENTION", "Family", "Part", "family_of", "list_families", "list_pipelines", "register_family"]
+from vldebias.hosts.family import Family
 
 _FAMILIES: list[Family] = [*IMAGE_FAMILIES, *VIDEO_FAMILIES]
 

@@ -15,8 +15,6 @@ from weakref import WeakKeyDictionary
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Call", "Calls", "Numbers", "permutation", "uniform"]
-
 _BY_CALL, _BY_PROMPT = (sqrt(5) - 1) / 2, sqrt(2) - 1  # multiples of an irrational are spread evenly, however many
 _REMEMBERED = 10_000  # prompts; one that was forgotten starts again like a new one
 

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PROBES", "Reading", "behind", "last_true", "recorded"]
-
 PROBES = ("a cat", "two dogs", "the sun")
 """Prompts that end in different tokens."""
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 
-__all__ = ["IMAGE_FAMILIES", "KANDINSKY5", "LAYERS", "NORM", "REFINER"]
-
 NORM = "a norm stands before the layer that reads it"
 LAYERS = "its layers are projected as one vector and read one by one"
 _TWO = "one layer reads its tokens and those of another encoder"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from vldebias.hosts.families_image import KANDINSKY5, NORM, REFINER
 from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 
-__all__ = ["VIDEO_FAMILIES"]
-
 VIDEO_FAMILIES: tuple[Family, ...] = (
     Family.of(
         "Wan",

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from vldebias.edit import Fingerprint
 
-__all__ = ["weights_fingerprint"]
-
 _TENSORS = 16  # spread over the depth of the tower, as the first two editions read them
 _VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller

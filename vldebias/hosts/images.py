@@ -22,8 +22,6 @@ from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import reading
 from vldebias.hosts.side import IMAGE
 
-__all__ = ["ImageEncoder", "Pixels", "describe_preprocessing", "image_encoder"]
-
 Pixels = Mapping[str, Tensor]
 """One image as its tower reads it: names of arguments -> tensors (1, ...)."""
 

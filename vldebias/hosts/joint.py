@@ -21,8 +21,6 @@ from vldebias.hosts.merge import fold, foldable, last_layer
 from vldebias.hosts.seam import reading
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
 
-__all__ = ["JointHost", "refuse_frozen_code"]
-
 _BATCH = 64
 
 

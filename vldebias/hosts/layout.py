@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-__all__ = ["opened"]
-
 
 def opened(value: Any, stack: int | None = None) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
     """`value` as a tensor, and the function that gives such a tensor the form of `value`.

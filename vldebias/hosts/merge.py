@@ -16,8 +16,6 @@ from vldebias.errors import UnsupportedHostError
 from vldebias.hosts.family import CROSS_ATTENTION, Part
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["fold", "fold_into_readers", "foldable", "last_layer", "readers"]
-
 Axes = list[tuple[Tensor, int]]
 """Weights, and the axis of each that is the axis of the embedding."""
 

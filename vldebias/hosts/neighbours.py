@@ -21,8 +21,6 @@ from torch.utils.hooks import RemovableHandle
 from vldebias.errors import warn
 from vldebias.hosts.seam import Seam, is_bare
 
-__all__ = ["let_draw_without", "released_with", "watch"]
-
 
 class _Watched(Protocol):
     """What the hook asks of an attachment."""

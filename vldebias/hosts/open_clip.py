@@ -19,8 +19,6 @@ from vldebias.hosts.merge import foldable, last_layer
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, bare
 from vldebias.hosts.side import IMAGE, TEXT
 
-__all__ = ["SUPPORTED", "OpenClipHost", "is_supported", "wrap"]
-
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 _OTHER_TOWERS = ("visual", "text_decoder")
 _ENCODE = {  # CoCa's forward goes through the private ones

@@ -15,8 +15,6 @@ from vldebias.hosts.base import Host
 from vldebias.hosts.side import IMAGE
 from vldebias.prompts import StatedWords
 
-__all__ = ["Gate", "Placed"]
-
 
 class Gate(Protocol):
     """Tells which texts state their attribute (vldebias.prompts.StatedWords)."""

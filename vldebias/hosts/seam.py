@@ -20,8 +20,6 @@ from torch.utils.hooks import RemovableHandle
 from vldebias.errors import AlreadyAttachedError, VldebiasError
 from vldebias.hosts.base import Apply, Host, Texts
 
-__all__ = ["Installed", "MethodSeam", "Seam", "bare", "is_bare", "reading"]
-
 _BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
 
 

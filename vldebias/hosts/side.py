@@ -36,8 +36,6 @@ from __future__ import annotations
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["IMAGE", "SIDES", "TEXT", "roles_of"]
-
 TEXT, IMAGE = "joint", "image"
 """Roles of the two seams: the output of the text tower, and that of the image tower, in their joint space."""
 

@@ -13,8 +13,6 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply, Host
 
-__all__ = ["TextTable"]
-
 
 class TextTable(Host):
     """Text embeddings that were computed before, in the place of a model: fits and measures, attaches to nothing.

@@ -24,8 +24,6 @@ from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import bare
 from vldebias.hosts.transformers import TransformersHost
 
-__all__ = ["SCALARS", "Part", "Towers", "checkpointing", "towers"]
-
 SCALARS = ("logit_scale", "logit_bias", "temperature")
 """What a model has of a loss of its own: log(1/t) and SigLIP's bias; ALIGN has t itself."""
 

@@ -21,17 +21,6 @@ from vldebias.hosts.seam import Installed, Seam
 from vldebias.hosts.side import IMAGE, TEXT
 from vldebias.hub import NO_CODE, asked_once
 
-__all__ = [
-    "SUPPORTED",
-    "WITH_IMAGES",
-    "Family",
-    "TransformersHost",
-    "family_of",
-    "list_models",
-    "register_family",
-    "wrap",
-]
-
 
 @dataclass(frozen=True)
 class Family:

@@ -16,8 +16,6 @@ from typing import Any
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.hosts.base import Texts
 
-__all__ = ["DEFAULT", "NONE", "Use", "checked_method", "checked_strength", "use_of"]
-
 DEFAULT, NONE = "default", "none"
 """Names of what was attached first, and of leaving a row alone."""
 

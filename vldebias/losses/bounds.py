@@ -13,8 +13,6 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.losses.checks import check_interval, check_temperature
 
-__all__ = ["mutual_information_bound", "wasserstein_dependency_bound"]
-
 
 def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
     """log K - E[L_InfoNCE] <= I(phi(X), phi(V)) in nats, section 6.1.

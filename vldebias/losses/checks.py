@@ -10,8 +10,6 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["check_choice", "check_interval", "check_labels", "check_step", "check_temperature", "matched"]
-
 _PRECISE = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
 

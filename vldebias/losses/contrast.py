@@ -22,8 +22,6 @@ from vldebias.losses.checks import check_choice, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, own_rows
 from vldebias.losses.sums import Term, blocks, matrix_sums, scores
 
-__all__ = ["FLOW", "Contrast", "ContrastiveLoss", "Flow", "Options", "Temperature", "complete"]
-
 
 class Flow(TypedDict, total=False):
     """How a loss is computed; `vldebias.losses.info_nce` says what each option means."""

@@ -14,16 +14,6 @@ from vldebias.losses.checks import check_choice, check_interval, check_step
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
 from vldebias.losses.sums import LogSum, LogWeightedSoftplus, Term, softplus
 
-__all__ = [
-    "BelowFloor",
-    "DebiasedContrastiveLoss",
-    "Form",
-    "HardNegativeContrastiveLoss",
-    "beta_annealing",
-    "debiased_contrastive",
-    "hard_negative_contrastive",
-]
-
 BelowFloor = Literal["clamp", "uncorrected"]
 Form = Literal["nce", "jsd"]
 Positives = Tensor | tuple[Tensor, Tensor]

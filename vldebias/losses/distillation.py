@@ -9,8 +9,6 @@ from torch import Tensor
 from vldebias.losses.checks import check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes
 
-__all__ = ["distillation"]
-
 
 def distillation(
     image_features: Tensor,

@@ -18,8 +18,6 @@ from vldebias.losses.contrast import FLOW, Contrast, Flow, complete
 from vldebias.losses.processes import gather_rows, sum_over_processes
 from vldebias.losses.sums import LogSum
 
-__all__ = ["GlobalContrastiveLoss", "Popularity", "estimate_popularity", "popularity_objective"]
-
 
 class GlobalContrastiveLoss(nn.Module):
     """tau log(e^{-xi/tau} + phi_i) with phi_i over all n items of the dataset, Wang et al. (2025), Algorithm 1.

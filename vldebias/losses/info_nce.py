@@ -9,8 +9,6 @@ from torch import Tensor
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
 from vldebias.losses.sums import LogSum, softplus
 
-__all__ = ["InfoNCELoss", "info_nce"]
-
 
 def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Options]) -> Tensor:
     """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.

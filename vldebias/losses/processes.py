@@ -15,8 +15,6 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["gather_rows", "mean_over_processes", "own_rows", "sum_over_processes", "world_size"]
-
 
 def world_size() -> int:
     """Number of processes; 1 without a process group, where the joint batch is the own batch."""

@@ -9,8 +9,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.checks import check_interval
 from vldebias.losses.processes import gather_rows
 
-__all__ = ["NegativeQueue"]
-
 
 class NegativeQueue(nn.Module):
     """The newest `rows` pairs of features that were pushed, for the option `queue` of a loss.

@@ -12,8 +12,6 @@ from vldebias.losses.checks import check_interval, check_step
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
 from vldebias.losses.sums import LogSum
 
-__all__ = ["RINCELoss", "q_warmup", "rince"]
-
 # Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold, which Adam and the
 # clipping of gradients compute.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}

@@ -11,8 +11,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
 from vldebias.losses.sums import SoftplusSum, softplus
 
-__all__ = ["SigmoidLoss", "sigmoid"]
-
 
 def sigmoid(
     image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[Options]

@@ -12,8 +12,6 @@ from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
 from vldebias.losses.processes import gather_rows
 from vldebias.losses.sums import softplus
 
-__all__ = ["SpreadLoss", "spread"]
-
 
 def _attract(s: Tensor, positive: Tensor, classmate: Tensor) -> Tensor:
     """Eq. 2: mean over the positives p of -log e^{s_p} / (e^{s_p} + sum over the other classes)."""

@@ -21,8 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["LogSum", "LogWeightedSoftplus", "SoftplusSum", "Term", "blocks", "matrix_sums", "scores", "softplus"]
-
 _SMALL = -30.0  # below it log(1 + e^s) is e^s, up to a part in 10^13
 
 

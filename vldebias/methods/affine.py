@@ -32,8 +32,6 @@ from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.steer import value_groups
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["Affine", "Midpoint"]
-
 BEFORE = 1  # tokens before the end of the text that are moved too: the last of the prompt itself
 
 

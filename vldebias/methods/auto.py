@@ -61,8 +61,6 @@ from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
 from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-__all__ = ["BOUND", "CANDIDATES", "LAMS", "Auto", "PredictedGap"]
-
 BOUND = Bound(0.05, over="mean")
 LAMS = (10.0, 100.0, 1000.0, 10_000.0)
 CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")

@@ -27,8 +27,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.affine import Affine, Midpoint
 from vldebias.methods.method import Method, Need, Problem, Show, register_method
 
-__all__ = ["Balanced", "Following"]
-
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 1e6)  # of the mean squared length of a centred text
 APART = 0.5  # of the second level that is read, from the midpoint
 LARGEST = 2.0  # a level beyond twice what the texts of a value are is none that the pipeline knows

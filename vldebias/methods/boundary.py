@@ -15,8 +15,6 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Boundary", "class_offset", "with_offset"]
-
 
 def class_offset(before: Tensor, after: Tensor) -> float:
     """What to subtract from the scores of the second class: (mean margin of first + mean margin of second) / 2.

@@ -32,8 +32,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Problem, get_method
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["Bound", "Bounded", "bounded", "losses"]
-
 _STEPS = 60  # halvings: the multiplier to the precision of a double
 
 

@@ -33,22 +33,6 @@ from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, regist
 from vldebias.projection import CalibratedProjection, NothingToRemoveError, PairScatter
 from vldebias.prompts import PromptSet
 
-__all__ = [
-    "CALI",
-    "DEFAULT",
-    "DIFFERENCE",
-    "EQUALISE",
-    "ORTH",
-    "ORTH_CALI",
-    "PAPER",
-    "ClosedForm",
-    "PerHost",
-    "Term",
-    "class_texts",
-    "pair_scatter",
-    "reference_splits",
-]
-
 
 @dataclass(frozen=True)
 class Term:

@@ -13,16 +13,6 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.methods.boundary import Boundary
 
-__all__ = [
-    "Diagnostics",
-    "class_cosine",
-    "diagnose",
-    "pair_distance",
-    "signal_kept",
-    "spread_along",
-    "spurious_cosine",
-]
-
 
 def _project(z: Tensor, projection: Edit | None) -> Tensor:
     return z if projection is None else projection(z)

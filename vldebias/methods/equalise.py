@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from vldebias.methods.method import Problem
     from vldebias.prompts import PromptSet
 
-__all__ = ["GroupMeans", "MeansReport", "Reference", "group_means", "image_scatter"]
-
 _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the reference images
 _UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`

@@ -14,8 +14,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, get_method
 from vldebias.prompts import PromptSet
 
-__all__ = ["Labelled", "ZeroShotLabels", "labelled", "place_of", "stated_texts"]
-
 
 @dataclass(frozen=True, eq=False)
 class Labelled:

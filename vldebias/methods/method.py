@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from vldebias.methods.bounded import Bound
     from vldebias.methods.equalise import Reference
 
-__all__ = ["METHODS", "Method", "Need", "Problem", "Prompts", "Show", "get_method", "register_method"]
-
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 GROUP = "vldebias.methods"
 

@@ -37,8 +37,6 @@ from vldebias.projection import PairScatter
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["GroupMoments", "RankShares", "TargetShares"]
-
 OWN = "own"
 
 _ROUNDS = 8  # of solving targets and spreads in turn

@@ -19,8 +19,6 @@ from typing import Any
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.draws import permutation, uniform
 
-__all__ = ["AllShares", "Shares"]
-
 OneShares = Mapping[str, float] | Sequence[str | None] | None
 """Of one attribute: value -> share, the column of a data set whose shares it should have, or None for uniform."""
 AllShares = Mapping[str, float] | Sequence[str | None] | Sequence[OneShares]

@@ -29,8 +29,6 @@ from vldebias.methods.shares import Shares
 from vldebias.methods.steer import SampledEdit, SamplingMethod
 from vldebias.prompts import PromptSet, StatedWords
 
-__all__ = ["Attribute", "Stated", "StatedValue"]
-
 
 @dataclass(frozen=True)
 class Attribute:

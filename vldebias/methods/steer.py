@@ -27,8 +27,6 @@ from vldebias.methods.shares import AllShares, Shares
 from vldebias.methods.target import TargetProjection
 from vldebias.prompts import PromptSet
 
-__all__ = ["SampledEdit", "SamplingMethod", "Steer", "Steering", "value_groups"]
-
 
 class SampledEdit(Edit):
     """Draws a combination of values for each row, by its number or its seed; a subclass says what follows from it.

@@ -21,8 +21,6 @@ from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection, PairScatter
 
-__all__ = ["TargetProjection"]
-
 
 @dataclass(frozen=True, eq=False)
 class TargetProjection:

@@ -33,8 +33,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, Show, register_method
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["UCE"]
-
 ROUNDS, TOLERANCE = 5, 0.05  # of reading; of a share, below which a concept is done
 
 

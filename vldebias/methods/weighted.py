@@ -30,8 +30,6 @@ from vldebias.methods.balanced import rise_and_shares
 from vldebias.methods.method import Need, Problem, Show, register_method
 from vldebias.methods.rivals.wording import EachValue, Wording, worded
 
-__all__ = ["Weighted", "WeightedValues"]
-
 WEIGHTS = (0.5, 0.35, 0.65)  # at which a pipeline is read: near where most subjects change over
 
 

@@ -23,8 +23,6 @@ from vldebias.metrics.bootstrap import Interval, percentile_interval, resampled_
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["LEVELS", "Agreement", "agreement", "krippendorff_alpha"]
-
 LEVELS = ("nominal", "ordinal", "interval")
 
 Floats = NDArray[np.float64]

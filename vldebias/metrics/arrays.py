@@ -10,8 +10,6 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Values", "codes", "rows", "truth", "vector", "vectors"]
-
 Values = Tensor | np.ndarray | Sequence[Any]
 
 

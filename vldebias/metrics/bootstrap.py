@@ -24,18 +24,6 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, rows, vector
 
-__all__ = [
-    "Interval",
-    "bootstrap_interval",
-    "compared_intervals",
-    "paired_difference_interval",
-    "percentile_interval",
-    "recentred_interval",
-    "resampled_counts",
-    "resampled_weights",
-    "wilson_interval",
-]
-
 Floats = NDArray[np.float64]
 _BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
 _WEIGHTS = 1 << 23  # entries of a block of weights

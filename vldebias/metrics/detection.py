@@ -17,8 +17,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, truth, vectors
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval
 
-__all__ = ["auroc", "precision_among_lowest"]
-
 
 def auroc(scores: Values, wrong: Values, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
     """P(score of a wrong row < score of a right row), ties count half; 0.5 is chance, 1 finds all.

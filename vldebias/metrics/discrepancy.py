@@ -13,19 +13,6 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, vector
 
-__all__ = [
-    "AttributeShares",
-    "attribute_shares",
-    "deviation_ratio",
-    "deviation_ratios",
-    "discrepancies",
-    "discrepancy",
-    "kl_divergences",
-    "kl_from_uniform",
-    "shares_radius",
-    "squared_discrepancies",
-]
-
 Floats = NDArray[np.float64]
 Counts = NDArray[np.integer] | Floats
 

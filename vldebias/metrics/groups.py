@@ -15,8 +15,6 @@ import numpy as np
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, truth, vectors
 
-__all__ = ["GroupAccuracy", "average_accuracy", "gap", "group_accuracy", "worst_group_accuracy", "worst_group_auc"]
-
 
 @dataclass(frozen=True)
 class GroupAccuracy:

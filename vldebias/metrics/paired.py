@@ -6,8 +6,6 @@ from math import comb
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["mcnemar"]
-
 
 def mcnemar(lost: int, gained: int) -> float:
     """The two-sided p of McNemar's exact test: were it a coin, how often would it fall as far from even as this?

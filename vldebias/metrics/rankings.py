@@ -17,8 +17,6 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["first_hits", "random_rankings", "rankings", "reach", "resampled_rankings", "top_rankings"]
-
 Rows = NDArray[np.intp]
 _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 _SCORES = 1 << 24  # scores that are held at once

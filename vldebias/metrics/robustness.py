@@ -26,8 +26,6 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, rows, vector
 
-__all__ = ["EPSILON", "fgsm", "k_variance", "robust_correct", "shift_distances"]
-
 EPSILON = 8 / 255
 
 _MOST = 100  # rows of a subset by default: costs grow with the square in memory and with the cube in time

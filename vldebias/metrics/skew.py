@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.metrics.arrays import Values, codes, vector, vectors
 
-__all__ = ["log_ratios", "max_skew", "min_skew", "ndkl", "ndkls"]
-
 Floats = NDArray[np.float64]
 
 

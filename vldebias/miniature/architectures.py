@@ -19,20 +19,6 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-__all__ = [
-    "BIRD_FIELDS",
-    "FIELDS",
-    "LATENTS",
-    "PEOPLE_FIELDS",
-    "Judge",
-    "build_clip",
-    "build_scheduler",
-    "build_unet",
-    "build_vae",
-    "to_transformers",
-    "transformers_config",
-]
-
 EMBED_DIM = 128
 VISION: dict[str, Any] = {
     "image_size": SIZE,

@@ -12,8 +12,6 @@ from diffusers.configuration_utils import FrozenDict, register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
-__all__ = ["PatchAutoencoder"]
-
 
 class PatchAutoencoder(AutoencoderKL):
     """Pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size / 2^k) and back.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-__all__ = ["STAGES", "build"]
-
 STEPS = {"clip": 1300, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
 BATCH = {"clip": 128, "vae": 12, "judge": 64, "draft": 96, "unet": 96}  # of the CLIP: per world
 STAGES = ("tokenizer", *STEPS, "measure", "cards")

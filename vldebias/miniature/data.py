@@ -15,8 +15,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, portraits
 from vldebias.miniature.world import SIZE, WORLDS, Codes
 
-__all__ = ["HAIR", "WORLDS", "open_world"]
-
 HAIR = ("dark", "blond")
 _BLOCK = 500  # images that are rendered at once
 

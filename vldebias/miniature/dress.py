@@ -39,8 +39,6 @@ from vldebias.miniature.pen import Pen
 from vldebias.miniature.people import PROFESSIONS
 from vldebias.miniature.world import Codes, Floats, colours, shuffled
 
-__all__ = ["DRESSES", "GENERIC", "Dress", "Wardrobe"]
-
 Garment = Callable[[Pen, Floats, Floats], None]
 Part = Callable[[Pen, Floats], None]
 

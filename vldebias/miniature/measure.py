@@ -24,8 +24,6 @@ from vldebias.prompts import load_prompts
 if TYPE_CHECKING:
     from diffusers import StableDiffusionPipeline
 
-__all__ = ["embed_ends", "generate", "write_metrics"]
-
 SEEDS = (1001, 1002, 1003)  # renders and noise that no training stage has seen
 BIRDS = 4000  # renders per seed, four groups equally likely
 PORTRAITS = 4000

@@ -11,8 +11,6 @@ from vldebias.miniature.models import read_metadata
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
 from vldebias.miniature.world import SIZE
 
-__all__ = ["write_cards"]
-
 _LIMITS = """## Limits
 
 Cartoon people are cartoon people. These models know 100 job titles, two gender presentations, five tones, two ages

@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-__all__ = [
-    "Preprocess",
-    "load_clip",
-    "load_judge",
-    "load_pipeline",
-    "load_text_tower",
-    "load_transformers_clip",
-    "load_vae",
-    "load_weights",
-    "read_metadata",
-    "weights_dir",
-]
-
 VARIABLE = "VLDEBIAS_MINIATURE"
 
 

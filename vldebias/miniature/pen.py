@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Pen", "Shape", "above", "below", "box", "line", "oval", "polygon"]
-
 Floats = NDArray[np.floating[Any]]  # 32 bits all of them; type checkers lose it in arithmetic
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 

@@ -9,25 +9,6 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 
-__all__ = [
-    "AGES",
-    "CAPTION_SHARES",
-    "CONCEPTS",
-    "DRAWN_SHARES",
-    "GENDERS",
-    "GENDER_STATED",
-    "HAIRS",
-    "PROFESSIONS",
-    "STATED",
-    "TEST_PROFESSIONS",
-    "TONES",
-    "TRAIN_PROFESSIONS",
-    "Looks",
-    "caption_prompts",
-    "stated",
-    "write_captions",
-]
-
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(" ".join(name.split()) for name in text.split(","))

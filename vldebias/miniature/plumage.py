@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from vldebias.miniature.pen import Pen, above, box, line, oval, polygon
 from vldebias.miniature.world import Codes, Draws, Floats, colours
 
-__all__ = ["PARTS", "PER_CLASS", "PLUMAGE", "SPECIES", "paint_birds"]
-
 _LAND = """
     robin sparrow finch wren cardinal crow raven magpie jay thrush starling oriole
     warbler woodpecker cuckoo nightingale lark swallow bunting tanager grosbeak flycatcher vireo nuthatch

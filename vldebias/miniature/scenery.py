@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from vldebias.miniature.pen import Pen, above, box, line, oval, polygon
 from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours
 
-__all__ = ["PER_BACKGROUND", "PLACES", "on_water", "paint_places"]
-
 PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
 PER_BACKGROUND = len(PLACES) // 2
 

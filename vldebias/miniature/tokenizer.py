@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from open_clip import SimpleTokenizer
     from transformers import CLIPTokenizer
 
-__all__ = ["CONTEXT_LENGTH", "learn_merges", "open_clip_tokenizer", "save_tokenizer", "transformers_tokenizer"]
-
 CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
 

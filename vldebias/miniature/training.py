@@ -16,8 +16,6 @@ from vldebias.miniature import birds
 from vldebias.miniature.models import read_metadata
 from vldebias.progress import SILENT, Progress
 
-__all__ = ["Average", "Stage", "cosine", "generator", "save_weights"]
-
 CHECKPOINT_SECONDS = 60.0
 
 Tensors = dict[str, torch.Tensor]

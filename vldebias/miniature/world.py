@@ -11,18 +11,6 @@ from vldebias.errors import InvalidInputError
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "SIZE",
-    "TEMPLATES",
-    "WORLDS",
-    "Draws",
-    "colours",
-    "finish",
-    "sentence",
-    "shuffled",
-    "splitmix64",
-]
-
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
 

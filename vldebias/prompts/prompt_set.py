@@ -17,8 +17,6 @@ from vldebias.files import prompt_file, prompt_names
 from vldebias.prompts.recipe import Recipe, fail, fill, naming, read_recipe, render, validate
 from vldebias.prompts.stated_words import StatedWords
 
-__all__ = ["PromptSet", "list_prompts", "load_prompts", "make_prompt_set"]
-
 Prompts = tuple[str, ...]
 Pair = tuple[str, str]
 

@@ -15,19 +15,6 @@ from vldebias.errors import PromptSetError, did_you_mean
 from vldebias.files import prompt_file, read_yaml
 from vldebias.prompts.stated_words import before_person
 
-__all__ = [
-    "MAX_PAIRS",
-    "Recipe",
-    "article",
-    "check_slots",
-    "fail",
-    "fill",
-    "naming",
-    "read_recipe",
-    "render",
-    "validate",
-]
-
 MAX_PAIRS = 200_000
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from vldebias.errors import InvalidInputError
 
-__all__ = ["PERSON_WORDS", "StatedWords", "before_person"]
-
 # Nouns and adjectives of which a colour word in front says something about a person: "a white woman", not
 # "a white car". Professions are added by the prompt sets, which know them.
 _PEOPLE = """

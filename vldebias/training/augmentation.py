@@ -17,8 +17,6 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.training.pairs import check_rate
 
-__all__ = ["Augment", "Augmentation", "BatchAugment", "CropNoise", "mix_amplitudes", "most_similar"]
-
 Augment = Callable[[Image.Image, torch.Generator], Tensor]
 """RGB image -> (3, h, w), as the image tower reads it; all its randomness must be the generator's."""
 

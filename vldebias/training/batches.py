@@ -20,8 +20,6 @@ from vldebias.training.augmentation import Augment, BatchAugment
 from vldebias.training.pairs import PairSource
 from vldebias.training.sampling import Sampler, torch_generator, turns
 
-__all__ = ["Batch", "Batches", "MapBatches", "OnError", "TensorBatches", "Tokenize", "Unreadable"]
-
 OnError = Literal["raise", "skip"]
 
 Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]

@@ -20,8 +20,6 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.pictures import INK, for_matplotlib, save_png, subplots
 
-__all__ = ["METHODS", "check_map", "feature_map", "neighbour_agreement", "plane"]
-
 METHODS = ("tsne", "umap", "pca")
 _TITLES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "principal components"}
 LIMIT = 2000  # images that are drawn

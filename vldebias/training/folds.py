@@ -20,8 +20,6 @@ from vldebias.training.run import Job, steps_done
 from vldebias.training.scores import positive_scores
 from vldebias.training.settings import TrainSettings
 
-__all__ = ["out_of_fold_scores"]
-
 
 def out_of_fold_scores(
     pairs: Pairs,

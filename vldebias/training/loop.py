@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = [
-    "HISTORY",
-    "STATE",
-    "DivergedError",
-    "Entry",
-    "InterruptedRunError",
-    "fit",
-    "make_accelerator",
-    "read_history",
-    "steps_of",
-]
-
 STATE, HISTORY = "state.safetensors", "history.jsonl"
 
 Entry = dict[str, float]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from vldebias.edit import Edit
     from vldebias.hosts.towers import Towers
 
-__all__ = ["Monitor", "TensorMonitor", "worsened"]
-
 KS = (1, 5, 10)
 _SEEN = 0.0005  # a change that three decimals show
 

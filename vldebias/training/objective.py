@@ -32,9 +32,6 @@ from vldebias.training.settings import LossSettings, Partner
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = ["FROZEN", "Objective", "Trainee", "build_objective"]
-
-
 MILD = 0.1  # temperature of rince where nobody says one
 
 

@@ -18,17 +18,6 @@ from vldebias.losses.checks import check_choice, check_interval
 from vldebias.training.settings import Named
 from vldebias.training.sharded import parameters_of, refuse_flat, reshard, total_norm
 
-__all__ = [
-    "Average",
-    "Sharpness",
-    "build_optimizer",
-    "cosine_rate",
-    "frozen_statistics",
-    "keep_frozen_still",
-    "parameter_groups",
-    "rates_of",
-]
-
 _OWN_SCHEDULES = ("cosine", "linear", "constant")
 
 

@@ -19,19 +19,6 @@ from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import folds_of, numpy_generator
 from vldebias.training.settings import WORLDS, TrainSettings
 
-__all__ = [
-    "Noise",
-    "PairSource",
-    "Pairs",
-    "caption_of",
-    "check_rate",
-    "class_noise",
-    "make_pairs",
-    "mixture_noise",
-    "open_images",
-    "said_wrong",
-]
-
 _SPLIT = "split"  # the column of a table that names splits
 _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
 

@@ -18,8 +18,6 @@ from vldebias.training.settings import LoopSettings
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-__all__ = ["Passes", "Precision"]
-
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["contact_sheet", "draw_curves", "report_scores", "score_histogram", "score_pairs", "suspects_page"]
-
 GREY, LINE = "#6b7785", "#d5dae0"
 RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
 THUMB, GAP, MARGIN = 160, 18, 22

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-__all__ = ["Job", "make_batches", "make_monitor", "make_towers", "steps_done", "train_model"]
-
 SETTINGS, CURVES, FEATURES, OUTCOME, MODEL = "settings.yaml", "curves.png", "features.png", "run.json", "model"
 PROJECTION, KEPT = "projection", "models"
 _STEEP = 20.0  # q / t of rince from which on the best pairs of a batch outweigh all others

@@ -14,8 +14,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 
-__all__ = ["Sampler", "epoch_order", "folds_of", "numpy_generator", "torch_generator", "turns"]
-
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
     """The source of randomness of one purpose at one place, such as ("order", seed, epoch).

@@ -20,17 +20,6 @@ from vldebias.training.tuning import has_adapters, merged, save_adapter
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = [
-    "ADAPTER",
-    "MANIFEST",
-    "check_savable",
-    "put_back",
-    "refuse_foreign",
-    "replacing",
-    "save_model",
-    "whole_weights",
-]
-
 MANIFEST, ADAPTER = "vldebias.json", "adapter"
 
 

@@ -39,21 +39,6 @@ from vldebias.training.sampling import torch_generator
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = [
-    "Placed",
-    "Prepare",
-    "RankedPairs",
-    "detection",
-    "image_features",
-    "pixel_batches",
-    "positive_scores",
-    "rank_pairs",
-    "softmax_scores",
-    "text_features",
-    "write_kept",
-    "write_table",
-]
-
 SHARES = (0.01, 0.05, 0.1, 0.2)  # of the lowest scores
 _OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone
 

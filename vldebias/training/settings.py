@@ -21,20 +21,6 @@ from pydantic import (
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import read_yaml
 
-__all__ = [
-    "GROUPS",
-    "WORLDS",
-    "DataSettings",
-    "LayerSettings",
-    "LoopSettings",
-    "LossSettings",
-    "ModelSettings",
-    "Named",
-    "QueueSettings",
-    "TrainSettings",
-    "load_settings",
-]
-
 Precision = Literal["no", "bf16", "fp16"]
 Partner = Literal["any", "other"]
 LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]

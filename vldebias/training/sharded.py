@@ -13,20 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vldebias.errors import InvalidInputError
 
-__all__ = [
-    "gathered",
-    "inner_module",
-    "is_sharded",
-    "own_name",
-    "parameters_of",
-    "refuse_flat",
-    "reshard",
-    "scalars_held",
-    "sharded_like",
-    "total_norm",
-    "whole",
-]
-
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}  # of torch.compile and of activation checkpointing
 
 

@@ -27,8 +27,6 @@ from vldebias.losses.processes import rank, world_size
 from vldebias.training.saving import replacing
 from vldebias.training.sharded import is_sharded
 
-__all__ = ["DAMAGED", "check_names", "load_shards", "read_about", "save_shards", "sha256_of"]
-
 _ABOUT = "about.json"
 _SHOWN = 3  # tensors named in an error
 DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"

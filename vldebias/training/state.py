@@ -27,8 +27,6 @@ from vldebias.training.saving import put_back
 from vldebias.training.sharded import inner_module, is_sharded, own_name, parameters_of, sharded_like, whole
 from vldebias.training.shards import DAMAGED, check_names, load_shards, read_about, save_shards, sha256_of
 
-__all__ = ["load_state", "read_metadata", "save_state"]
-
 _ENTRY = "vldebias"  # of the header that safetensors keeps for its users
 
 Optimizer = torch.optim.Optimizer

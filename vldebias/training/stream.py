@@ -22,8 +22,6 @@ from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable, look
 from vldebias.training.pairs import caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator, turns
 
-__all__ = ["Place", "StreamBatches"]
-
 _SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
 
 

@@ -16,18 +16,6 @@ from vldebias.hosts.seam import reading
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
 
-__all__ = [
-    "SCOPES",
-    "depths",
-    "feature_size",
-    "has_adapters",
-    "layer_rates",
-    "merged",
-    "reached",
-    "save_adapter",
-    "tune",
-]
-
 SCOPES = ("all", "text", "image", "heads", "lora")
 _NAME = "default"  # of the adapter in peft
 _STACKED = "in_proj_weight"

@@ -17,8 +17,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.problem import Baseline, OnStep, Problem, promoted
 from vldebias.losses.checks import check_interval
 
-__all__ = ["Adapter", "AdapterBaseline", "AdapterHead", "ERMAdapter", "batches"]
-
 _CHUNK = 16384  # rows per product
 
 

@@ -17,8 +17,6 @@ from vldebias.evaluation.baselines.problem import OnStep, Problem, promoted
 from vldebias.losses.checks import check_temperature
 from vldebias.losses.sums import softplus
 
-__all__ = ["ContrastiveAdapter", "anchored_contrastive"]
-
 _CHUNK = 64  # anchors whose similarities to all training rows are held at a time
 
 

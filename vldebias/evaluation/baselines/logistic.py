@@ -13,8 +13,6 @@ from torch import Tensor
 
 from vldebias.errors import warn
 
-__all__ = ["Coefficients", "Penalty", "Scaling", "logistic_regression"]
-
 Penalty = Literal["l1", "l2"]
 _CHUNK = 16384  # rows per product
 _WORRYING = 10  # times the tolerance

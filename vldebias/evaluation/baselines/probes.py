@@ -16,8 +16,6 @@ from vldebias.evaluation.baselines.logistic import Coefficients, Penalty, Scalin
 from vldebias.evaluation.baselines.problem import Baseline, OnStep, Problem, Score, promoted
 from vldebias.losses.checks import check_choice, check_interval
 
-__all__ = ["DFR", "ERMLinear", "LinearHead", "WiSEFT", "balanced_counts"]
-
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:

@@ -17,8 +17,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.checks import check_choice
 from vldebias.metrics import group_accuracy
 
-__all__ = ["Baseline", "OnStep", "Predictor", "Problem", "Score", "Select", "Split", "argmax_in_chunks", "promoted"]
-
 Select = Literal["worst_group", "average"]
 Score = tuple[float, float]  # compares as what was selected by, then the other one
 Codes = NDArray[np.int64]

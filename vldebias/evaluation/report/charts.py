@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from torch import Tensor
 
-__all__ = [
-    "Chart",
-    "charts",
-    "colour",
-    "contact_sheet",
-    "dumbbells",
-    "group_bars",
-    "lambda_curves",
-    "points",
-    "slug",
-    "strength_strips",
-]
-
 GRID, LINE = "#e4e7eb", "#cbd2d9"
 LABELLED = "#c9ccd1"  # methods that were given labels
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-__all__ = ["Comparison", "Pair", "compare", "independent_difference", "print_comparison", "write_comparison"]
-
 METHOD = (
     "Each difference is B less A. The two runs are not paired here, so its interval is put together from the two "
     "95 % intervals: the half-width towards each side is the root of the sum of the squared half-widths (a normal "

@@ -18,8 +18,6 @@ from vldebias.evaluation.report.words import (
 )
 from vldebias.evaluation.result import Measurement, Provenance, Result
 
-__all__ = ["Forest", "Mark", "conclusion", "evidence", "forest", "in_short", "nothing_to_remove", "overall"]
-
 ATTACHED = "default"  # the method that `debias` attaches where none is named
 OF_TEXTS = {"cosine_spread", "pair_distance"}  # measures that look at no image
 FEW = 12  # groups that are counted by name

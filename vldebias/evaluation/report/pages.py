@@ -20,19 +20,6 @@ from vldebias.pictures import read_metadata, save_png
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "draw_charts",
-    "html",
-    "markdown",
-    "markdown_table",
-    "on_miniature",
-    "pictures_beside",
-    "plain",
-    "print_table",
-    "render",
-    "write_page",
-]
-
 Picture = tuple[str, Path]  # caption, PNG
 
 MEANING = (

@@ -22,8 +22,6 @@ from vldebias.evaluation.result import Measurement, Provenance, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Block", "Column", "Row", "Table", "blocks"]
-
 WIDE = 5  # more measures than this are split into bias and utility
 FEW = 3  # parts with several measures that have a table each
 MANY = 6  # more parts (groups, queries) than this run down the table

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from vldebias.evaluation.result import Measurement
 
-__all__ = [
-    "CHANCE",
-    "change",
-    "direction",
-    "is_utility",
-    "label",
-    "metric_title",
-    "number",
-    "sentence",
-    "verdict",
-    "verdict_on",
-]
-
 DAGGER = "†"
 CHANCE = "random"  # the method of rows about random rankings: the mean, and the middle 95 % of them
 TITLES = {

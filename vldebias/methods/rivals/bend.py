@@ -15,8 +15,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.labelled import labelled
 from vldebias.methods.method import Method, Need, Problem, register_method
 
-__all__ = ["Bend", "BendVLM"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Edit):

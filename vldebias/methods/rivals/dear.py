@@ -11,8 +11,6 @@ from vldebias.methods.labelled import labelled
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.rivals.edits import Residual
 
-__all__ = ["DeAR"]
-
 
 class DeAR(Method):
     """An additive residual against an adversary, after Seth et al. (2023); trained on the features, within a minute.

@@ -12,8 +12,6 @@ from torch import Tensor
 from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
 
-__all__ = ["Affine", "Residual", "TwoTowers"]
-
 
 @dataclass(frozen=True, eq=False)
 class Affine:

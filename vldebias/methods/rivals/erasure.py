@@ -16,8 +16,6 @@ from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.rivals.edits import Affine, TwoTowers
 from vldebias.projection import CalibratedProjection
 
-__all__ = ["INLP", "LEACE", "SFID", "ClipClip", "inlp", "leace"]
-
 _OF_IMAGES = frozenset({Need.LABELS, Need.VALUES})
 
 

@@ -14,8 +14,6 @@ from vldebias.methods.closed_form import ORTH
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.rivals.edits import Affine, TwoTowers
 
-__all__ = ["PRISM", "PrismMini", "RoboShot", "contrast", "roboshot"]
-
 _MARGIN = 0.5  # of the authors' code, as are the rate, the number of samples and of samples in a step
 _RATE, _SAMPLES, _STEP = 0.1, 500, 3
 

@@ -23,8 +23,6 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.prompts import PromptSet
 
-__all__ = ["AllValues", "EachValue", "Entigen", "Suffix", "Wording", "worded"]
-
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")  # as English has their words, from the noun on
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"  # which have no attribute themselves
 _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from eval.experiments import attack
+from tests.robust import attack
 from vldebias import load_edit
 from vldebias.data import load_embeddings
 from vldebias.edit import Edit, Provenance

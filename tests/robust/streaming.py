@@ -1,7 +1,7 @@
 """Does each process read its own share of a stream alone, and go on after a kill without reading again?
 
-    python -m eval.experiments.streaming                 # 50,000 captions, writes eval/results/streaming.json
-    python -m eval.experiments.streaming --rows 4000 --out /tmp/try
+    python -m tests.robust.streaming                 # 50,000 captions, writes eval/results/streaming.json
+    python -m tests.robust.streaming --rows 4000 --out /tmp/try
 
 Rows (a small PNG, a caption that is its number) lie in parquet files. One, two and four processes pass over them once.
 Each notes the captions of its batches and now and then, as `fit` does with a checkpoint, writes them down with the

@@ -5,8 +5,8 @@ to do), or a failure: another exception, another content, a crash, more than 20 
 process that writes over an older file is ended with SIGKILL at a random moment, and what is there afterwards has to be
 the old content or the new one.
 
-    python -m eval.experiments.attack                     # all of it; writes eval/results/attack.json
-    python -m eval.experiments.attack --only projection --tries 200      # the other rows of the file stay
+    python -m tests.robust.attack                     # all of it; writes eval/results/attack.json
+    python -m tests.robust.attack --only projection --tries 200      # the other rows of the file stay
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.experiments.attack_resumed import RESUMED
+from tests.robust.attack_resumed import RESUMED
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "eval" / "results" / "attack.json"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.experiments import determinism
+from tests.robust import determinism
 
 
 @pytest.mark.slow

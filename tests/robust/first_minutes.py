@@ -1,7 +1,7 @@
 """How long until a newcomer sees something: each kind of user, from an empty folder, in a process that starts cold.
 
-python -m eval.experiments.first_minutes                                            # print the table
-python -m eval.experiments.first_minutes --json eval/results/first_minutes.json     # and write it
+python -m tests.robust.first_minutes                                            # print the table
+python -m tests.robust.first_minutes --json eval/results/first_minutes.json     # and write it
 
 A user runs what their page of the documentation shows on the embedded models: a block of Python as it stands there, or
 a command. Noted are the seconds until the first line that is printed, or the first file that is kept, and until all is

@@ -1,7 +1,7 @@
 """Does the memory of the two servers grow while people use them? Twenty clients for ten minutes, on each.
 
-    python -m eval.experiments.soak                      # both at once; writes eval/results/soak.json
-    python -m eval.experiments.soak --server label --minutes 2
+    python -m tests.robust.soak                      # both at once; writes eval/results/soak.json
+    python -m tests.robust.soak --server label --minutes 2
 
 On `vldebias demo` every client draws, classifies and inspects in turn (as in `clients`), on `vldebias label` it
 answers one question after the other under a name of its own, with a moment to think. Each answer is checked. The
@@ -29,7 +29,7 @@ import numpy as np
 from gradio_client import Client
 from PIL import Image
 
-from eval.experiments.clients import Log, quantiles, resident, served, visit
+from tests.robust.clients import Log, quantiles, resident, served, visit
 from vldebias.evaluation.answers import read_log
 from vldebias.files import commit, versions
 

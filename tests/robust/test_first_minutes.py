@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.experiments.first_minutes import STEPS, Step
+from tests.robust.first_minutes import STEPS, Step
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.user}, {step.does}")

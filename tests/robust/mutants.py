@@ -5,9 +5,9 @@ places are drawn by a hash, so that an edit elsewhere in a file leaves the other
 once survived, by name. A mutant survives where all tests of its row in TARGETS pass: then a test is missing, or the
 place makes no difference, and EQUIVALENT says why.
 
-    python -m eval.experiments.mutants                       # all, or what is left of them
-    python -m eval.experiments.mutants --only projection --each 40 --out /tmp/mutants.json
-    python -m eval.experiments.mutants --show 12             # what the mutant with this number changes
+    python -m tests.robust.mutants                       # all, or what is left of them
+    python -m tests.robust.mutants --only projection --each 40 --out /tmp/mutants.json
+    python -m tests.robust.mutants --show 12             # what the mutant with this number changes
 
 The libraries are imported once; every mutant runs in a fork of that process, in which its module is loaded from the
 changed source. Before the mutants of a file its tests run unchanged and traced: of each line is known then which tests
@@ -38,7 +38,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from eval.experiments.mutants_known import EQUIVALENT, NAMED, TARGETS
+from tests.robust.mutants_known import EQUIVALENT, NAMED, TARGETS
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "eval" / "results" / "mutants.json"

@@ -1,6 +1,6 @@
 """Twenty visitors at once on the page of `vldebias demo`: no error, answers in order, memory bounded.
 
-    python -m eval.experiments.clients --clients 20 --rounds 3 --out eval/results/clients.json
+    python -m tests.robust.clients --clients 20 --rounds 3 --out eval/results/clients.json
 
 Each client asks in turn for pictures of a seed of its own, for a classification and for an inspection, and checks that
 every answer is the one to its own question. The server is a process of its own; its memory is read while it serves.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.experiments import streaming
+from tests.robust import streaming
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The same figures for one thread and two, one process and two, and several batch sizes?
 
-    python -m eval.experiments.determinism                # some minutes; writes eval/results/determinism.json
+    python -m tests.robust.determinism                # some minutes; writes eval/results/determinism.json
 
 Every line is one piece of work done twice by processes of their own: as in BASE, and with one thing changed. What came
 out is compared bit by bit, or by the largest difference. Two identical runs come first: what differs there is chance.
@@ -139,7 +139,7 @@ def done(name: str, setting: Setting) -> Arrays:
         command = [sys.executable, "-m"]
         if setting.processes > 1:
             command += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(setting.processes), "-m"]
-        command += [__spec__.name if __spec__ else "eval.experiments.determinism", "--work", name, "--out", str(out)]
+        command += [__spec__.name if __spec__ else "tests.robust.determinism", "--work", name, "--out", str(out)]
         for key, value in asdict(setting).items():
             command += [f"--{key}", str(value)]
         alone = {"OMP_NUM_THREADS": str(setting.threads), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}

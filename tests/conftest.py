@@ -27,10 +27,11 @@ def _seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _methods(monkeypatch: pytest.MonkeyPatch) -> None:
+def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test registers (or an example of the documentation), the next does not find."""
-    monkeypatch.setattr(METHODS, "_methods", dict(METHODS._methods))
-    monkeypatch.setattr(METHODS, "_searched", METHODS._searched)
+    for registry in (METHODS,):
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
+        monkeypatch.setattr(registry, "_searched", registry._searched)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

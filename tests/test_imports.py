@@ -16,7 +16,7 @@ ROOT = Path(vldebias.__file__).parent
 # nor upward, lazily neither. "" is the package itself, which names what people use on any floor below the commands.
 FLOORS = [
     {"errors"},
-    {"files", "hub", "progress"},
+    {"files", "hub", "progress", "registry"},
     {"pictures"},
     {"edit"},
     {"projection", "prompts", "losses", "metrics"},

@@ -7,7 +7,7 @@ it as an entry point of the group "vldebias.methods", and every command, evaluat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -24,7 +24,6 @@ from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
     WideEditWarning,
-    did_you_mean,
     warn,
 )
 from vldebias.hosts import Host, resolve
@@ -33,13 +32,13 @@ from vldebias.methods.boundary import Boundary
 from vldebias.methods.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.registry import Registry
 
 if TYPE_CHECKING:
     from vldebias.methods.bounded import Bound
     from vldebias.methods.equalise import Reference
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
-GROUP = "vldebias.methods"
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
@@ -174,50 +173,7 @@ def _as_method(given: Any) -> Method:
     return given if isinstance(given, Method) else _Adapted(given)
 
 
-class _Registry(Mapping[str, Method]):
-    """name -> method; those of other packages are looked up when something is first asked for."""
-
-    def __init__(self) -> None:
-        self._methods: dict[str, Method] = {}
-        self._searched = False
-
-    def register(self, given: Any) -> Method:
-        method = _as_method(given)
-        there = self._methods.get(method.name)
-        if there is not None and there is not method and getattr(there, "given", None) is not given:
-            raise InvalidInputError(
-                f"method {method.name!r}: there is one of this name, {there!r}; choose another name"
-            )
-        self._methods[method.name] = method
-        return method
-
-    def _all(self) -> dict[str, Method]:
-        if not self._searched:
-            from importlib.metadata import entry_points
-
-            self._searched = True
-            for point in entry_points(group=GROUP):
-                try:
-                    given = point.load()
-                    self.register(given() if isinstance(given, type) else given)
-                except Exception as error:  # one broken package must not take the methods of all others along
-                    warn(f"entry point {point.name!r} of {GROUP} ({point.value}): {type(error).__name__}: {error}")
-        return self._methods
-
-    def __getitem__(self, name: str) -> Method:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return f"METHODS({', '.join(self)})"
-
-
-METHODS = _Registry()
+METHODS = Registry("method", "vldebias.methods", lambda given: ((method := _as_method(given)).name, method))
 
 
 def register_method(method: Method) -> Method:
@@ -235,14 +191,7 @@ def get_method(method: Any) -> Method:
     Raises:
         InvalidInputError: no method of this name; the message lists them.
     """
-    if hasattr(method, "fit"):
-        return _as_method(method)
-    if not isinstance(method, str) or method not in METHODS:
-        names = list(METHODS)
-        raise InvalidInputError(
-            f"method: expected one of {', '.join(names)}, got {method!r}; {did_you_mean(str(method), names)}"
-        )
-    return METHODS[method]
+    return _as_method(method) if hasattr(method, "fit") else METHODS.named(method)
 
 
 Show = Callable[[Method, Sequence[str]], Mapping[str, Sequence[float]]]

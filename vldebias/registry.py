@@ -1,0 +1,78 @@
+"""Things by name, to which other packages add theirs: methods, tasks, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from vldebias.errors import InvalidInputError, did_you_mean, warn
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """name -> thing; those of other packages are looked up when something is first asked for.
+
+    Args:
+        kind: what one is called in messages: "method".
+        group: of the entry points by which other packages name theirs: "vldebias.methods".
+        accept: from what is registered to its name and the thing that is kept; refuses what is none.
+        instances: an entry point that names a class gives an instance of it, else the class itself.
+    """
+
+    def __init__(
+        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]], *, instances: bool = True
+    ) -> None:
+        self.kind, self.group, self._accept, self._instances = kind, group, accept, instances
+        self._items: dict[str, T] = {}
+        self._searched = False
+
+    def register(self, given: Any) -> T:
+        """Make `given` known by its name; returns what is kept of it.
+
+        Raises:
+            InvalidInputError: it is no such thing, or another one has the name.
+        """
+        name, item = self._accept(given)
+        there = self._items.get(name)
+        if there is not None and there != item and getattr(there, "given", None) is not given:
+            raise InvalidInputError(f"{self.kind} {name!r}: there is one of this name, {there!r}; choose another name")
+        self._items[name] = item
+        return item
+
+    def named(self, name: Any) -> T:
+        """The thing of this name.
+
+        Raises:
+            InvalidInputError: there is none; the message lists those that there are.
+        """
+        if not isinstance(name, str) or name not in self:
+            raise InvalidInputError(
+                f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {did_you_mean(name, self)}"
+            )
+        return self[name]
+
+    def _all(self) -> dict[str, T]:
+        if not self._searched:
+            from importlib.metadata import entry_points
+
+            self._searched = True
+            for point in entry_points(group=self.group):
+                try:
+                    given = point.load()
+                    self.register(given() if self._instances and isinstance(given, type) else given)
+                except Exception as error:  # one broken package must not take the things of all others along
+                    warn(f"entry point {point.name!r} of {self.group} ({point.value}): {type(error).__name__}: {error}")
+        return self._items
+
+    def __getitem__(self, name: str) -> T:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return f"{self.kind}s: {', '.join(self)}"

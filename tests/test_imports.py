@@ -11,6 +11,7 @@ import pytest
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
+CHECKOUT = ROOT.parent
 
 # Floors, lowest first: a module imports from its own folder and from lower floors, never from its own floor's neighbour
 # nor upward, lazily neither. "" is the package itself, which names what people use on any floor below the commands.
@@ -37,16 +38,21 @@ ON_A_HEAVY_BASE = {"vldebias.miniature.autoencoder"}  # a subclass needs its bas
 LIGHT_ENOUGH_ONLY_ABOVE_API = {"miniature"}  # above `api`, but opened by people who only want its data
 
 
-def modules() -> list[Path]:
-    return sorted(ROOT.rglob("*.py"))
+# Beside the package: apps stand on it and on nothing of eval; eval may use apps; neither is imported by the package.
+BESIDE = {"apps": {"apps", "vldebias"}, "eval": {"eval", "apps", "vldebias", "tests"}}
+
+
+def modules(folder: str = "vldebias") -> list[Path]:
+    return sorted((CHECKOUT / folder).rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    parts = ("vldebias", *path.relative_to(ROOT).with_suffix("").parts)
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = frozenset(map(name_of, modules()))
+EVERY = [path for folder in ("vldebias", *BESIDE) for path in modules(folder)]
+MODULES = frozenset(map(name_of, EVERY))
 
 
 def part(module: str) -> str:
@@ -124,15 +130,33 @@ def test_imports_point_down(path: Path) -> None:
     assert problems(path.read_text(encoding="utf-8"), name_of(path), path.name == "__init__.py") == []
 
 
-def test_no_modules_import_each_other() -> None:
-    """Nor around corners, nor inside functions; what only the type checker reads does not count."""
+def arrows_of(paths: list[Path], typing: bool = True) -> dict[str, set[str]]:
+    """module -> the modules that it imports, at the top, inside functions and, with `typing`, for the type checker."""
     arrows = {}
-    for path in modules():
+    for path in paths:
         name, tree = name_of(path), ast.parse(path.read_text(encoding="utf-8"))
-        nodes = [node for node, _, typing_only in walk(tree) if not typing_only]
+        nodes = [node for node, _, typing_only in walk(tree) if typing or not typing_only]
         arrows[name] = {t for node in nodes for t in targets(node, name, path.name == "__init__.py")} - {name}
+    return arrows
+
+
+def test_no_modules_import_each_other() -> None:
+    """Nor around corners: of the package, the apps and the experiments, file by file."""
+    arrows = arrows_of(EVERY, typing=False)
     assert circles(arrows) == []
     assert "vldebias.hosts" in arrows["vldebias.api"]
+    assert "apps.compare.engine" in arrows["apps.compare.drawing"]
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_what_stands_beside_the_package(folder: str) -> None:
+    """Apps know nothing of the experiments, and both use the package, which knows neither."""
+    ours = {"vldebias", "tests", *BESIDE}
+    wrong = {
+        name: {t for t in to if t.split(".")[0] in ours - BESIDE[folder]}
+        for name, to in arrows_of(modules(folder)).items()
+    }
+    assert {name: to for name, to in wrong.items() if to} == {}
 
 
 def test_circles_are_seen() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,11 +20,9 @@ from vldebias.hosts.images import image_encoder
 from vldebias.methods import Boundary, with_offset
 
 from .drawing import AFTER, BEFORE
-from .engine import MINIATURE
+from .engine import MINIATURE, Engine
+from .retrieve import gallery_of
 from .settings import Mitigation, check_lines
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 CLASSES = "This is a picture of a landbird.\nThis is a picture of a waterbird."
 SPURIOUS = "This is a land background.\nThis is a water background."
@@ -134,7 +131,7 @@ def batch(engine: Engine, uploads: Sequence[bytes]) -> Batch:
                 "offset: one picture alone does not say where the boundary lies; upload several that you want to "
                 "classify, the first of them is shown"
             )
-        gallery = engine.gallery()
+        gallery = gallery_of(engine)
         return Batch(f"the gallery, {gallery.name}", gallery.features.double())
 
 

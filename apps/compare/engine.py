@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from vldebias.loading import Loaded
 
     from .album import Album
-    from .retrieve import PictureGallery
 
 MINIATURE = "miniature"
 SIDES = ("pipeline", "model")
@@ -163,16 +162,6 @@ class Engine:
             return resolve(self.pipe()) if side == "pipeline" else self.texts().host
 
         return self.once(f"host {side}", load)
-
-    def gallery(self) -> PictureGallery:
-        """The pictures to retrieve from."""
-
-        def load() -> PictureGallery:
-            from .retrieve import open_gallery
-
-            return open_gallery(self)
-
-        return self.once("gallery", load)
 
     def judge(self, mitigation: Mitigation) -> tuple[Judge, tuple[str, ...]]:
         """Who reads the pictures, and the attribute of the judge that stands for each attribute of the visitor."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,11 +24,8 @@ from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.rankings import rankings
 
 from .drawing import AFTER, BEFORE
-from .engine import MINIATURE
+from .engine import MINIATURE, Engine
 from .settings import Mitigation, check_text
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 SHOWN, TOP, DEEPEST, RESAMPLES, SEED = 12, 20, 100, 300, 0
 STEPS = (1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 50, 75, 100)
@@ -58,13 +54,14 @@ class PictureGallery:
     groups: tuple[str, ...]
 
 
-def open_gallery(engine: Engine) -> PictureGallery:
-    """The gallery that the page was started with.
+def gallery_of(engine: Engine) -> PictureGallery:
+    """The pictures that the page was started with, to retrieve from; loaded once.
 
     Raises:
         InvalidInputError: a file that cannot be read, has no labels, or no text side.
     """
-    return _miniature(engine) if engine.embeddings is None else _file(engine, engine.embeddings)
+    path = engine.embeddings
+    return engine.once("gallery", lambda: _miniature(engine) if path is None else _file(engine, path))
 
 
 def group_columns(engine: Engine) -> tuple[str, ...]:
@@ -196,7 +193,7 @@ def retrieve(engine: Engine, query: object, column: object, mitigation: Mitigati
         InvalidInputError: an empty query, one that a file has no embedding of, or a column that is not there.
     """
     text = check_text(query, "query")
-    gallery = engine.gallery()
+    gallery = gallery_of(engine)
     if column not in gallery.groups:
         raise InvalidInputError(f"groups: expected one of {', '.join(gallery.groups)}, got {column!r}")
     with engine.lock:

@@ -451,7 +451,7 @@ def own_gallery(tmp_path: Path) -> Any:
 
 def test_retrieval_agrees_with_the_metric(own_gallery: Any) -> None:
     found = module("retrieve").retrieve(own_gallery, "a query", "gender", mitigation(strength=0.0))
-    gallery = own_gallery.gallery()
+    gallery = module("retrieve").gallery_of(own_gallery)
     known = gallery.embeddings.column("gender").known
     scores = (gallery.texts.embed(["a query"]) @ gallery.features.double().T)[0].numpy()[known]
     codes = gallery.embeddings.column("gender").codes[known]
@@ -465,7 +465,7 @@ def test_retrieval_agrees_with_the_metric(own_gallery: Any) -> None:
 
 
 def test_pictures_are_read_below_the_folder_alone(own_gallery: Any) -> None:
-    read = own_gallery.gallery().read
+    read = module("retrieve").gallery_of(own_gallery).read
     assert read(0) is None  # its id leads out of the folder
     assert read(1) is not None
     assert read(4) is None  # broken

@@ -164,7 +164,7 @@ class Host(ABC):
         """Fold the edits into plain weights; raises UnsupportedHostError where weights cannot hold them."""
 
     def mark(self, note: str) -> None:  # noqa: B027 - not every host has a place for it
-        """Leave in merged weights that they are, where that survives saving and loading (`vldebias.hosts.marks`)."""
+        """Leave in merged weights that they are, where that survives saving and loading: in a config."""
 
     def marked(self) -> str | None:
         """What was merged into these weights, now or before they were saved; None where nothing says so."""

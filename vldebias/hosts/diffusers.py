@@ -33,8 +33,7 @@ from vldebias.hosts.ends import PROBES, Reading, behind, last_true, recorded
 from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.layout import opened
-from vldebias.hosts.marks import config_mark, mark_config
-from vldebias.hosts.merge import fold_into_readers, readers
+from vldebias.hosts.merge import fold_into_readers, merge_marker, readers, write_merge_marker
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, reading
 from vldebias.prompts import list_prompts, load_prompts
 
@@ -407,11 +406,11 @@ class DiffusersHost(Host):
     def mark(self, note: str) -> None:
         """In the configs of the denoiser and of what else reads the embeddings."""
         for model in readers(self._pipe, self._parts):
-            mark_config(model, note)
+            write_merge_marker(model, note)
 
     def marked(self) -> str | None:
         """What one of the models of the pipeline says."""
-        return next((m for model in self._pipe.components.values() if (m := config_mark(model)) is not None), None)
+        return next((m for model in self._pipe.components.values() if (m := merge_marker(model)) is not None), None)
 
 
 def _loaded_parts(pipe: Any, family: Family) -> tuple[Part, ...]:

@@ -178,3 +178,22 @@ def _check(name: str, where: str, layer: Any, projection: CalibratedProjection, 
         remedy = f"reads {layer.in_features} values, the projection of {part.role!r} has {projection.dim}"
     if remedy:
         raise UnsupportedHostError(f"{name}: cannot merge {part.role!r}: {where} {remedy}. No weight was changed")
+
+
+# ---- merged weights say so --------------------------------------------------------------------------------------
+
+_MARKER = "_vldebias_merged"
+
+
+def write_merge_marker(model: Any, note: str) -> None:
+    """Write what was merged into the config of a model of transformers or diffusers, which is saved with it."""
+    if hasattr(model, "register_to_config"):
+        model.register_to_config(**{_MARKER: note})
+    else:
+        setattr(model.config, _MARKER, note)
+
+
+def merge_marker(model: Any) -> str | None:
+    """What was written into this model or the checkpoint that it was loaded from; None where nothing."""
+    note = getattr(getattr(model, "config", None), _MARKER, None)
+    return note if isinstance(note, str) else None

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
-from vldebias.hosts.marks import is_stamped, stamp
-from vldebias.hosts.merge import foldable, last_layer
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, bare
 from vldebias.hosts.side import IMAGE, TEXT
 
@@ -158,18 +156,6 @@ class OpenClipHost(JointHost):
         start, end, *_ = tokenizer.all_special_ids
         words = ids[: ids.index(end)] if end in ids else ids
         return tokenizer.decode([token for token in words if token != start])
-
-    def mark(self, note: str) -> None:
-        """In the lowest bits of the heads: the keys of a state dict are fixed."""
-        for role in self.roles:
-            stamp(foldable(self.name, role, self.image_head if role == IMAGE else self.head)[0][0])
-
-    def marked(self) -> str | None:
-        """Whether one of the heads is stamped; what was merged is not known any more."""
-        ends = (last_layer(head) for head in (self.head, self.image_head))
-        weights = (end if isinstance(end, Tensor) else getattr(end, "weight", None) for end in ends)
-        stamped = any(isinstance(weight, Tensor) and is_stamped(weight) for weight in weights)
-        return "a projection" if stamped else None
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Stand in for the methods that give embeddings, as attributes of the instance."""

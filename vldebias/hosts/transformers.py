@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
-from vldebias.hosts.marks import config_mark, mark_config
+from vldebias.hosts.merge import merge_marker, write_merge_marker
 from vldebias.hosts.seam import Installed, Seam
 from vldebias.hosts.side import IMAGE, TEXT
 from vldebias.hub import NO_CODE, asked_once
@@ -339,11 +339,11 @@ class TransformersHost(JointHost):
 
     def mark(self, note: str) -> None:
         """In the config."""
-        mark_config(self.model, note)
+        write_merge_marker(self.model, note)
 
     def marked(self) -> str | None:
         """What the config says."""
-        return config_mark(self.model)
+        return merge_marker(self.model)
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """One hook where an embedding comes out, and for texts one where the token ids come in."""

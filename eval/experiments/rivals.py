@@ -35,10 +35,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
-from eval.experiments.embeddings import FILE, Gallery, Rows, celeba, file
-from eval.experiments.image_side import rank_kept
+from eval.experiments.embeddings import FILE, Floats, Gallery, Rows, celeba, file
 from eval.experiments.run import parser, run, show
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
@@ -136,6 +136,17 @@ class Split:
                 warnings.simplefilter("ignore", RuntimeWarning)  # a query whose scores are all alike keeps no order
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
         return kept
+
+
+def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
+    """Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over groups."""
+
+    def standard(scores: Floats) -> Floats:
+        ranks = rankdata(scores, axis=1)
+        return (ranks - ranks.mean(axis=1, keepdims=True)) / ranks.std(axis=1, keepdims=True)
+
+    within = [groups == group for group in np.unique(groups)]
+    return np.mean([(standard(before[:, g]) * standard(after[:, g])).mean(axis=1) for g in within], axis=0)
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:

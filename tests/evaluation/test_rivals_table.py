@@ -7,6 +7,7 @@ import pytest
 from any_method_parts import GENDER, images, texts
 from made_figures import figure, protocol
 from made_figures import result as made
+from scipy.stats import spearmanr
 
 from eval.experiments import rivals, rivals_table
 from vldebias.evaluation.result import Result, TaskResult
@@ -47,6 +48,18 @@ def test_a_value_is_the_mean_over_splits_with_their_spread(result: Result) -> No
         assert mean.n["splits"] == 2
     assert result.row("jobs", "order_kept", "none").value == 1.0
     assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].title).value < 1.0
+
+
+def test_rank_kept_is_spearman_inside_groups() -> None:
+    before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
+    groups = np.arange(60) % 2
+    expected = [
+        np.mean([spearmanr(one[groups == g], other[groups == g]).statistic for g in (0, 1)])
+        for one, other in zip(before, after, strict=True)
+    ]
+    assert np.allclose(rivals.rank_kept(before, after, groups), expected)
+    lifted = np.exp(before) + 5 * groups  # another order over all, the same one inside each group
+    assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 
 
 def test_the_table_says_what_each_needs_and_marks_whose_it_is(result: Result) -> None:

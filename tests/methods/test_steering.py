@@ -562,17 +562,13 @@ def test_images_show_the_values_they_are_given() -> None:
 
 @pytest.mark.slow
 def test_measured_against_plain_projection() -> None:
-    result = Result.read(Path(__file__).parents[2] / "eval" / "results" / "steering.json")
+    result = Result.read(Path(__file__).parents[2] / "eval" / "results" / "generation.json")
 
     def figure(metric: str, method: str, subset: str = "unseen professions") -> Measurement:
-        return result.row("steering gender", metric, method, subset=subset)
+        return result.row("generation gender", metric, method, subset=subset)
 
-    assert figure("discrepancy", "steer, stratified").interval[1] < figure("discrepancy", "cali").interval[0]
-    assert figure("follows", "steer").value > 0.9
-    assert figure("share of male", "steer 0.30 male").value == pytest.approx(0.3, abs=0.05)
-    for method in ("steer", "steer, stratified"):
-        change = figure("recognised", method).change
-        assert change is not None
-        assert change[1] > -0.05
-    kept = figure("stated_right", "steer", "stated, unseen professions").change
-    assert kept == (0.0, 0.0, 0.0)
+    assert figure("discrepancy", "steer").interval[1] < figure("discrepancy", "cali").interval[0]
+    recognised = figure("recognised", "steer").change
+    assert recognised is not None
+    assert recognised[1] > -0.05
+    assert figure("stated_right", "steer", "stated, unseen professions").change == (0.0, 0.0, 0.0)

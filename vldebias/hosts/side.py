@@ -16,9 +16,9 @@ It is one projection, fitted once. What stands between x and z is P, P^T or P^T 
 The norms: |P z| is the same for all images, so retrieval on the text side depends on P alone, and |P x| is the same for
 all classes, so classification on the image side does. In retrieval on the image side |P x| has a say, and not a fair
 one: images of one group lie farther out along what is removed, so less of them is left, and normalising lifts their
-cosines with every text at once. On real CLIP embeddings this outweighs what equalising against means of images gains
-on the text side (measured: eval/experiments/image_side.py). Ranked by the products <P x, z> instead, images come in the
-order of the text side for every symmetric P.
+cosines with every text at once. On real CLIP embeddings this outweighs what equalising against means of images gains on
+the text side (measured: "cali+equalise, image side" in eval/results/beyond.json). Ranked by the products <P x, z>
+instead, images come in the order of the text side for every symmetric P.
 
 What an image has lost, no text gets back. With P0 no image has a part along a spurious prompt any more (A^T P* x = 0):
 each of them scores 0 with every image. And `keep_stated` is about texts: on the image side "a photo of a female doctor"

@@ -199,7 +199,7 @@ def test_the_walk_finds_the_package() -> None:
         ("vldebias.hosts.open_clip", "class A:\n    from diffusers.utils import x", "imports diffusers at module"),
         ("vldebias.miniature.models", "from vldebias.miniature import autoencoder", "imports vldebias.miniature.auto"),
         ("vldebias.data.folders", "try:\n    import datasets\nexcept ImportError:\n    pass", "imports datasets at"),
-        ("vldebias.miniature.build", "import transformers.models", "imports transformers at module level"),
+        ("vldebias.miniature.models", "import transformers.models", "imports transformers at module level"),
         ("vldebias.evaluation.report.pages", "from apps.label import x", "imports apps, which an installed package"),
         ("vldebias.brand_new", "", "say in FLOORS of test_imports.py where 'brand_new' stands"),
     ],

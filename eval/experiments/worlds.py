@@ -3,7 +3,7 @@
 python -m eval.experiments.worlds BUILD [BUILD ...]                                   # the table
 python -m eval.experiments.worlds BUILD [BUILD ...] --json eval/results/worlds.json   # and write it
 
-A build is a folder that `vldebias.miniature.build` wrote, with its metrics.json: every figure in there is a mean over
+A build is a folder that `python -m eval.miniature` wrote, with its metrics.json: every figure in there is a mean over
 three draws of renders and noise. Here each is one value per build, the builds being independent trainings: their mean
 with its 95 % interval of Student's t. A target is met where the mean lies in its range; the interval says how sure
 that is. Builds without a judge or a pipeline have no part in the rows about these.
@@ -62,7 +62,7 @@ def measured(builds: Sequence[Path]) -> list[dict[str, Any]]:
     lacking = [str(build) for build in builds if not (build / "metrics.json").is_file()]
     if lacking:
         raise InvalidInputError(
-            f"builds: no metrics.json in {', '.join(lacking)}; expected folders that vldebias.miniature.build wrote"
+            f"builds: no metrics.json in {', '.join(lacking)}; expected folders that `python -m eval.miniature` wrote"
         )
     return [dict(read_json(build / "metrics.json")) for build in builds]
 

@@ -10,9 +10,14 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+import vldebias
+from eval.miniature import builder
+from eval.miniature.builder import build
+from vldebias.cli import app
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import birds, build, builder, load_clip, load_judge, load_pipeline, people
+from vldebias.miniature import birds, load_clip, load_judge, load_pipeline, people
 from vldebias.miniature.models import load_weights
 from vldebias.miniature.world import WORLDS
 
@@ -43,6 +48,14 @@ def same(one: Path, other: Path, name: str) -> bool:
 def test_wrong_arguments_are_refused(tmp_path, asked, text):
     with pytest.raises(InvalidInputError, match=text):
         build(tmp_path, **asked)
+
+
+@pytest.mark.parametrize("name", ["build", "STAGES"])
+def test_an_installed_package_says_where_the_builder_is(name):
+    with pytest.raises(InvalidInputError, match=rf"miniature.{name} is not installed; use `python -m eval.miniature"):
+        getattr(vldebias.miniature, name)
+    done = CliRunner().invoke(app, ["miniature", "build", "--out", "x"])
+    assert "use `python -m eval.miniature --out FOLDER` in a checkout" in str(done.exception)
 
 
 @pytest.mark.slow
@@ -116,8 +129,8 @@ def test_a_killed_build_ends_with_the_same_weights(tmp_path):
     """A real kill, in the middle of whatever stage the build has reached."""
     program = (
         "import sys, torch; torch.set_num_threads(1)\n"
-        "from vldebias.miniature import training; training.CHECKPOINT_SECONDS = 0.0\n"
-        "from vldebias.miniature import build\n"
+        "from eval.miniature import training; training.CHECKPOINT_SECONDS = 0.0\n"
+        "from eval.miniature.builder import build\n"
         f"build(sys.argv[1], scale={TINY}, device='cpu', stages=['tokenizer', *{MODELS}])\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

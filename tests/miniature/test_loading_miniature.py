@@ -177,7 +177,7 @@ def test_judge_refuses_other_shapes():
 def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path))
     assert weights_dir() == tmp_path
-    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with vldebias.miniature.build"):
+    with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with `python -m eval.miniature --out "):
         load_clip()
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path / "missing"))
     with pytest.raises(InvalidInputError, match="VLDEBIAS_MINIATURE must name a folder made by"):

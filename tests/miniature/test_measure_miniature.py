@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from eval.miniature.cards import _table
+from eval.miniature.measure import PROMPT, _group_accuracies, _over_seeds, embed_ends, generate
 from vldebias.miniature import birds, load_pipeline, portraits
-from vldebias.miniature.measure import PROMPT, _group_accuracies, _over_seeds, embed_ends, generate
-from vldebias.miniature.model_cards import _table
 
 
 @pytest.fixture(scope="module")

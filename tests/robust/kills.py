@@ -37,6 +37,8 @@ from PIL import Image
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
 from eval.experiments.cells import RESULTS, write_result
+from eval.miniature import training
+from eval.miniature.builder import build
 from vldebias.data.cache import embed_images
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.run import run_suite
@@ -44,7 +46,7 @@ from vldebias.evaluation.suite import suite_path
 from vldebias.evaluation.task import Options
 from vldebias.files import digest, write_atomically
 from vldebias.hosts.images import image_encoder
-from vldebias.miniature import build, load_clip, training
+from vldebias.miniature import load_clip
 from vldebias.miniature.data import open_world
 from vldebias.progress import SILENT
 from vldebias.training.run import train_model

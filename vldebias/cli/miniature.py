@@ -1,9 +1,8 @@
-"""`vldebias miniature`: build, describe and render the embedded world."""
+"""`vldebias miniature`: describe and render the embedded world."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,33 +16,18 @@ from vldebias.files import write_atomically
 app = make_app("The embedded world of small, real, biased models.")
 
 
-@app.command("build")
-def build_world(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the build; resumed if it holds an unfinished one.")],
-    seed: Annotated[int, typer.Option(help="Of the weights and of all training images.")] = 0,
-    stage: Annotated[list[str] | None, typer.Option(help="Only these; clip and vae may run side by side.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU where there is one.")] = None,
-    scale: Annotated[float, typer.Option(help="Factor on the number of steps, for trying things out.")] = 1.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of going on.")] = False,
-) -> None:
-    """Train the miniature models from scratch, resumed where it was after an interrupt.
-
-    A matter of hours on two cores.
+@app.command("build", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def build_world() -> None:
+    """Say where the world is built: what trains it is not installed.
 
     [bold]Examples[/bold]
 
     \b
-      vldebias miniature build --out my-world
-      vldebias miniature build --out try --scale 0.01
-      VLDEBIAS_MINIATURE=my-world vldebias quickstart
+      vldebias miniature build  # now python -m eval.miniature --out my-world
     """
-    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin make steps longer on quiet cores,
-    # threads that spin for ever make them longer still beside other work.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    from vldebias.miniature import build
+    from vldebias.miniature.world import BUILD
 
-    made = build(folder, seed=seed, stages=stage, device=device, resume=not fresh, scale=scale)
-    err.print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it", markup=False, highlight=False, soft_wrap=True)
+    raise InvalidInputError(f"miniature build: not in an installed package; use {BUILD.format('FOLDER')}")
 
 
 @app.command("info")

@@ -20,7 +20,7 @@ from vldebias.miniature.architectures import (
     transformers_config,
 )
 from vldebias.miniature.tokenizer import open_clip_tokenizer, transformers_tokenizer
-from vldebias.miniature.world import SIZE
+from vldebias.miniature.world import BUILD, SIZE
 
 if TYPE_CHECKING:
     import open_clip
@@ -43,7 +43,7 @@ def weights_dir() -> Path:
     if not named:
         return Path(__file__).parent / "weights"
     if not Path(named).is_dir():
-        raise InvalidInputError(f"{VARIABLE} must name a folder made by vldebias.miniature.build, got {named!r}")
+        raise InvalidInputError(f"{VARIABLE} must name a folder made by {BUILD.format('FOLDER')}, got {named!r}")
     return Path(named)
 
 
@@ -57,20 +57,10 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
     if not path.is_file():
         raise InvalidInputError(
-            f"no weights at {path}; build them with vldebias.miniature.build({str(path.parent)!r}), or unset "
+            f"no weights at {path}; build them with {BUILD.format(path.parent)}, or unset "
             f"{VARIABLE} to use the ones that ship with the package"
         )
     return {name: t.float() if t.is_floating_point() else t for name, t in load_file(path).items()}
-
-
-def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What a file of weights says of how it was made; None where there is no file."""
-    from safetensors import safe_open
-
-    if not path.is_file():
-        return None
-    with safe_open(path, framework="pt") as file:
-        return json.loads((file.metadata() or {}).get("vldebias", "{}"))
 
 
 class Preprocess:
@@ -203,7 +193,7 @@ def _fill(module: torch.nn.Module, path: Path) -> None:
     if others:
         raise InvalidInputError(
             f"{path} holds the weights of another edition: {len(others)} do not fit, {others[0]} first; build them "
-            f"anew with vldebias miniature build --out {path.parent}, or unset {VARIABLE}"
+            f"anew with {BUILD.format(path.parent)}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights)
 

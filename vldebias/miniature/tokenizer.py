@@ -15,6 +15,7 @@ import regex
 
 from vldebias.errors import InvalidInputError
 from vldebias.files import write_atomically
+from vldebias.miniature.world import BUILD
 
 if TYPE_CHECKING:
     from open_clip import SimpleTokenizer
@@ -88,7 +89,7 @@ def load_merges(folder: Path) -> list[Pair]:
     """
     path = folder / MERGES_FILE
     if not path.is_file():
-        raise InvalidInputError(f"no tokenizer at {path}; build one with vldebias.miniature.build({str(folder)!r})")
+        raise InvalidInputError(f"no tokenizer at {path}; build one with {BUILD.format(folder)}")
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")[1:]
     return [(first, second) for first, second in (line.split() for line in lines)]
 

@@ -18,6 +18,8 @@ WORLDS = ("birds", "portraits")
 SIZE = 64  # pixels, of both sides of every picture
 TEMPLATES = ("a photo of {}", "a picture of {}", "this is a picture of {}", "this is {}")
 
+BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"  # for messages about weights
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 

@@ -1,4 +1,4 @@
-"""Builds the miniature models from nothing: tokenizer, CLIP, VAE, judge, UNet, measurements, model cards."""
+"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet, measurements, cards."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from eval.miniature.cards import write_cards
+from eval.miniature.measure import write_metrics
+from eval.miniature.training import Stage, cosine, generator, read_weights_metadata
 from vldebias.errors import InvalidInputError
 from vldebias.files import only_writer, write_atomically
+from vldebias.losses import info_nce
 from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import (
     BIRD_FIELDS,
@@ -21,13 +25,11 @@ from vldebias.miniature.architectures import (
     build_unet,
     build_vae,
 )
-from vldebias.miniature.measure import write_metrics
-from vldebias.miniature.model_cards import write_cards
-from vldebias.miniature.models import load_text_tower, load_vae, read_metadata
+from vldebias.miniature.models import load_text_tower, load_vae
 from vldebias.miniature.tokenizer import learn_merges, open_clip_tokenizer, save_tokenizer
-from vldebias.miniature.training import Average, Stage, cosine, generator
 from vldebias.miniature.world import WORLDS, shuffled
 from vldebias.progress import Progress
+from vldebias.training.optim import Average
 
 if TYPE_CHECKING:
     import open_clip
@@ -105,7 +107,7 @@ def build(
                 write_cards(out)
             else:
                 stage = Stage(name, out, seed, max(1, round(STEPS[name] * scale)), device, resume, progress, lean)
-                if not resume or read_metadata(stage.weights) != stage.settings:
+                if not resume or read_weights_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)
     return out
@@ -132,19 +134,10 @@ def _train_clip(stage: Stage) -> None:
         text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1)
         pairs = zip(image_features.chunk(2), text_features.chunk(2), strict=True)
         temperature = 1 / model.logit_scale.exp().clamp(max=100)
-        return sum((contrastive_loss(x, y, temperature) for x, y in pairs), torch.zeros((), device=stage.device)) / 2
+        return torch.stack([info_nce(x, y, temperature=temperature) for x, y in pairs]).mean()
 
     stage.train(model, optimizer, loss, cosine(stage.steps, 1e-3))
     stage.finish(model)
-
-
-def contrastive_loss(
-    image_features: torch.Tensor, text_features: torch.Tensor, temperature: torch.Tensor
-) -> torch.Tensor:
-    """InfoNCE, mean of both directions; features (n, d) normalised, row i belongs with row i."""
-    logits = image_features @ text_features.T / temperature
-    target = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
 
 def encode_captions(

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eval.miniature.training import read_weights_metadata
 from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import EMBED_DIM, LATENTS, VISION, build_unet
-from vldebias.miniature.models import read_metadata
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
 from vldebias.miniature.world import SIZE
 
@@ -58,7 +58,7 @@ the captions of birds state the background.
 ## Bias measured
 
 Means over {seeds} seeds of renders that no training has seen (standard deviation in brackets), from `metrics.json`,
-written by `vldebias.miniature.build(out, stages=["measure"])`.
+written by `python -m eval.miniature --stage measure`.
 
 Birds, zero-shot with the paper's prompts, four groups equally likely:
 
@@ -106,7 +106,7 @@ def write_cards(out: Path) -> None:
     """Writes cards/clip.md, cards/diffusion.md and README.md from metrics.json."""
     metrics = json.loads((out / "metrics.json").read_text())
     write_atomically(
-        out / "cards" / "clip.md", _clip_card(metrics, read_metadata(out / "clip.safetensors") or {}) + _LIMITS
+        out / "cards" / "clip.md", _clip_card(metrics, read_weights_metadata(out / "clip.safetensors") or {}) + _LIMITS
     )
     write_atomically(out / "cards" / "diffusion.md", _diffusion_card(metrics) + _LIMITS)
     write_atomically(out / "README.md", _overview(out))
@@ -116,12 +116,12 @@ def _overview(out: Path) -> str:
     lines = ["# Weights of the miniature world", "", "safetensors in half precision, computed with in single.", ""]
     lines += ["| file | steps of training | seed | size |", "|---|---|---|---|"]
     for path in sorted(out.glob("*.safetensors")):
-        made = read_metadata(path) or {}
+        made = read_weights_metadata(path) or {}
         size = path.stat().st_size / 2**20
         lines.append(f"| {path.name} | {made.get('steps')} | {made.get('seed')} | {size:.1f} MiB |")
     lines += ["", "The UNet goes on from a draft (stage `draft`), which is not needed to draw."]
     lines += ["", "Cards: [CLIP](cards/clip.md), [Stable Diffusion and judge](cards/diffusion.md).", ""]
-    return "\n".join([*lines, "Made by `vldebias.miniature.build`; measured by its stage `measure`.", ""])
+    return "\n".join([*lines, "Made by `python -m eval.miniature`; measured by its stage `measure`.", ""])
 
 
 def _clip_card(metrics: dict[str, Any], made: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""The training loop of all stages of a build: a step is a function of its number, so a resumed run repeats a whole."""
+"""One stage of a build: a step is a function of its number, so a resumed run repeats a whole.
+
+The loop of `vldebias.training` trains towers that contrast; here an autoencoder, a judge and a noise predictor learn
+too. What both need (checkpoints, averages of weights) is that package's.
+"""
 
 import json
 import math
@@ -7,43 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from vldebias.files import write_atomically
 from vldebias.miniature import birds
-from vldebias.miniature.models import read_metadata
 from vldebias.progress import SILENT, Progress
+from vldebias.training.optim import Average
+from vldebias.training.state import load_state, read_metadata, save_state
 
 CHECKPOINT_SECONDS = 60.0
 
-Tensors = dict[str, torch.Tensor]
-
 # Each stage looks at its own stream of renders.
 _STREAM = {"clip": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4}
-
-
-class Average(nn.Module):
-    """Exponential moving average of a module's weights, with a short memory at the beginning."""
-
-    def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
-        super().__init__()
-        self.decay = decay
-        self.live = [module]  # in a list, so that it is not registered as a child
-        self.shadow = nn.ParameterList(p.detach().clone() for p in module.parameters()).requires_grad_(False)
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Moves the average towards the weights after step `step`."""
-        weight = 1 - min(self.decay, (step + 1) / (step + 10))
-        torch._foreach_lerp_(list(self.shadow), list(self.live[0].parameters()), weight)
-
-    @torch.no_grad()
-    def copy_to_live(self) -> None:
-        """Replaces the weights by their average."""
-        for live, mean in zip(self.live[0].parameters(), self.shadow, strict=True):
-            live.copy_(mean)
 
 
 @dataclass(frozen=True)
@@ -102,9 +84,12 @@ class Stage:
             rate: learning rate by step.
             average: moved after every step.
         """
-        kept = {self.name: module} | ({"average": average} if average else {})
+        averages = {"average": average} if average else {}
+        kept = (read_metadata(self.checkpoint) if self.resume else None) or {}
+        first = 0
+        if kept.get("settings") == self.settings:  # the checkpoint of another build is left unused
+            first = load_state(self.checkpoint, module, optimizer, averages=averages)["step"]
         parameters = list(module.parameters())
-        first = self._restore(kept, optimizer) if self.resume else 0
         saved = time.monotonic()
         with self.progress.bar(self.name, self.steps, done=first) as bar:
             for step in range(first, self.steps):
@@ -113,12 +98,13 @@ class Stage:
                 value = loss(step)
                 optimizer.zero_grad()
                 value.backward()
-                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
                 if average:
                     average.update(step)
                 if time.monotonic() - saved >= CHECKPOINT_SECONDS and step + 1 < self.steps:
-                    self._keep(kept, optimizer, step + 1)
+                    metadata = {"settings": self.settings, "step": step + 1}
+                    save_state(self.checkpoint, module, optimizer, metadata=metadata, averages=averages)
                     saved = time.monotonic()
                 bar.to(step + 1, f"loss {float(value.detach()):.3f}")
 
@@ -128,34 +114,6 @@ class Stage:
         self.checkpoint.unlink(missing_ok=True)
         with suppress(OSError):
             self.checkpoint.parent.rmdir()
-
-    def _keep(self, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer, step: int) -> None:
-        """All modules and the optimizer's moments, in full precision, under flat names."""
-        tensors = {f"{part}/{name}": t for part, module in modules.items() for name, t in module.state_dict().items()}
-        for index, moments in optimizer.state_dict()["state"].items():
-            tensors.update({f"optimizer/{index}/{name}": t for name, t in moments.items()})
-        _write(tensors, self.checkpoint, {**self.settings, "step": step})
-
-    def _restore(self, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> int:
-        """The first step to run. A checkpoint with other settings belongs to another build and is left unused."""
-        from safetensors.torch import load_file
-
-        settings = read_metadata(self.checkpoint) or {}
-        step = settings.pop("step", 0)
-        if settings != self.settings:
-            return 0
-        parts: dict[str, Tensors] = {}
-        for name, tensor in load_file(self.checkpoint).items():
-            part, _, inner = name.partition("/")
-            parts.setdefault(part, {})[inner] = tensor
-        for part, module in modules.items():
-            module.load_state_dict(parts[part])
-        moments: dict[int, Tensors] = {}
-        for name, tensor in parts.get("optimizer", {}).items():
-            index, _, moment = name.partition("/")
-            moments.setdefault(int(index), {})[moment] = tensor
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        return step
 
 
 def generator(seed: int, step: int) -> torch.Generator:
@@ -175,13 +133,20 @@ def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
 
 def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> None:
     """Writes the weights in half precision, which is all that these models need."""
-    _write({name: t.half() if t.is_floating_point() else t for name, t in module.state_dict().items()}, path, metadata)
-
-
-def _write(tensors: Tensors, path: Path, metadata: dict[str, object]) -> None:
     from safetensors.torch import save_file
 
     # A copy of each tensor: safetensors refuses views that share memory.
-    plain = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    halves = {name: t.half() if t.is_floating_point() else t for name, t in module.state_dict().items()}
+    plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
     about = {"vldebias": json.dumps(metadata, sort_keys=True)}
     write_atomically(path, lambda partial: save_file(plain, partial, metadata=about))
+
+
+def read_weights_metadata(path: Path) -> dict[str, Any] | None:
+    """What a file of weights says of how it was made; None where there is no file."""
+    from safetensors import safe_open
+
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="pt") as file:
+        return json.loads((file.metadata() or {}).get("vldebias", "{}"))

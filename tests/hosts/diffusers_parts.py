@@ -4,10 +4,12 @@ import gzip
 import inspect
 import json
 import warnings
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
+import yaml
 from torch import nn
 
 WORDS = "a photo of the male female man woman doctor nurse pilot cook , and with an old young person smiling at work"
@@ -144,198 +146,33 @@ def gemma():
     return Gemma2Model(Gemma2Config(**sizes, **heads, vocab_size=len(gemma_tokenizer())))
 
 
-# ---- denoisers and autoencoders ------------------------------------------------------------------------------
+# ---- denoisers, autoencoders, schedulers -------------------------------------------------------------------------
+
+TABLE = yaml.safe_load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"))
 
 
-def _vae(latent_channels):
-    from diffusers import AutoencoderKL
-
-    blocks = {"down_block_types": ["DownEncoderBlock2D"] * 2, "up_block_types": ["UpDecoderBlock2D"] * 2}
-    sizes = {"block_out_channels": [4, 8], "norm_num_groups": 2, "latent_channels": latent_channels}
-    return AutoencoderKL(**blocks, **sizes, sample_size=16, shift_factor=0.06, scaling_factor=0.2)
-
-
-@seeded
-def vae():
-    return _vae(4)
+def made(config):
+    """An object of diffusers; config: its class, or "folder:class" of a pipeline's own, and its arguments."""
+    folder, _, cls = config["class"].rpartition(":")
+    arguments = {name: value for name, value in config.items() if name != "class"}
+    built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
+    for parameter in built.parameters() if isinstance(built, nn.Module) else ():
+        if not parameter.any():  # some layers start at zero, and would hide the prompt
+            nn.init.normal_(parameter, std=0.1)
+    return built
 
 
-@seeded
-def flux_vae():
-    return _vae(1)
+MODELS = {name: seeded(partial(made, config)) for name, config in TABLE["models"].items()}
 
 
-@seeded
-def dc_vae():
-    from diffusers import AutoencoderDC
-
-    blocks = ("ResBlock", "EfficientViTBlock")
-    return AutoencoderDC(
-        latent_channels=4,
-        attention_head_dim=2,
-        encoder_block_types=blocks,
-        decoder_block_types=blocks,
-        encoder_block_out_channels=(8, 8),
-        decoder_block_out_channels=(8, 8),
-        encoder_layers_per_block=(1, 1),
-        decoder_layers_per_block=(1, 1),
-        encoder_qkv_multiscales=((), (5,)),
-        decoder_qkv_multiscales=((), (5,)),
-        downsample_block_type="conv",
-        upsample_block_type="interpolate",
-        decoder_norm_types="rms_norm",
-        decoder_act_fns="silu",
-    )
+def builder(entry, anew=False):
+    """Makes what an entry of the table stands for, once if it is a model; anew: each time, for what has a state."""
+    if not isinstance(entry, str | dict):
+        return lambda: entry
+    if isinstance(entry, dict):
+        return partial(made, entry) if anew else seeded(partial(made, entry))
+    return MODELS.get(entry) or globals().get(entry) or partial(made, {"class": entry})
 
 
-_UNET = {
-    "block_out_channels": (8, 16),
-    "norm_num_groups": 2,
-    "layers_per_block": 1,
-    "sample_size": 8,
-    "attention_head_dim": 4,
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-}
-_XL = {
-    "addition_embed_type": "text_time",
-    "addition_time_embed_dim": 8,
-    "projection_class_embeddings_input_dim": 32 + 6 * 8,
-    "cross_attention_dim": 64,
-}
-
-
-def make_unet(**config):
-    from diffusers import UNet2DConditionModel
-
-    return UNet2DConditionModel(**_UNET, up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), **config)
-
-
-@seeded
-def unet():
-    return make_unet(cross_attention_dim=32)
-
-
-@seeded
-def unet_xl():
-    return make_unet(**_XL)
-
-
-@seeded
-def refiner_unet():
-    return make_unet(**_XL | {"cross_attention_dim": 32, "projection_class_embeddings_input_dim": 32 + 5 * 8})
-
-
-@seeded
-def controlnet():
-    from diffusers import ControlNetModel
-
-    config = {k: v for k, v in _UNET.items() if k != "sample_size"}
-    model = ControlNetModel(**config, cross_attention_dim=32, conditioning_embedding_out_channels=(4, 8))
-    for parameter in model.parameters():  # its output layers start at zero and would hide the prompt
-        nn.init.normal_(parameter, std=0.1)
-    return model
-
-
-@seeded
-def sd3_transformer():
-    from diffusers import SD3Transformer2DModel
-
-    return SD3Transformer2DModel(
-        sample_size=8,
-        patch_size=1,
-        in_channels=4,
-        out_channels=4,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        joint_attention_dim=80,
-        caption_projection_dim=32,
-        pooled_projection_dim=64,
-    )
-
-
-@seeded
-def flux_transformer():
-    from diffusers import FluxTransformer2DModel
-
-    return FluxTransformer2DModel(
-        in_channels=4,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=80,
-        pooled_projection_dim=32,
-        axes_dims_rope=(4, 4, 8),
-    )
-
-
-@seeded
-def chroma_transformer():
-    from diffusers import ChromaTransformer2DModel
-
-    return ChromaTransformer2DModel(
-        in_channels=4,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=80,
-        axes_dims_rope=(4, 4, 8),
-        approximator_hidden_dim=32,
-        approximator_layers=1,
-        approximator_num_channels=16,
-    )
-
-
-@seeded
-def pixart_transformer():
-    from diffusers import PixArtTransformer2DModel
-
-    return PixArtTransformer2DModel(
-        sample_size=8,
-        patch_size=2,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=3,
-        cross_attention_dim=24,
-        caption_channels=80,
-        in_channels=4,
-        out_channels=8,
-    )
-
-
-@seeded
-def sana_transformer():
-    from diffusers import SanaTransformer2DModel
-
-    return SanaTransformer2DModel(
-        in_channels=4,
-        out_channels=4,
-        num_layers=1,
-        num_attention_heads=2,
-        attention_head_dim=4,
-        num_cross_attention_heads=2,
-        cross_attention_head_dim=4,
-        cross_attention_dim=8,
-        caption_channels=16,
-        sample_size=8,
-    )
-
-
-@seeded
-def aura_transformer():
-    from diffusers import AuraFlowTransformer2DModel
-
-    return AuraFlowTransformer2DModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        num_mmdit_layers=1,
-        num_single_dit_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        caption_projection_dim=32,
-        joint_attention_dim=80,
-        pos_embed_max_size=64,
-    )
+def make_unet(**changes):
+    return made(TABLE["models"]["unet"] | changes)

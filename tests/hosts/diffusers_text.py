@@ -362,7 +362,7 @@ CASES = {
     "HiDream": Case(
         "HiDreamImagePipeline", _hidream, call={"max_sequence_length": 128}, settings={"default_sample_size": 16}
     ),
-    "Bria": Case("BriaPipeline", _t5(vae=parts.vae), call={"max_sequence_length": 128}),
+    "Bria": Case("BriaPipeline", _t5(vae=parts.MODELS["vae"]), call={"max_sequence_length": 128}),
     "BriaFibo": Case("BriaFiboPipeline", lambda: {"text_encoder": large_vocabulary(), "tokenizer": chat_tokenizer()}),
     "OvisImage": Case("OvisImagePipeline", _chat(), TURN),
     "Kandinsky5Image": Case("Kandinsky5T2IPipeline", _kandinsky5, TURN, settings={"resolutions": [(64, 64)]}),

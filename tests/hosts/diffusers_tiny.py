@@ -2,29 +2,10 @@
 
 import copy
 import inspect
+from importlib import import_module
 
 import torch
-from diffusers_parts import (
-    aura_transformer,
-    chroma_transformer,
-    clip,
-    clip_tokenizer,
-    clip_with_projection,
-    dc_vae,
-    flux_transformer,
-    flux_vae,
-    gemma,
-    gemma_tokenizer,
-    pixart_transformer,
-    sana_transformer,
-    sd3_transformer,
-    t5,
-    t5_tokenizer,
-    umt5,
-    unet,
-    unet_xl,
-    vae,
-)
+from diffusers_parts import TABLE, builder
 from torch import nn
 
 from vldebias.prompts import PromptSet
@@ -50,111 +31,18 @@ def twin(model, cls=None):
 # ---- pipelines: a new one at every call, around the same modules -----------------------------------------------
 
 
-def _silent(pipe):
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+def _pipeline(name):
+    def make(cls=None, **extra):
+        config = TABLE["pipelines"][name]
+        parts = {key: builder(entry, key == "scheduler")() for key, entry in config.items() if key != "class"}
+        pipe = (cls or getattr(import_module("diffusers"), config["class"]))(**parts | extra)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    return make
 
 
-def _ddim():
-    from diffusers import DDIMScheduler
-
-    return DDIMScheduler(beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False, steps_offset=1)
-
-
-def _flow():
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    return FlowMatchEulerDiscreteScheduler()
-
-
-def sd(cls=None, **extra):
-    from diffusers import StableDiffusionPipeline
-
-    parts = {"text_encoder": clip(), "tokenizer": clip_tokenizer(), "unet": unet(), "vae": vae(), "scheduler": _ddim()}
-    plain = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
-    return _silent((cls or StableDiffusionPipeline)(**parts | plain | extra))
-
-
-def sdxl(cls=None, **extra):
-    from diffusers import StableDiffusionXLPipeline
-
-    parts = {
-        "text_encoder": clip(),
-        "text_encoder_2": clip_with_projection(),
-        "tokenizer": clip_tokenizer(),
-        "tokenizer_2": clip_tokenizer(),
-        "unet": unet_xl(),
-        "vae": vae(),
-        "scheduler": _ddim(),
-        "add_watermarker": False,
-    }
-    return _silent((cls or StableDiffusionXLPipeline)(**parts | extra))
-
-
-def sd3(cls=None, **extra):
-    from diffusers import StableDiffusion3Pipeline
-
-    parts = {
-        "text_encoder": clip_with_projection(),
-        "text_encoder_2": clip_with_projection(),
-        "text_encoder_3": t5(),
-        "tokenizer": clip_tokenizer(),
-        "tokenizer_2": clip_tokenizer(),
-        "tokenizer_3": t5_tokenizer(),
-        "transformer": sd3_transformer(),
-        "vae": vae(),
-        "scheduler": _flow(),
-    }
-    return _silent((cls or StableDiffusion3Pipeline)(**parts | extra))
-
-
-def flux(cls=None, **extra):
-    from diffusers import FluxPipeline
-
-    parts = {
-        "text_encoder": clip(),
-        "text_encoder_2": t5(),
-        "tokenizer": clip_tokenizer(),
-        "tokenizer_2": t5_tokenizer(),
-        "transformer": flux_transformer(),
-        "vae": flux_vae(),
-        "scheduler": _flow(),
-    }
-    return _silent((cls or FluxPipeline)(**parts | extra))
-
-
-def chroma(cls=None, **extra):
-    from diffusers import ChromaPipeline
-
-    parts = {"text_encoder": t5(), "tokenizer": t5_tokenizer(), "transformer": chroma_transformer(), "vae": flux_vae()}
-    return _silent((cls or ChromaPipeline)(**parts | {"scheduler": _flow()} | extra))
-
-
-def pixart(cls=None, **extra):
-    from diffusers import PixArtAlphaPipeline
-
-    parts = {"text_encoder": t5(), "tokenizer": t5_tokenizer(), "transformer": pixart_transformer(), "vae": vae()}
-    return _silent((cls or PixArtAlphaPipeline)(**parts | {"scheduler": _ddim()} | extra))
-
-
-def sana(cls=None, **extra):
-    from diffusers import SanaPipeline
-
-    parts = {
-        "text_encoder": gemma(),
-        "tokenizer": gemma_tokenizer(),
-        "transformer": sana_transformer(),
-        "vae": dc_vae(),
-    }
-    return _silent((cls or SanaPipeline)(**parts | {"scheduler": _flow()} | extra))
-
-
-def aura(cls=None, **extra):
-    from diffusers import AuraFlowPipeline
-
-    parts = {"text_encoder": umt5(), "tokenizer": t5_tokenizer(), "transformer": aura_transformer(), "vae": vae()}
-    return _silent((cls or AuraFlowPipeline)(**parts | {"scheduler": _flow()} | extra))
-
+sd, sdxl, sd3, flux, chroma, pixart, sana, aura = map(_pipeline, TABLE["pipelines"])
 
 # ---- calls ---------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def test_sd3_without_t5_has_no_role_for_it():
 def test_the_refiner_has_only_the_second_encoder():
     from diffusers import StableDiffusionXLImg2ImgPipeline
 
-    loaded = {"text_encoder": None, "tokenizer": None, "unet": parts.refiner_unet()}
+    loaded = {"text_encoder": None, "tokenizer": None, "unet": parts.MODELS["refiner_unet"]()}
     pipe = tiny.sdxl(StableDiffusionXLImg2ImgPipeline, **loaded, requires_aesthetics_score=True)
     image = torch.rand(1, 3, 16, 16)
 

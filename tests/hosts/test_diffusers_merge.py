@@ -139,7 +139,7 @@ def test_controlnets_are_merged_too():
     def draw(pipe):
         return tiny.draw(pipe, image=torch.ones(1, 3, 16, 16))
 
-    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=parts.controlnet()))  # noqa: E731
+    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=parts.MODELS["controlnet"]()))  # noqa: E731
     pipe, reference, unet_alone = make(), make(), make()
     bare = draw(reference)
     everything(reference)

@@ -66,8 +66,8 @@ def pipeline(name: str, kind: str, folder: Any) -> Any:
     if name == "StableDiffusion":
         unet = parts.make_unet(cross_attention_dim=128).eval()
         return tiny.sd(text_encoder=quantised(clip(), kind, folder), unet=unet)
-    config = dict(parts.pixart_transformer().config) | {"caption_channels": 128}
-    denoiser = type(parts.pixart_transformer()).from_config(config).eval()
+    config = dict(parts.MODELS["pixart_transformer"]().config) | {"caption_channels": 128}
+    denoiser = type(parts.MODELS["pixart_transformer"]()).from_config(config).eval()
     return tiny.pixart(text_encoder=quantised(t5(), kind, folder), transformer=denoiser)
 
 

@@ -21,6 +21,13 @@ settings.register_profile("untimed", settings(), deadline=None, suppress_health_
 settings.load_profile("untimed")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """What stays from earlier files, imported modules for the most part, is not walked again by each `gc.collect`."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
@@ -42,6 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--no-collector"):
         gc.disable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # extensions say at exit what was never freed
 
 
 @pytest.hookimpl(trylast=True)

@@ -30,7 +30,7 @@ wheel: $(READY)
 
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[dev,demo,docs]'
+	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[all,dev,docs]'
 	touch $@
 
 clean:

@@ -7,9 +7,24 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+# What some installations leave out: name that is imported -> the extra of pyproject.toml that brings it.
+EXTRA_OF = {
+    **dict.fromkeys(("open_clip", "regex", "torchvision", "transformers"), "clip"),
+    "diffusers": "diffusers",
+    **dict.fromkeys(("PIL", "datasets", "jinja2", "markupsafe", "matplotlib", "pandas"), "eval"),
+    **dict.fromkeys(("pyarrow", "scipy", "torchmetrics"), "eval"),
+    "accelerate": "train",
+    "gradio": "demo",
+    "torch_fidelity": "fid",
+    "peft": "lora",
+    "sklearn": "rivals",
+    "tensorboard": "track",
+}
 
 # Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -38,6 +53,10 @@ class UnsupportedHostError(VldebiasError, TypeError):
 
 class AlreadyAttachedError(VldebiasError, RuntimeError):
     """The host already carries an attachment: P* P* is not P*, so attaching twice is another method."""
+
+
+class MissingPackageError(VldebiasError, ModuleNotFoundError):
+    """A package is needed that this installation left out."""
 
 
 class VldebiasWarning(UserWarning):
@@ -79,6 +98,24 @@ def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasEr
     """
     end = "" if remedy.endswith((".", "?", "!")) else "."
     raise error(f"{key}: got {came}; expected {expected}; {remedy}{end}")
+
+
+def need(module: str) -> Any:
+    """`module` of a package that only some installations have, imported.
+
+    Raises:
+        MissingPackageError: its package is not installed; the message is the command that installs it.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:  # it is there, and lacks something itself
+            raise
+        extra = f"'vldebias[{EXTRA_OF[package]}]'" if package in EXTRA_OF else package
+        raise MissingPackageError(
+            f"{package} is needed for this and not installed: pip install {extra}", name=package
+        ) from None
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:

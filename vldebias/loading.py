@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.hub import NO_CODE, asked_once, not_cached, reason
 
 _LOCAL = "local-dir:"
@@ -87,7 +87,7 @@ def _check_cached(name: str, pretrained: str | None, given: str, why: str) -> No
 
     repo, files = name.removeprefix(_HUB), list(_FIRST_FILES)
     if pretrained is not None:
-        import open_clip
+        open_clip = need("open_clip")
 
         repo = "/".join(open_clip.get_pretrained_cfg(name, pretrained).get("hf_hub", "").split("/")[:2])
         files = list(_WEIGHTS)
@@ -123,7 +123,7 @@ def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
         from vldebias.miniature import load_pipeline
 
         return Loaded(_placed(load_pipeline(), device, dtype), name)
-    from diffusers import DiffusionPipeline
+    DiffusionPipeline = need("diffusers").DiffusionPipeline
 
     # Cast afterwards: the name of the argument differs between releases of diffusers and transformers.
     pipe = DiffusionPipeline.from_pretrained(name, **NO_CODE)
@@ -154,7 +154,7 @@ def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None)
 
 
 def _open_clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
-    import open_clip
+    open_clip = need("open_clip")
 
     if name not in open_clip.list_models() and not name.startswith(_SCHEMAS):
         raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
@@ -164,8 +164,8 @@ def _open_clip(name: str, pretrained: str | None, device: str, dtype: torch.dtyp
 
 
 def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
-    from transformers import AutoModel, AutoProcessor
+    transformers = need("transformers")
 
-    model = AutoModel.from_pretrained(name, **NO_CODE).to(device, dtype).eval()
-    processor = AutoProcessor.from_pretrained(name, **NO_CODE)
+    model = transformers.AutoModel.from_pretrained(name, **NO_CODE).to(device, dtype).eval()
+    processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(model, name, processor.tokenizer, processor.image_processor)

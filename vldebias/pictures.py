@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vldebias.errors import need
 from vldebias.files import write_atomically
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _LEVELS = 63  # of a channel beside black, in pictures of many colours
 
 def write_png(image: Image, path: Path, about: Mapping[str, Any], *, optimize: bool = False) -> Path:
     """Write a PNG with `about` as JSON inside, whole or not at all."""
-    from PIL.PngImagePlugin import PngInfo
+    PngInfo = need("PIL.PngImagePlugin").PngInfo
 
     info = PngInfo()
     info.add_itxt(KEY, json.dumps(about))  # in ASCII: names of files may hold bytes that are no text
@@ -39,7 +40,7 @@ def compact(image: Image) -> Image:
     """An image (RGB) that takes less room and looks the same: with a palette where it has few colours, as charts do,
     else with 64 levels a channel, each within 2 of 255 of what it was.
     """
-    from PIL import Image as Images
+    Images = need("PIL.Image")
 
     if image.getcolors(_FEW_COLOURS) is not None:
         return image.quantize(256, dither=Images.Dither.NONE)
@@ -52,7 +53,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     Raises:
         OSError: the file is missing, cut off or damaged.
     """
-    from PIL import Image as Images
+    Images = need("PIL.Image")
 
     try:
         with Images.open(path) as image:
@@ -80,8 +81,8 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
     In a notebook a plot is shown where it is the value of a cell, as those of pyplot are.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Plot
+    FigureCanvasAgg = need("matplotlib.backends.backend_agg").FigureCanvasAgg
+    Plot = need("matplotlib.figure").Figure
 
     plot = Plot(figsize=size, dpi=120)
     FigureCanvasAgg(plot)
@@ -95,7 +96,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 def save_png(plot: Plot, path: Path, metadata: Mapping[str, Any]) -> Path:
     """Write a plot, as small as `compact` makes it."""
-    from PIL import Image as Images
+    Images = need("PIL.Image")
 
     buffer = io.BytesIO()
     plot.savefig(buffer, format="png")
@@ -148,7 +149,7 @@ def wrap(text: str, face: FreeTypeFont, width: float, lines: int) -> list[str]:
 @cache
 def font(size: int, *, bold: bool = False) -> FreeTypeFont:
     """DejaVu Sans for drawing with Pillow."""
-    from PIL import ImageFont
+    ImageFont = need("PIL.ImageFont")
 
     return ImageFont.truetype(str(_file(bold)), size)
 
@@ -178,12 +179,12 @@ def _fitting(text: str, face: FreeTypeFont, width: float) -> int:
 @cache
 def _known() -> frozenset[int]:
     """Code points that the font has a glyph for."""
-    from matplotlib.ft2font import FT2Font
+    FT2Font = need("matplotlib.ft2font").FT2Font
 
     return frozenset(FT2Font(str(_file(bold=False))).get_charmap())
 
 
 def _file(bold: bool) -> Path:
-    import matplotlib
+    matplotlib = need("matplotlib")
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / ("DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf")

@@ -14,7 +14,7 @@ from label_parts import GENDER, draw, study
 from typer.testing import CliRunner
 
 from vldebias.cli import app, apps
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, MissingPackageError
 from vldebias.evaluation.answers import AnnotationLog
 from vldebias.evaluation.result import Result
 
@@ -102,10 +102,11 @@ def test_results_of_an_empty_file_are_none(folder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("command", [["label", "."], ["demo"]], ids=["label", "demo"])
 def test_without_gradio_the_remedy_is_named(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
-        raise ModuleNotFoundError("No module named 'gradio'", name="gradio")
+        raise ModuleNotFoundError("No module named 'PIL'", name="PIL")
 
     monkeypatch.setattr(apps.importlib, "import_module", missing)
-    with pytest.raises(InvalidInputError, match=r"needs Gradio.*pip install 'vldebias\[demo\]'"):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(MissingPackageError, match=r"gradio is needed.*pip install 'vldebias\[demo\]'"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 

@@ -15,7 +15,7 @@ import torch
 from small_models import MODELS, features, make
 from torch import nn
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, MissingPackageError, UnsupportedHostError
 from vldebias.hosts.towers import Towers
 from vldebias.training.optim import keep_frozen_still, parameter_groups
 from vldebias.training.sharded import scalars_held
@@ -248,7 +248,7 @@ def test_peft_reads_a_saved_adapter(name: str, tmp_path: Path) -> None:
 
 def test_peft_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InvalidInputError, match="scope 'lora' needs peft: pip install"):
+    with pytest.raises(MissingPackageError, match=r"peft is needed .*: pip install 'vldebias\[lora\]'"):
         tune(make("clip"), "lora")
 
 

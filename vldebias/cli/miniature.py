@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from vldebias.cli.common import Json, err, make_app, out, print_json
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 
 app = make_app("The embedded world of small, real, biased models.")
@@ -70,8 +70,8 @@ def render(
     \b
       vldebias miniature render portraits -n 100 --seed 7 --out portraits.png
     """
-    from torchvision.transforms.functional import to_pil_image
-    from torchvision.utils import make_grid
+    to_pil_image = need("torchvision.transforms.functional").to_pil_image
+    make_grid = need("torchvision.utils").make_grid
 
     from vldebias.miniature import birds, portraits
 

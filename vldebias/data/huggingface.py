@@ -25,7 +25,7 @@ from vldebias.data.tables import (
     mapped_columns,
     texts_of,
 )
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.hub import asked_once, reason
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def open_huggingface(
     Raises:
         InvalidInputError: nothing there that can be opened, no such split or column.
     """
-    import datasets
+    datasets = need("datasets")
 
     where, folder = str(root), Path(root)
     saved = (folder / "state.json").exists() or (folder / "dataset_dict.json").exists()  # by `save_to_disk`
@@ -125,8 +125,8 @@ def open_huggingface(
 
 def _open(root: str, saved: bool, config: str | None, revision: str | None, streaming: bool) -> dict[str, Any]:
     """Split -> data set."""
-    import datasets
-    from datasets.exceptions import DatasetsError
+    datasets = need("datasets")
+    DatasetsError = need("datasets.exceptions").DatasetsError
 
     source, why = source_of(root, config, revision), ""
     try:
@@ -143,7 +143,7 @@ def _open(root: str, saved: bool, config: str | None, revision: str | None, stre
 
 def _chosen(opened: Mapping[str, Any], split: str | None, root: str) -> tuple[str, Any]:
     """The name of the split as it was asked for, and its rows."""
-    import datasets
+    datasets = need("datasets")
 
     if split is None:
         split = next(iter(opened)) if len(opened) == 1 else "test"
@@ -317,7 +317,7 @@ class Rows:
 
     def column(self, table: pa.Table, here: str) -> Labels:
         """The labels of a column of a table."""
-        import pyarrow as pa
+        pa = need("pyarrow")
 
         there = self.labels[here]
         column, where = column_of(table, there, self.where), f"{self.where}: column {there!r}"
@@ -332,8 +332,8 @@ class Rows:
 
 def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: Mapping[str, Any]) -> ImageData:
     """A map-style data set; labels and captions are read at once, images when asked for."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
 
     columns = [column for column in (rows.caption, rows.id, *rows.labels.values()) if column is not None]
     tops = _tops(dataset.features, columns)
@@ -404,7 +404,7 @@ class RowStream:
 
         shard: of this part alone, `start` counted within it; others are not opened.
         """
-        import pyarrow as pa
+        pa = need("pyarrow")
 
         rows, dataset, prefix = self.rows, self.dataset, ""
         if shard is not None and self.shards > 1:
@@ -427,7 +427,7 @@ class RowStream:
 
 def _stream_fingerprint(root: str, split: str, config: str | None, revision: str | None) -> str:
     """Of the files where they are local; else of what the hub says identifies them (the commit)."""
-    import datasets
+    datasets = need("datasets")
 
     builder = datasets.load_dataset_builder(**source_of(root, config, revision))
     parts = None if split == "all" else _ALIASES.get(split, (split,))

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
+from vldebias.errors import need
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -55,8 +57,8 @@ def processes() -> Processes:
     if not dist.is_available():
         return alone
     if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from accelerate import PartialState
-        from accelerate.utils import parse_flag_from_env
+        PartialState = need("accelerate").PartialState
+        parse_flag_from_env = need("accelerate.utils").parse_flag_from_env
 
         # Without cpu=True accelerate takes each process of a machine without an accelerator for a program on its own.
         PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())

@@ -10,21 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 LIMIT = "VLDEBIAS_MAX_PIXELS"
 """The environment's variable for the most pixels that a picture may have; by default Pillow's limit, 89 million."""
 
 # Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the program gs.
 FORMATS: tuple[str, ...] = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-if find_spec("PIL.AvifImagePlugin") is None:  # before Pillow 11.3, which refuses a name that it does not know
+if find_spec("PIL") and find_spec("PIL.AvifImagePlugin") is None:  # before Pillow 11.3, which refuses unknown names
     FORMATS = FORMATS[1:]
 
 ENDS = 4096  # bytes that are read at either end of a file
@@ -54,6 +56,7 @@ def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
         OSError: missing, truncated, not a picture, pixels without a known range, or too many of them: a few kilobytes
             can stand for gigabytes.
     """
+    Image = need("PIL.Image")
     most = _most_pixels() if max_pixels is None else max_pixels
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
@@ -63,11 +66,11 @@ def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
                 raise OSError(f"{pixels:,} pixels, expected at most {most:,}; {remedy}")
             image.load()
             try:
-                upright = ImageOps.exif_transpose(image)
+                upright = need("PIL.ImageOps").exif_transpose(image)
             except Exception:  # whatever a broken EXIF block makes the parser raise
                 upright = image
             return _rgb(upright)
-    except UnidentifiedImageError as error:
+    except Image.UnidentifiedImageError as error:
         start = source if isinstance(source, bytes) else read_ends(source)[1]
         if start.startswith(_LFS):
             raise OSError("a pointer of Git LFS in the place of the picture; run `git lfs pull` there") from error
@@ -79,9 +82,9 @@ def decode(source: Path | bytes, max_pixels: int | None = None) -> Image.Image:
 
 
 def _most_pixels() -> int | None:
-    text = os.environ.get(LIMIT)
+    Image, text = need("PIL.Image"), os.environ.get(LIMIT)
     if not text:
-        return Image.MAX_IMAGE_PIXELS
+        return None if Image.MAX_IMAGE_PIXELS is None else int(Image.MAX_IMAGE_PIXELS)
     if not text.isdecimal():
         raise InvalidInputError(f"{LIMIT}: expected a number of pixels, got {text!r}")
     most = int(text)
@@ -91,18 +94,19 @@ def _most_pixels() -> int | None:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    made = need("PIL.Image")
     if image.mode in _SIXTEEN_BIT:
         # The high byte: what Pillow keeps of 16-bit colour, where a plain conversion clips to white.
         grey = np.asarray(image.convert("I"))
         if grey.min() < 0 or grey.max() > 65535:
             raise OSError(f"grey values {grey.min()} .. {grey.max()} do not fit 16 bits; convert the file to 8 or 16")
-        return Image.fromarray((grey >> 8).astype(np.uint8)).convert("RGB")
+        return made.fromarray((grey >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise OSError("pixels of mode F (floats) have no known range; convert the file to 8 or 16 bits")
     if image.mode in _TRANSPARENT or "transparency" in image.info:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        white = made.new("RGBA", image.size, "white")
+        return made.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
 
 
@@ -150,8 +154,8 @@ def file_images(
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     """A table from elsewhere must not make us read what it likes; links that the user made are fine."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
 
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))

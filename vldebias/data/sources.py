@@ -29,7 +29,7 @@ from vldebias.data.tables import (
     read_table,
     texts_of,
 )
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, need
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,8 +151,8 @@ def _read_celeba(path: Path, header_line: int | None = None) -> pa.Table:
 
     header_line: the line of a .txt file that names all columns but the first; None where no line does.
     """
-    import pyarrow as pa
-    from pyarrow import csv
+    pa = need("pyarrow")
+    csv = need("pyarrow.csv")
 
     if path.suffix == ".csv":
         return read_table(path)

@@ -6,21 +6,23 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from vldebias.data.dataset import Columns, ImageData, ImageStream
 from vldebias.data.labels import Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.progress import SILENT, Progress
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _CROSSED = 4  # columns whose intersections are counted unless others are named
 _CELLS = 100  # an intersection of more groups is no table to read
 _AHEAD = 256  # images that are read at once
 
-Read = Callable[[], Image.Image]
+Read = Callable[[], "Image.Image"]
 
 
 def group_counts(data: Columns, *columns: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.labels import UNKNOWN, Labels
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import SHIELDED
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
     """
-    import pyarrow as pa
+    pa = need("pyarrow")
 
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
@@ -45,7 +45,7 @@ def read_table(path: Path) -> pa.Table:
         raise InvalidInputError(f"{path}: there is no such file")
     try:
         if ending == ".parquet":
-            from pyarrow import parquet
+            parquet = need("pyarrow.parquet")
 
             table = parquet.read_table(path)
         else:
@@ -57,9 +57,9 @@ def read_table(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, ending: str) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import compute
-    from pyarrow import csv as arrow
+    pa = need("pyarrow")
+    compute = need("pyarrow.compute")
+    arrow = need("pyarrow.csv")
 
     delimiter = "," if ending == ".csv" else "\t"
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -78,7 +78,7 @@ def _read_csv(path: Path, ending: str) -> pa.Table:
 
 
 def _read_json(path: Path) -> pa.Table:
-    from pyarrow import json
+    json = need("pyarrow.json")
 
     with path.open("rb") as file:  # a line that is no object can end the process: pyarrow runs into a null pointer
         for number, line in enumerate(file, 1):
@@ -122,7 +122,7 @@ def captions_of(column: pa.Array, where: str) -> tuple[list[str], list[tuple[str
     Raises:
         InvalidInputError: neither texts nor lists of texts.
     """
-    import pyarrow as pa
+    pa = need("pyarrow")
 
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
@@ -159,8 +159,8 @@ def labels_of(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
 
     Space around a value does not count.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
 
     values = pc.utf8_trim_whitespace(_as_text(column, where))
     several = isinstance(unknown, Iterable) and not isinstance(unknown, str)
@@ -186,8 +186,8 @@ def labels_of(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
 
 
 def _as_text(column: pa.Array, where: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

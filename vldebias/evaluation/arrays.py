@@ -13,7 +13,7 @@ import numpy as np
 
 from vldebias.data import Embeddings, ImageData, ImageStream, Labels
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.evaluation.groups import GroupsTask, class_of
 from vldebias.evaluation.images import PAPER
 from vldebias.evaluation.result import Result
@@ -196,7 +196,7 @@ class _Images:
 
 def _folder(path: Path) -> ImageData:
     """Every picture below a folder; the names of the folders directly below it are the column "folder"."""
-    from PIL import Image
+    Image = need("PIL.Image")
 
     from vldebias.data.pictures import file_images
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError, need, warn
 from vldebias.evaluation.drawing import SharedImages, drawn_details, drawn_provenance, encoded
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.result import Provenance, TaskResult
@@ -214,7 +214,7 @@ class FrechetReference:
     """
 
     def __init__(self, batches: Iterable[Tensor], dim: int) -> None:
-        from torchmetrics.image.fid import FrechetInceptionDistance
+        FrechetInceptionDistance = need("torchmetrics.image.fid").FrechetInceptionDistance
 
         self._metric = FrechetInceptionDistance(feature=_Given(dim), reset_real_features=False)
         self._dim = dim
@@ -275,7 +275,7 @@ def jackknife(value: float, left_out: Floats) -> tuple[float, float]:
 
     value -+ t_{g-1} se with se^2 = (g - 1) / g sum (v_i - mean)^2 (Efron and Tibshirani, 1993, chapter 11).
     """
-    from scipy.stats import t
+    t = need("scipy.stats").t
 
     g = len(left_out)
     error = np.sqrt((g - 1) / g * ((left_out - left_out.mean()) ** 2).sum())
@@ -291,7 +291,8 @@ class InceptionFeatures:
         device: where to compute.
 
     Raises:
-        InvalidInputError: torch-fidelity is not installed, or the weights cannot be had.
+        MissingPackageError: torch-fidelity is not installed.
+        InvalidInputError: the weights cannot be had.
     """
 
     name = "Inception v3 of torch-fidelity"
@@ -299,18 +300,14 @@ class InceptionFeatures:
     dim = 2048
 
     def __init__(self, weights: str | Path | None = None, *, device: str = "cpu") -> None:
-        from torchmetrics.image.fid import FrechetInceptionDistance
+        FrechetInceptionDistance = need("torchmetrics.image.fid").FrechetInceptionDistance
 
         if weights is not None and not Path(weights).is_file():
             raise InvalidInputError(f"{weights}: no such file; expected {INCEPTION}")
         path = None if weights is None else str(weights)
+        need("torch_fidelity")  # torchmetrics builds its Inception
         try:
             metric = FrechetInceptionDistance(feature=self.dim, feature_extractor_weights_path=path)
-        except ModuleNotFoundError as error:
-            raise InvalidInputError(
-                "FID on Inception features needs torch-fidelity: pip install 'vldebias[fid]', or use the features of a "
-                "CLIP, which need nothing else"
-            ) from error
         except (OSError, RuntimeError) as error:
             raise InvalidInputError(
                 f"the weights of Inception cannot be had: {str(error).strip().splitlines()[0]}. Offline, pass a file "

@@ -13,7 +13,7 @@ from torch import Tensor
 from vldebias.api import debias
 from vldebias.data import Labels
 from vldebias.edit import Edit
-from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
 from vldebias.evaluation.discrepancies import Counts, Sheet
 from vldebias.evaluation.drawing import DrawnSet, without_own_bar
 from vldebias.evaluation.report.charts import contact_sheet, dumbbells, strength_strips
@@ -143,7 +143,7 @@ def _attached(pipe: Any, prompts: Prompts, method: Any, options: Mapping[str, An
 
 def _composed(texts: Sequence[str], images: Mapping[str, Tensor], heads: Sequence[str]) -> Image:
     """Images (texts, seeds, 3, h, w) of each method under one another, with names to the left and seeds on top."""
-    from PIL import Image, ImageDraw
+    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
 
     first = next(iter(images.values()))
     height, width = first.shape[-2:]
@@ -232,7 +232,7 @@ def side_by_side(drawn: DrawnSet, sheet: Sheet, labels: Labels) -> Plot:
 
 def _pixels(drawn: DrawnSet, place: int) -> Tensor:
     """(3, h, w) in [0, 1], at most SIDE high and wide."""
-    from PIL.Image import Resampling
+    Resampling = need("PIL.Image").Resampling
 
     image = drawn.read(drawn.images[place])
     image.thumbnail((SIDE, SIDE), Resampling.LANCZOS)

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from vldebias.data import UNKNOWN, Labels, cross
 from vldebias.data.parallel import processes
 from vldebias.edit import Fingerprint
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.plan import DrawnImage, slug
 from vldebias.evaluation.texts import Texts
@@ -267,12 +267,13 @@ class ClassifierJudge:
         Raises:
             InvalidInputError: it cannot be loaded.
         """
-        from transformers import AutoImageProcessor, AutoModelForImageClassification
+        transformers = need("transformers")
 
         try:
             with asked_once(name_or_folder):
-                model = AutoModelForImageClassification.from_pretrained(name_or_folder, **NO_CODE).to(device)
-                processor = AutoImageProcessor.from_pretrained(name_or_folder, **NO_CODE)
+                kind = transformers.AutoModelForImageClassification
+                model = kind.from_pretrained(name_or_folder, **NO_CODE).to(device)
+                processor = transformers.AutoImageProcessor.from_pretrained(name_or_folder, **NO_CODE)
         except Exception as error:  # on damaged files the library raises whatever it stumbles over
             raise InvalidInputError(
                 f"cannot load the image classifier {name_or_folder!r}: {reason(error)}; expected "

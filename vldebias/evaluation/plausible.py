@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.data.labels import doubts
-from vldebias.errors import SuspectInputWarning, warn
+from vldebias.errors import SuspectInputWarning, need, warn
 from vldebias.evaluation.texts import Texts
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.labelled import place_of
@@ -99,7 +99,7 @@ def doubt_chance(nearest: NDArray[np.integer], own: NDArray[np.integer], values:
         nearest, own: (n,) places in `values`: of the text that is nearest to an image, and of its own label.
         what: which texts, for the message.
     """
-    from scipy.optimize import linear_sum_assignment
+    linear_sum_assignment = need("scipy.optimize").linear_sum_assignment
 
     of = len(values)
     counts = np.zeros((of, of))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import commit, digest, shielded, versions, write_atomically
 from vldebias.metrics.bootstrap import compared_intervals
 
@@ -221,7 +221,7 @@ class Result(_Typed):
 
         change is the paired difference to method "none", NaN where there is none.
         """
-        import pandas as pd
+        pd = need("pandas")
 
         frame = pd.DataFrame([_flat(row) for row in self.rows], columns=list(COLUMNS))
         numbers = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
@@ -362,7 +362,7 @@ def _unflat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of a compact result; `about` names their file and its digest."""
-    import pandas as pd
+    pd = need("pandas")
 
     rows = path.parent / Path(str(about.get("file", ""))).name
     if not rows.is_file():

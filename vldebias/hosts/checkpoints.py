@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.hosts.seam import reading
 from vldebias.hosts.towers import Towers
 
@@ -102,7 +101,7 @@ def _config(towers: Towers, name: str) -> Config:
 
 
 def _architecture(name: str) -> Config:
-    import open_clip
+    open_clip = need("open_clip")
 
     folder = Path(name.removeprefix("local-dir:"))
     if (folder / CONFIG).is_file():
@@ -123,7 +122,7 @@ def _plain_size(size: Any) -> Any:
 
 def _describe_tokenizer(tokenizer: Any, text: Config, name: str) -> None:
     """open_clip looks for a stored tokenizer where its config names one."""
-    from open_clip import SimpleTokenizer
+    SimpleTokenizer = need("open_clip").SimpleTokenizer
 
     if hasattr(tokenizer, "save_pretrained"):
         text.setdefault("hf_tokenizer_name", name)
@@ -164,7 +163,7 @@ def _compare_features(towers: Towers, weights: Mapping[str, Tensor], architectur
 
 def _build(architecture: Config) -> Any:
     """As open_clip.create_model does it, in single precision and without downloading anything."""
-    import open_clip
+    open_clip = need("open_clip")
 
     options = json.loads(json.dumps(architecture))
     custom = options.pop("custom_text")
@@ -181,10 +180,9 @@ def _build(architecture: Config) -> Any:
 
 def _compare_preprocessing(towers: Towers, preprocessing: Config) -> None:
     """What open_clip will make of the config must treat a picture as the given preprocessing does."""
-    from open_clip.transform import PreprocessCfg, image_transform_v2
-
-    transform = image_transform_v2(PreprocessCfg(size=towers.size, **preprocessing), is_train=False)
-    picture = Image.linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
+    made = need("open_clip.transform")
+    transform = made.image_transform_v2(made.PreprocessCfg(size=towers.size, **preprocessing), is_train=False)
+    picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
     picture = picture.resize((towers.size[1] * 2, towers.size[0] * 3))
     difference = float((transform(picture) - towers.prepare(picture)).abs().max())
     if difference > 1e-3:

@@ -8,19 +8,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts import open_clip, transformers
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import reading
 from vldebias.hosts.side import IMAGE
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Pixels = Mapping[str, Tensor]
 """One image as its tower reads it: names of arguments -> tensors (1, ...)."""
@@ -85,7 +87,7 @@ class ImageEncoder:
     @cached_property
     def dim(self) -> int:
         """Width d of the features, found with a blank image."""
-        return int(self.encode([Image.new("RGB", (64, 64))]).shape[1])
+        return int(self.encode([need("PIL.Image").new("RGB", (64, 64))]).shape[1])
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Features (b, d) of RGB images, before normalising, float32 on the CPU."""

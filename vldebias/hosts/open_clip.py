@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, bare
@@ -107,7 +107,7 @@ class OpenClipHost(JointHost):
         return given
 
     def _default_tokenizer(self) -> Any:
-        from open_clip import SimpleTokenizer
+        SimpleTokenizer = need("open_clip").SimpleTokenizer
 
         sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
         if sizes != (77, 49408):

@@ -10,19 +10,28 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    TruncatedPromptWarning,
+    UnsupportedHostError,
+    need,
+    warn,
+)
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.images import ImageEncoder, image_encoder
 from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import bare
 from vldebias.hosts.transformers import TransformersHost
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SCALARS = ("logit_scale", "logit_bias", "temperature")
 """What a model has of a loss of its own: log(1/t) and SigLIP's bias; ALIGN has t itself."""
@@ -190,6 +199,7 @@ def _normalisation(
     prepare: Callable[[Image.Image], Tensor],
 ) -> tuple[tuple[int, int], tuple[float, ...], tuple[float, ...]]:
     """Size, mean and std of what `prepare` makes, measured on plain images: true of whatever it is made of."""
+    Image = need("PIL.Image")
     pixels = [prepare(Image.new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)]  # 0, 0.4, 1
     other = prepare(Image.new("RGB", (96, 64)))
     black, grey, white = (p.flatten(1).mean(dim=1) for p in pixels)
@@ -229,7 +239,7 @@ def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:
 
 def _is_causal(model: Any) -> bool:
     """open_clip's CLIP with its own `encode_text`: no token sees a later one, and the end token is the embedding."""
-    import open_clip
+    open_clip = need("open_clip")
 
     return (
         isinstance(model, open_clip.CLIP)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.base import Apply
 from vldebias.hosts.joint import JointHost, refuse_frozen_code
 from vldebias.hosts.merge import merge_marker, write_merge_marker
@@ -247,7 +247,7 @@ class TransformersHost(JointHost):
         return tokenizer
 
     def _from_checkpoint(self) -> Any:
-        from transformers import AutoTokenizer
+        AutoTokenizer = need("transformers").AutoTokenizer
 
         if self.model_id is None:
             raise InvalidInputError(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.metrics.arrays import Values
 from vldebias.metrics.bootstrap import Interval, percentile_interval, resampled_counts
 
@@ -127,7 +127,7 @@ class _Table:
 
     @classmethod
     def of(cls, labels: Values, level: str, missing: float | None) -> _Table:
-        from scipy.sparse import csr_array
+        csr_array = need("scipy.sparse").csr_array
 
         array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
         if array.ndim != 2 or array.dtype.kind not in "iufb" or array.shape[1] == 0:
@@ -214,7 +214,7 @@ def _places(table: _Table, totals: Floats) -> Floats:
 
 def _between_annotators(labels: Floats) -> Floats:
     """Share (a, a) of equal answers of two annotators among the units that both answered."""
-    from scipy.sparse import csr_array
+    csr_array = need("scipy.sparse").csr_array
 
     annotator, unit = np.nonzero(np.isfinite(labels))
     values, code = np.unique(labels[annotator, unit], return_inverse=True)

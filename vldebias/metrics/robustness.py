@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.metrics.arrays import Values, codes, rows, vector
 
 EPSILON = 8 / 255
@@ -226,7 +226,7 @@ def _transport(one: np.ndarray, other: np.ndarray, p: float) -> float:
     Products of the points choose the matching, since all differences would take (k, k, d) steps that no library blocks;
     what it costs is then taken from the k differences that were chosen, free of the rounding of products.
     """
-    from scipy.optimize import linear_sum_assignment
+    linear_sum_assignment = need("scipy.optimize").linear_sum_assignment
 
     x, y = one - one[0], other - one[0]  # near the origin, where products lose least
     squares = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T

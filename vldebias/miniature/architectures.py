@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.birds import PLACES, SPECIES
 from vldebias.miniature.people import AGES, GENDERS, PROFESSIONS, TONES
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
@@ -64,7 +64,7 @@ _PLAIN = {
 
 def build_clip(vocab_size: int) -> "open_clip.CLIP":
     """An open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end token)."""
-    import open_clip
+    open_clip = need("open_clip")
 
     return open_clip.CLIP(
         embed_dim=EMBED_DIM,
@@ -75,10 +75,9 @@ def build_clip(vocab_size: int) -> "open_clip.CLIP":
 
 def transformers_config(vocab_size: int) -> "CLIPConfig":
     """The configuration of the same model in transformers."""
-    from transformers import CLIPConfig, CLIPTextConfig, CLIPVisionConfig
-
+    transformers = need("transformers")
     common = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "projection_dim": EMBED_DIM}
-    text = CLIPTextConfig(
+    text = transformers.CLIPTextConfig(
         vocab_size=vocab_size,
         hidden_size=TEXT["width"],
         intermediate_size=int(TEXT["width"] * TEXT["mlp_ratio"]),
@@ -90,7 +89,7 @@ def transformers_config(vocab_size: int) -> "CLIPConfig":
         eos_token_id=vocab_size - 1,
         **common,
     )
-    vision = CLIPVisionConfig(
+    vision = transformers.CLIPVisionConfig(
         hidden_size=VISION["width"],
         intermediate_size=int(VISION["width"] * VISION["mlp_ratio"]),
         num_hidden_layers=VISION["layers"],
@@ -99,7 +98,7 @@ def transformers_config(vocab_size: int) -> "CLIPConfig":
         patch_size=VISION["patch_size"],
         **common,
     )
-    return CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=EMBED_DIM)
+    return transformers.CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=EMBED_DIM)
 
 
 def build_vae() -> "PatchAutoencoder":
@@ -111,7 +110,7 @@ def build_vae() -> "PatchAutoencoder":
 
 def build_unet() -> "UNet2DConditionModel":
     """The noise predictor: two resolutions, text read by cross-attention in all blocks."""
-    from diffusers import UNet2DConditionModel
+    UNet2DConditionModel = need("diffusers").UNet2DConditionModel
 
     return UNet2DConditionModel(
         sample_size=LATENTS[1],
@@ -129,7 +128,7 @@ def build_unet() -> "UNet2DConditionModel":
 
 def build_scheduler() -> "DDIMScheduler":
     """The noise schedule of Stable Diffusion."""
-    from diffusers import DDIMScheduler
+    DDIMScheduler = need("diffusers").DDIMScheduler
 
     return DDIMScheduler(
         num_train_timesteps=1000,

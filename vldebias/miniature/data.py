@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from vldebias.data import UNKNOWN, ImageData, Labels
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.miniature import birds, portraits
 from vldebias.miniature.world import SIZE, WORLDS, Codes
 
@@ -60,7 +59,7 @@ def open_world(
         name=name,
         split=split,
         ids=tuple(f"{seed}/{index:06d}" for index in range(start, start + n)),
-        read=lambda index: Image.fromarray(pixels[index]),
+        read=lambda index: need("PIL.Image").fromarray(pixels[index]),
         labels=_bird_labels(codes) if name == "birds" else _portrait_labels(codes),
         fingerprint=lambda: hashlib.sha256(pixels.tobytes()).hexdigest()[:24],
         captions=tuple(caption for block in blocks for caption in block.captions),

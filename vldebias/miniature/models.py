@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.architectures import (
     IMAGE_MEAN,
     IMAGE_STD,
@@ -68,8 +68,8 @@ class Preprocess:
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
         """Resizes the shorter side to 64 where needed, crops the centre, and normalises."""
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms import functional as T
+        InterpolationMode = need("torchvision.transforms").InterpolationMode
+        T = need("torchvision.transforms.functional")
 
         pixels = image if isinstance(image, torch.Tensor) else T.to_tensor(image.convert("RGB"))
         if pixels.ndim != 3 or pixels.shape[0] != 3:
@@ -107,14 +107,14 @@ def load_transformers_clip(
     Raises:
         InvalidInputError: the folder holds no build.
     """
-    from transformers import CLIPImageProcessor, CLIPModel
+    transformers = need("transformers")
 
     folder = _folder(folder)
     tokenizer = transformers_tokenizer(folder)
-    model = CLIPModel(transformers_config(len(tokenizer)))
+    model = transformers.CLIPModel(transformers_config(len(tokenizer)))
     _load(model, to_transformers(load_weights(folder / "clip.safetensors")))
     size = {"height": SIZE, "width": SIZE}
-    processor = CLIPImageProcessor(
+    processor = transformers.CLIPImageProcessor(
         size={"shortest_edge": SIZE}, crop_size=size, image_mean=list(IMAGE_MEAN), image_std=list(IMAGE_STD)
     )
     return model.eval(), tokenizer, processor
@@ -122,7 +122,7 @@ def load_transformers_clip(
 
 def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, CLIPTokenizer]":
     """The text tower of the same CLIP without its projection, as Stable Diffusion reads it, and its tokenizer."""
-    from transformers import CLIPTextModel
+    CLIPTextModel = need("transformers").CLIPTextModel
 
     folder = _folder(folder)
     tokenizer = transformers_tokenizer(folder)
@@ -150,7 +150,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
     Raises:
         InvalidInputError: the folder holds no build.
     """
-    from diffusers import StableDiffusionPipeline
+    StableDiffusionPipeline = need("diffusers").StableDiffusionPipeline
 
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)

@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import regex
-
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 from vldebias.miniature.world import BUILD
 
@@ -25,7 +23,7 @@ CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
 
 # CLIP's split into words: contractions, letters, single digits, everything else.
-_WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _END = "</w>"
 
 Word = tuple[str, ...]
@@ -45,9 +43,10 @@ def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
     Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
     """
     symbols = byte_characters()
+    words = need("regex").compile(_WORDS)
     counts: Counter[Word] = Counter()
     for text in texts:
-        for word in _WORDS.findall(text.lower()):
+        for word in words.findall(text.lower()):
             characters = [symbols[byte] for byte in word.encode()]
             counts[(*characters[:-1], characters[-1] + _END)] += 1
     merges: list[Pair] = []
@@ -104,7 +103,7 @@ def vocabulary(merges: list[Pair]) -> dict[str, int]:
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
     """open_clip's own tokenizer over the vocabulary of a build: texts -> ids (n, 24), padded with 0."""
-    from open_clip import SimpleTokenizer
+    SimpleTokenizer = need("open_clip").SimpleTokenizer
 
     load_merges(folder)  # says what is missing, and how to make it
     return SimpleTokenizer(bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH)
@@ -112,7 +111,7 @@ def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
 
 def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
     """The twin in transformers; pads with "!" (id 0) and, being told to split it, still reads "!" in a text."""
-    from transformers import CLIPTokenizer
+    CLIPTokenizer = need("transformers").CLIPTokenizer
 
     merges = load_merges(folder)
     return CLIPTokenizer(

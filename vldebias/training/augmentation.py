@@ -8,16 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.training.pairs import check_rate
 
-Augment = Callable[[Image.Image, torch.Generator], Tensor]
+if TYPE_CHECKING:
+    from PIL import Image
+
+Augment = Callable[["Image.Image", torch.Generator], Tensor]
 """RGB image -> (3, h, w), as the image tower reads it; all its randomness must be the generator's."""
 
 BatchAugment = Callable[[Tensor, torch.Generator], Tensor]
@@ -85,8 +88,8 @@ class Augmentation:
 
     def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """RGB image -> (3, h, w)."""
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms.v2 import functional as T
+        InterpolationMode = need("torchvision.transforms").InterpolationMode
+        T = need("torchvision.transforms.v2.functional")
 
         top, left, height, width = crop_box(image.height, image.width, self.crop, generator)
         image = T.resized_crop(image, top, left, height, width, list(self.size), InterpolationMode.BICUBIC)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, VldebiasError, warn
+from vldebias.errors import InvalidInputError, VldebiasError, need, warn
 from vldebias.files import only_writer, sync, write_atomically
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
@@ -56,10 +56,9 @@ def make_accelerator(**options: Any) -> Accelerator:
     Buffers are not sent around before every forward pass: the state of a global loss has an entry per pair and is the
     same on all processes anyway.
     """
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-
-    alone = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
+    accelerate = need("accelerate")
+    alone = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    return accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[alone], **options)
 
 
 def steps_of(settings: LoopSettings, batches: Batches) -> int:
@@ -285,7 +284,7 @@ class _Run:
             sync(self.folder / HISTORY)
         places = None
         if isinstance(batches, StreamBatches):
-            from accelerate.utils import gather_object
+            gather_object = need("accelerate.utils").gather_object
 
             places = gather_object([batches.place(step * self.settings.accumulation)])
         metadata = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.losses import GlobalContrastiveLoss
 from vldebias.losses.checks import check_choice, check_interval
 from vldebias.training.settings import Named
@@ -124,7 +124,7 @@ def rates_of(schedule: Named, steps: int, *, peak: float, warmup: float, end: fl
             known = {name: value for name, value in {**lengths, "max_lr": peak}.items() if name in has}
             scheduler, first = kind(optimizer, **known | schedule.options), rising
         else:
-            from transformers import get_scheduler
+            get_scheduler = need("transformers").get_scheduler
 
             options: Any = schedule.options
             scheduler, first = get_scheduler(schedule.name, optimizer, rising, steps, options), 0

@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.sampling import folds_of, numpy_generator
 from vldebias.training.settings import WORLDS, TrainSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _SPLIT = "split"  # the column of a table that names splits
 _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 from vldebias.pictures import INK, font, for_matplotlib, save_png, subplots, wrap, write_png
 from vldebias.progress import Progress
@@ -151,7 +151,7 @@ def contact_sheet(ranked: RankedPairs, path: str | Path, *, columns: int = 6) ->
 
 def _sheet(ranked: RankedPairs, sections: Mapping[str, Sequence[int]], columns: int) -> Image.Image:
     """A white page with a heading and a line of pairs for every section; as high as what is on it."""
-    from PIL import Image, ImageDraw
+    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
 
     lines = {name: [_Pair(ranked, row) for row in rows] for name, rows in sections.items()}
     width = max(2 * MARGIN + columns * (THUMB + GAP) - GAP, LEAST_WIDTH)
@@ -203,7 +203,7 @@ class _Pair:
 
     def thumbnail(self) -> Image.Image:
         """The image in at most THUMB x THUMB pixels; small ones are enlarged pixel by pixel."""
-        from PIL import Image, ImageDraw, ImageOps
+        Image, ImageDraw, ImageOps = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
 
         try:
             image = self.ranked.pairs.read(self.row).convert("RGB")

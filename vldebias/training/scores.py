@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.data.dataset import fingerprint_of
 from vldebias.data.parallel import prefetch
 from vldebias.data.store import Notes, Shard, ShardStore
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import shielded, write_atomically
 from vldebias.hosts.seam import reading
 from vldebias.losses.checks import check_choice
@@ -37,12 +36,14 @@ from vldebias.training.pairs import Pairs, PairSource
 from vldebias.training.sampling import torch_generator
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from vldebias.hosts.towers import Towers
 
 SHARES = (0.01, 0.05, 0.1, 0.2)  # of the lowest scores
 _OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone
 
-Prepare = Callable[[Image.Image], Tensor]
+Prepare = Callable[["Image.Image"], Tensor]
 Placed = tuple[Tensor, Tensor]
 """Rows (b,) of a data set and their pixels (b, 3, h, w)."""
 
@@ -410,9 +411,9 @@ def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
     Raises:
         InvalidInputError: a share outside [0, 1], a name that does not end in .parquet.
     """
-    import datasets
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    datasets = need("datasets")
+    pa = need("pyarrow")
+    pq = need("pyarrow.parquet")
 
     if Path(path).suffix != ".parquet":
         raise InvalidInputError(f"{path}: expected a name that ends in .parquet")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.seam import reading
 
 if TYPE_CHECKING:
@@ -150,24 +150,21 @@ def _add_adapters(towers: Towers, rank: int, alpha: float, seed: int) -> None:
     peft has a layer of its own for MultiheadAttention. It adds to the weights before each call and subtracts again
     after it, so rounding moves the frozen weights from step to step. Its adapters of single parameters do not.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise InvalidInputError("scope 'lora' needs peft: pip install 'peft>=0.17'") from error
+    peft = need("peft")
     if rank < 1 or not alpha > 0:
         raise InvalidInputError(f"lora: expected rank >= 1 and alpha > 0, got {rank} and {alpha}")
     layers = _layers(towers)
     towers.model.requires_grad_(False)
     stacked = [name for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention)]
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=rank,
-        lora_alpha=alpha,  # type: ignore[arg-type]
+        lora_alpha=alpha,
         target_modules=[name for name in layers if name not in stacked],
         target_parameters=[f"{name}.{_STACKED}" for name in stacked] or None,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
+        peft.inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
 
 
 def _layers(towers: Towers) -> dict[str, nn.Module]:

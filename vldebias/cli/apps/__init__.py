@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
@@ -43,18 +43,18 @@ def page(name: str) -> ModuleType:
     """The page `name`, which needs Gradio.
 
     Raises:
-        InvalidInputError: Gradio is not installed, or the pages are not.
+        MissingPackageError: Gradio is not installed.
+        InvalidInputError: the pages are not.
     """
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        if error.name == "gradio":
-            remedy = "this page needs Gradio, which is not installed: pip install 'vldebias[demo]'"
-        elif error.name == f"{__name__}.{name.partition('.')[0]}":
-            remedy = f"the page {name} is in neither of {', '.join(__path__)}; install vldebias anew"
-        else:
-            raise
-        raise InvalidInputError(remedy) from error
+        need("gradio")  # whose extra brings all that the pages import
+        if error.name == f"{__name__}.{name.partition('.')[0]}":
+            raise InvalidInputError(
+                f"the page {name} is in neither of {', '.join(__path__)}; install vldebias anew"
+            ) from error
+        raise
 
 
 def demo_command(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.errors import warn
+from vldebias.errors import need, warn
 
 Penalty = Literal["l1", "l2"]
 _CHUNK = 16384  # rows per product
@@ -96,7 +96,7 @@ def logistic_regression(
     Warns:
         VldebiasWarning: the gradient is still large after `max_iterations`.
     """
-    from scipy.optimize import Bounds, minimize
+    optimize = need("scipy.optimize")
 
     scaling = scaling or Scaling.none(features)
     rows, dim = (1 if n_classes == 2 else n_classes), features.shape[1]
@@ -136,9 +136,9 @@ def logistic_regression(
     bounds = None
     if split:
         begin = np.concatenate([np.maximum(begin[:size], 0), np.maximum(-begin[:size], 0), begin[size:]])
-        bounds = Bounds(np.r_[np.zeros(2 * size), np.full(rows, -np.inf)], np.full(2 * size + rows, np.inf))
+        bounds = optimize.Bounds(np.r_[np.zeros(2 * size), np.full(rows, -np.inf)], np.full(2 * size + rows, np.inf))
     limits = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
-    solved = minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+    solved = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
     held = (solved.x == 0) & (solved.jac > 0) & (np.arange(len(begin)) < (2 * size if split else 0))
     left = float(np.abs(solved.jac[~held]).max())  # a bound holds what its gradient pushes out of it
     if left > _WORRYING * tolerance:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.edit import Fingerprint
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.report.pages import html
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict_on
 from vldebias.evaluation.result import Measurement, Provenance, Result
@@ -91,7 +91,7 @@ class Comparison:
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each that both have: its names, the values a and b, their difference and the verdict."""
-        import pandas as pd
+        pd = need("pandas")
 
         return pd.DataFrame(
             {

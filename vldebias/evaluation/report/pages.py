@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vldebias.errors import need
 from vldebias.evaluation.report.charts import charts
 from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, overall
 from vldebias.evaluation.report.tables import Block, Table, blocks
@@ -193,15 +194,17 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 
 def html(template: str, **values: Any) -> str:
     """A template of this folder, filled in."""
-    from jinja2 import Environment, PackageLoader
-    from markupsafe import Markup, escape
+    jinja2, markupsafe = need("jinja2"), need("markupsafe")
 
-    def soft(text: str) -> Markup:
+    def soft(text: str) -> Any:
         """May break after a slash or an underscore: names of groups and columns are long on a telephone."""
-        return Markup(str(escape(text)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+        return markupsafe.Markup(str(markupsafe.escape(text)).replace("/", "/<wbr>").replace("_", "_<wbr>"))
 
-    environment = Environment(
-        loader=PackageLoader("vldebias.evaluation.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("vldebias.evaluation.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"plain": plain, "number": number, "change": change, "verdict": verdict, "soft": soft}
     environment.filters |= {"conclusion": conclusion, "forest": forest}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.methods.labelled import Labelled, labelled, stated_texts
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.methods.rivals.edits import Affine, TwoTowers
@@ -159,7 +158,7 @@ class ClipClip(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Both maps; information is added up over attributes."""
-        selection = _sklearn(self.name).feature_selection
+        selection = need("sklearn.feature_selection")
         images = labelled(problem, role)
         known = [(rows.numpy(), codes.numpy()) for rows, codes in images.known()]
         told = torch.from_numpy(sum(selection.mutual_info_classif(*one, random_state=0) for one in known))
@@ -193,7 +192,7 @@ class SFID(Method):
         return TwoTowers(self._imputed(stated_texts(problem, role)), self._imputed(labelled(problem, role)))
 
     def _imputed(self, given: Labelled) -> Affine:
-        ensemble, width = _sklearn(self.name).ensemble, given.rows.shape[1]
+        ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
         importance, unsure = torch.zeros(width, dtype=torch.float64), []
         for rows, codes in given.known():
             forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
@@ -204,17 +203,6 @@ class SFID(Method):
         means = torch.cat(unsure) if any(len(one) for one in unsure) else given.rows
         dims = importance.argsort(descending=True, stable=True)[: max(1, round(self.share * width))]
         return Affine.imputing(dims, means.mean(0)[dims], width)
-
-
-def _sklearn(method: str) -> Any:
-    try:
-        import sklearn.ensemble
-        import sklearn.feature_selection
-    except ImportError as error:
-        raise InvalidInputError(
-            f"method {method!r} needs scikit-learn, which is not installed ({error}): pip install 'vldebias[rivals]'"
-        ) from None
-    return sklearn
 
 
 for _method in (LEACE(), LEACE("text"), INLP(), ClipClip(), SFID()):

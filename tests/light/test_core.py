@@ -1,0 +1,127 @@
+"""What the core alone does; `.ci/environments core` runs it with nothing else installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.data import Embeddings, load_embeddings, save_embeddings
+from vldebias.errors import EXTRA_OF, MissingPackageError, need
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")  # of embeddings from a generator
+
+DIM = 32
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, np.ndarray]:
+    """Embeddings of every prompt of a set, as a model behind an interface would send them."""
+    prompts = vldebias.load_prompts("professions-gender")
+    rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
+    return dict(zip(prompts.texts, rows, strict=True))
+
+
+def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, np.ndarray], tmp_path: Path) -> None:
+    fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
+    fitted.save_pretrained(tmp_path / "edit")
+    loaded = vldebias.load_edit(tmp_path / "edit")
+    row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)
+    assert torch.equal(loaded(row), fitted(row))
+    assert not torch.allclose(loaded(row), row)
+    assert vldebias.inspect(texts, "professions-gender", projection=loaded)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors"])
+def test_embeddings_of_images_come_from_files(ending: str, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((5, DIM)).astype(np.float32)
+    path = save_embeddings(tmp_path / f"images{ending}", Embeddings(rows, tuple("abcde"), {}))
+    assert np.array_equal(load_embeddings(path)[0].features, rows)
+
+
+def test_what_others_wrote_is_read(texts: dict[str, np.ndarray], tmp_path: Path) -> None:
+    rows = np.stack(list(texts.values()))
+    np.save(tmp_path / "rows.npy", rows)
+    save_file({"rows": rows}, tmp_path / "rows.safetensors")
+    stored = dict(zip(texts, np.load(tmp_path / "rows.npy"), strict=True))
+    fitted = [vldebias.fit_projection(one, "professions-gender", method="cali") for one in (texts, stored)]
+    assert torch.equal(fitted[0](torch.eye(DIM)), fitted[1](torch.eye(DIM)))
+
+
+@pytest.mark.parametrize("command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"])
+def test_commands_that_need_no_model(command: str) -> None:
+    done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.output
+
+
+HIDE = """
+import json, sys
+import pkgutil, importlib
+optional = {optional!r}
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in optional else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+import vldebias
+missed = {{}}
+for found in pkgutil.walk_packages(vldebias.__path__, "vldebias."):
+    if found.name.startswith("vldebias.cli.apps.") or found.name.endswith(".__main__"):
+        continue
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        missed[found.name] = error.name
+print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in sys.modules}})]))
+"""
+
+
+def imported_without(optional: set[str]) -> tuple[dict[str, str], list[str]]:
+    """Module of vldebias -> what it misses where `optional` cannot be imported, and what came all the same."""
+    done = subprocess.run([sys.executable, "-c", HIDE.format(optional=optional)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    missed, came = json.loads(done.stdout)
+    return missed, came
+
+
+def test_every_module_is_imported_with_the_core_alone() -> None:
+    missed, came = imported_without(set(EXTRA_OF))
+    assert missed == {"vldebias.miniature.autoencoder": "diffusers"}  # a subclass needs its base
+    assert came == []
+
+
+def test_hiding_can_fail() -> None:
+    assert "numpy" in imported_without({"numpy"})[0].values()
+
+
+@pytest.mark.parametrize("package", EXTRA_OF)
+def test_a_missing_package_is_a_sentence_with_the_command(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match=rf"^{package} is needed .*: pip install 'vldebias\[\w+\]'$"):
+        need(package)
+
+
+def test_a_package_of_no_extra_is_installed_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingPackageError, match=r"pip install wandb$"):
+        need("wandb")
+
+
+def test_a_package_that_lacks_something_itself_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_there.py").write_text("import nothing_of_this_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name") as caught:
+        need("half_there")
+    assert not isinstance(caught.value, MissingPackageError)

@@ -21,7 +21,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "explanation" / "licences.md"
 PARTS = {  # heading -> extras of pyproject.toml; a distribution stands under the first heading that brings it
-    "With the package": ("",),
+    "With the package alone": ("",),
+    "With `clip`, `diffusers`, `eval` or `train`": ("clip", "diffusers", "eval", "train"),
     "With `demo`": ("demo",),
     "With the other extras": ("fid", "lora", "rivals", "track", "pictures"),
     "For tests and documentation alone": ("dev", "docs"),
@@ -79,6 +80,9 @@ def brought(extras: Iterable[str]) -> dict[str, Distribution]:
     while waiting:
         asked = waiting.pop()
         name = canonicalize_name(asked.name)
+        if name == "vldebias":  # extras that bring others
+            waiting += [Requirement(text) for extra in asked.extras for text in project["optional-dependencies"][extra]]
+            continue
         try:
             here = distribution(name)
         except PackageNotFoundError:

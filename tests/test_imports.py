@@ -34,6 +34,13 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 API = LEVEL["api"]
 HEAVY = {"open_clip", "transformers", "diffusers", "datasets", "gradio", "scipy", "matplotlib", "rich", "typer"}
 HEAVY |= {"huggingface_hub", "pandas", "pyarrow"}
+CORE = {"torch", "numpy", "safetensors", "pydantic", "yaml", "typer", "rich", "huggingface_hub"}
+ALWAYS_THERE = CORE | {"fsspec", "vldebias"} | set(sys.stdlib_module_names)  # torch needs fsspec itself
+NEEDS_NO_SENTENCE = {  # a subclass needs its base, which `need` has found; a notebook is running
+    ("vldebias.miniature.autoencoder", "diffusers"),
+    ("vldebias.pictures", "IPython"),
+}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 ON_A_HEAVY_BASE = {"vldebias.miniature.autoencoder"}  # a subclass needs its base; itself, it is imported in functions
 LIGHT_ENOUGH_ONLY_ABOVE_API = {"miniature"}  # above `api`, but opened by people who only want its data
 
@@ -123,6 +130,41 @@ def circles(arrows: Mapping[str, set[str]]) -> list[set[str]]:
         if name in reach[name]
         and name == min(group := {other for other in reach[name] if name in reach.get(other, ())})
     ]
+
+
+def left_out(source: str, module: str) -> list[str]:
+    """Packages of the extras that a module imports without `need`, or with it before anything is called."""
+    tree = ast.parse(source)
+    found = []
+    for node, _, typing_only in walk(tree):
+        tops = {target.partition(".")[0] for target in targets(node, module, is_package=False)}
+        if not typing_only and (module, *tops) not in NEEDS_NO_SENTENCE:
+            missing = sorted(tops - ALWAYS_THERE)
+            found += [f"{module}:{node.lineno}: imports {top}; write need({top!r})" for top in missing]
+    in_functions = {id(one) for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) for one in ast.walk(node)}
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "need"]
+    found += [f"{module}:{one.lineno}: needs it at module level" for one in calls if id(one) not in in_functions]
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_what_an_installation_may_leave_out_is_asked_for(path: Path) -> None:
+    assert left_out(path.read_text(encoding="utf-8"), name_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pandas",
+        "def f():\n    from PIL import Image",
+        'Image = need("PIL.Image")',
+        "try:\n    import scipy.stats\nexcept ImportError:\n    pass",
+    ],
+)
+def test_what_is_not_asked_for_is_found(source: str) -> None:
+    assert len(left_out(source, "vldebias.data.tables")) == 1
+    fine = 'import torch\nif TYPE_CHECKING:\n    import pandas\ndef f():\n    pd = need("pandas")'
+    assert left_out(fine, "vldebias.data.tables") == []
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
@@ -239,7 +281,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_the_cheap_import_test_can_fail() -> None:
-    assert "PIL" in loaded_by("import vldebias.hosts.images")
+    assert "safetensors" in loaded_by("import vldebias.data.store")
 
 
 def test_every_public_name_is_there() -> None:

@@ -6,10 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from vldebias.errors import EXTRA_OF
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
-DECLARED = [*PROJECT["dependencies"], *EXTRAS["demo"], *EXTRAS["dev"]]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+
+def needed(*extras: str) -> list[str]:
+    """What these extras need beyond the core, in the order of pyproject.toml; an extra may name others."""
+    found: dict[str, None] = {}
+    for requirement in (one for extra in extras for one in EXTRAS[extra]):
+        others = re.fullmatch(r"vldebias\[(.+)\]", requirement)
+        found |= dict.fromkeys(needed(*others[1].split(",")) if others else [requirement])
+    return list(found)
+
+
+DECLARED = [*PROJECT["dependencies"], *needed("all"), *(one for one in needed("dev") if one not in needed("all"))]
 
 
 def plain(name: str) -> str:
@@ -36,7 +49,7 @@ def test_a_bound_is_the_version_that_is_tried(requirement: str) -> None:
 
 
 def test_the_documentation_names_the_versions_that_are_tried() -> None:
-    asked = (one.partition(">=") for one in [*PROJECT["dependencies"], *EXTRAS["demo"], *EXTRAS["lora"]])
+    asked = (one.partition(">=") for one in dict.fromkeys([*PROJECT["dependencies"], *needed("all", "lora")]))
     rows = [f"| {name} | {bound} | {locked('constraints.txt')[plain(name)]} |" for name, _, bound in asked]
     page = (ROOT / "docs" / "explanation" / "evidence.md").read_text(encoding="utf-8")
     assert "\n".join(["| package | lowest | with all tests |", "| --- | --- | --- |", *rows]) in page
@@ -45,7 +58,22 @@ def test_the_documentation_names_the_versions_that_are_tried() -> None:
 def test_what_is_optional_has_one_bound() -> None:
     """The extras of users and of development name the same lowest version of a package."""
     bounds: dict[str, set[str]] = {}
-    for requirement in (one for extra in EXTRAS.values() for one in extra):
+    for requirement in needed(*EXTRAS):
         name, _, bound = requirement.partition(">=")
         bounds.setdefault(plain(name), set()).add(bound)
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+def test_the_core_needs_eight_packages() -> None:
+    expected = {"torch", "numpy", "safetensors", "pydantic", "pyyaml", "typer", "rich", "huggingface-hub"}
+    assert {plain(one.partition(">=")[0]) for one in PROJECT["dependencies"]} == expected
+
+
+def test_all_brings_the_extras_of_users() -> None:
+    assert set(needed("all")) == set(needed("clip", "diffusers", "eval", "train", "demo"))
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
+def test_the_extra_that_is_named_brings_the_package(package: str, extra: str) -> None:
+    called = {"open_clip": "open-clip-torch", "PIL": "pillow", "sklearn": "scikit-learn", "umap": "umap-learn"}
+    assert called.get(package, plain(package)) in {plain(one.partition(">=")[0]) for one in needed(extra)}

@@ -63,5 +63,7 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_folder_that_is_no_build_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"no metrics.json in .*; expected folders that `python -m eval.miniature`"):
+    with pytest.raises(
+        InvalidInputError, match=r"no metrics.json in .*; expected folders that `python -m eval.miniature`"
+    ):
         worlds.measured([tmp_path])

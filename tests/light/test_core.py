@@ -36,7 +36,7 @@ def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, np.ndarray], t
     row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)
     assert torch.equal(loaded(row), fitted(row))
     assert not torch.allclose(loaded(row), row)
-    assert vldebias.inspect(texts, "professions-gender", projection=loaded)
+    assert vldebias.inspect(texts, "professions-gender", method="cali")
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])

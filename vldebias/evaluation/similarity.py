@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import SharedImages, drawn_details, drawn_provenance
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.result import Provenance, TaskResult
@@ -63,12 +63,12 @@ class Lpips:
     better: str = "lower"
 
     def __init__(self, net: str = "alex", *, device: str = "cpu") -> None:
-        from torchmetrics.image.lpip import LearnedPerceptualImagePatchSimilarity
+        LearnedPerceptualImagePatchSimilarity = need("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
 
         if net not in BACKBONES:
             raise InvalidInputError(f"net: expected one of {', '.join(BACKBONES)}, got {net!r}")
         try:
-            metric = LearnedPerceptualImagePatchSimilarity(net)  # type: ignore[arg-type]
+            metric = LearnedPerceptualImagePatchSimilarity(net)
         except OSError as error:
             raise InvalidInputError(
                 f"LPIPS: the weights of its backbone cannot be had: {str(error).strip()}. Offline, put "
@@ -100,13 +100,13 @@ class Dino:
     better: str = "higher"
 
     def __init__(self, model: str | Path, *, device: str = "cpu") -> None:
-        from transformers import AutoImageProcessor, AutoModel
+        transformers = need("transformers")
 
         try:
             with asked_once(model):
-                self._processor = AutoImageProcessor.from_pretrained(str(model), **NO_CODE)
+                self._processor = transformers.AutoImageProcessor.from_pretrained(str(model), **NO_CODE)
                 # never a pickle, which transformers would take where there is nothing else
-                network = AutoModel.from_pretrained(str(model), use_safetensors=True, **NO_CODE)
+                network = transformers.AutoModel.from_pretrained(str(model), use_safetensors=True, **NO_CODE)
             self.network: nn.Module = network.to(device).eval()
         except Exception as error:  # on damaged files the library raises whatever it stumbles over
             raise InvalidInputError(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.pictures import INK, for_matplotlib, save_png, subplots
 
 METHODS = ("tsne", "umap", "pca")
@@ -112,8 +112,7 @@ def feature_map(
         axis.spines[:].set_color("#e4e7eb")
     axes[0].set_ylabel(f"{_TITLES[method]}, {len(codes):,} images", fontsize=8.5, color=_GREY)
     if key:
-        from matplotlib.lines import Line2D
-
+        Line2D = need("matplotlib.lines").Line2D
         dots = [Line2D([], [], color=colour, marker="o", linestyle="", markersize=5) for colour in key.values()]
         look: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "loc": "lower center", "labelcolor": INK}
         plot.legend(dots, [for_matplotlib(name) for name in key], ncols=min(len(key), 2 * columns), **look)
@@ -148,14 +147,12 @@ def plane(features: ArrayLike, method: str) -> Points:
         return np.asarray(centred @ first.T)
     way: Any
     if method == "tsne":
-        from sklearn.manifold import TSNE
-
-        way = TSNE(2, perplexity=_PERPLEXITY, init="pca", learning_rate="auto", random_state=_SEED)
+        way = need("sklearn.manifold").TSNE(
+            2, perplexity=_PERPLEXITY, init="pca", learning_rate="auto", random_state=_SEED
+        )
     else:
-        from umap import UMAP
-
         # One thread, as with any seed: without it umap warns that it chose so itself.
-        way = UMAP(n_components=2, n_neighbors=_NEIGHBOURS, random_state=_SEED, n_jobs=1)
+        way = need("umap").UMAP(n_components=2, n_neighbors=_NEIGHBOURS, random_state=_SEED, n_jobs=1)
     return np.asarray(way.fit_transform(values), dtype=np.float64)
 
 
@@ -196,8 +193,7 @@ def _palette(classes: int) -> list[str]:
     """A colour for each class."""
     if classes <= len(_COLOURS):
         return _COLOURS[:classes]
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
+    colormaps, to_hex = need("matplotlib").colormaps, need("matplotlib.colors").to_hex
 
     if classes <= _MOST_NAMED:
         return [to_hex(colormaps["tab20"](i)) for i in range(classes)]

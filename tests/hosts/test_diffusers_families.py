@@ -18,7 +18,6 @@ from vldebias.hosts.diffusers import Family, Part, list_pipelines, register_fami
 
 FAMILIES = pytest.mark.parametrize("name", tiny.FAMILIES)
 BY_NAME = {family.name: family for family in table._FAMILIES}
-LISTED = [(family, name) for family in table._FAMILIES for name in family.pipelines]
 
 
 def three_states(read, attachment):
@@ -250,7 +249,7 @@ def _method(name, method):
         warnings.simplefilter("ignore")  # modules next to the one that is asked for warn at import
         cls = getattr(diffusers, name, None)
     if cls is None or not issubclass(cls, diffusers.DiffusionPipeline):  # a stand-in where a library is missing
-        pytest.skip(f"diffusers {diffusers.__version__} has no {name} here")
+        return None
     function = inspect.unwrap(getattr(cls, method))
     return inspect.signature(function), ast.parse(textwrap.dedent(inspect.getsource(function)))
 
@@ -261,9 +260,27 @@ def _returned(tree):
     return [ast.unparse(element).partition(" if ")[0] for element in values[0].elts]
 
 
-@pytest.mark.parametrize(("family", "name"), LISTED, ids=[name for _, name in LISTED])
-def test_the_places_are_those_of_the_source(family, name):
-    signature, tree = _method(name, "encode_prompt")
+def _every_pipeline(check):
+    """All pipelines of the table of which `check` says that they are not as it says; those not installed are left."""
+    installed, wrong = 0, []
+    for family in table._FAMILIES:
+        for name in family.pipelines:
+            if (encode := _method(name, "encode_prompt")) is None:
+                continue
+            installed += 1
+            try:
+                check(family, name, *encode)
+            except (AssertionError, KeyError, IndexError, StopIteration) as error:
+                wrong.append(f"{name}: {type(error).__name__} {error}")
+    assert installed > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_places_are_those_of_the_source():
+    _every_pipeline(_check_places)
+
+
+def _check_places(family, name, signature, tree):
     returned = _returned(tree)
     brought = [p for p in signature.parameters if "embeds" in p and not p.startswith("negative")]
     for part in family.parts:
@@ -282,10 +299,12 @@ def test_the_places_are_those_of_the_source(family, name):
     assert set(family.texts) <= set(signature.parameters)
 
 
-@pytest.mark.parametrize(("family", "name"), LISTED, ids=[name for _, name in LISTED])
-def test_call_encodes_the_negative_prompt_as_the_table_says(family, name):
+def test_call_encodes_the_negative_prompt_as_the_table_says():
+    _every_pipeline(_check_calls)
+
+
+def _check_calls(family, name, signature, _):
     """`twice` rests on this: the second call passes the negative embeddings in the place of the others, or none."""
-    signature, _ = _method(name, "encode_prompt")
     _, tree = _method(name, "__call__")
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "self.encode_prompt"]
     names = list(signature.parameters)[1:]

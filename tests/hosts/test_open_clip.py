@@ -86,21 +86,12 @@ def test_intermediates_agree(kind: str, normalize: bool, gender: PromptSet, imag
         assert torch.equal(again[key], base[key])
 
 
-def test_second_attachment_is_refused(gender: PromptSet, age: PromptSet) -> None:
-    model = make_custom()
-    attachment = debias(model, gender)
-    assert vldebias.attachment_of(model) is attachment
-    ids = tokenizer_for(model)(PROMPTS)
-    attached = model.encode_text(ids)
-    with pytest.raises(AlreadyAttachedError, match=r"CustomTextCLIP already carries .*tiny-gender.*\.remove\(\).*list"):
-        debias(model, age)
-    other = make_custom()
-    other.text = model.text  # the same tower through another door
-    with pytest.raises(AlreadyAttachedError, match="already carries"):
+def test_the_same_tower_through_another_door_is_refused(gender: PromptSet, age: PromptSet) -> None:
+    model, other = make_custom(), make_custom()
+    other.text = model.text
+    with debias(model, gender), pytest.raises(AlreadyAttachedError, match="CustomTextCLIP already carries"):
         debias(other, age)
-    assert torch.equal(model.encode_text(ids), attached)
-    attachment.remove()
-    debias(model, age).remove()
+    debias(other, age).remove()
 
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
@@ -220,27 +211,6 @@ def test_a_saved_projection_attaches_without_a_tokenizer(gender: PromptSet, tmp_
         model.encode_text(ids)  # here a text has to be read
 
 
-def test_foreign_projections_are_refused(gender: PromptSet) -> None:
-    model = make_clip()
-    mine = vldebias.fit_projection(model, gender)
-    changed = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in changed.transformer.parameters():
-            parameter.add_(0.1)
-    with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights.*fit again"):
-        vldebias.debias(changed, mine)
-    seeing = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in seeing.visual.parameters():
-            parameter.add_(0.1)
-    vldebias.debias(seeing, mine).remove()  # the vision tower has no say
-    with pytest.raises(ProjectionMismatchError, match=r"space 'transformers\.joint', here it is 'open_clip\.joint'"):
-        vldebias.debias(model, mine.stamped(space="transformers.joint"))
-    wide = CalibratedProjection.fit(torch.randn(3, 2, DIM + 1))
-    with pytest.raises(ProjectionMismatchError, match="has dim 25, 'joint' has 24"):
-        vldebias.debias(model, wide)
-    half = copy.deepcopy(model).half()
-    vldebias.debias(half, mine).remove()  # the same checkpoint in another precision
 
 
 class Splits:

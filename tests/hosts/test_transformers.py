@@ -86,12 +86,6 @@ def test_long_prompts_warn(case: Case) -> None:
     assert rows.isfinite().all()
 
 
-def test_the_head_is_not_a_module_of_ours(clip: Case, gender: PromptSet) -> None:
-    keys = list(clip.model.state_dict())
-    names = [name for name, _ in clip.model.named_modules()]
-    with clip.debias(gender):
-        assert list(clip.model.state_dict()) == keys
-        assert [name for name, _ in clip.model.named_modules()] == names
 
 
 @pytest.mark.parametrize("whole_first", [True, False])
@@ -137,11 +131,9 @@ def test_a_pipeline_with_this_encoder_is_refused(clip_tokenizer: Any, gender: Pr
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_flow_through_the_projection(checkpointing: bool, clip: Case, gender: PromptSet) -> None:
+def test_gradients_flow_where_states_are_computed_twice(clip: Case, gender: PromptSet) -> None:
     model = clip.model.train()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
+    model.gradient_checkpointing_enable()
     weights = torch.randn(DIM)
     with clip.debias(gender, keep_stated=False) as attachment:
         (clip.features() @ weights).sum().backward()
@@ -222,23 +214,6 @@ def test_a_saved_projection_serves_both_classes_of_a_checkpoint(clip: Case, gend
         torch.testing.assert_close(text(**clip.inputs()).text_embeds, expected)
 
 
-def test_foreign_projections_are_refused(clip: Case, gender: PromptSet) -> None:
-    mine = vldebias.fit_projection(clip.model, gender, tokenizer=clip.tokenizer)
-    changed, seeing = copy.deepcopy(clip.model), copy.deepcopy(clip.model)
-    with torch.no_grad():
-        for parameter in changed.text_model.encoder.parameters():
-            parameter.mul_(1.1)
-        for parameter in seeing.vision_model.parameters():
-            parameter.mul_(1.1)
-    with pytest.raises(ProjectionMismatchError, match=r"CLIPModel: .*fitted on other weights.*fit again"):
-        vldebias.debias(changed, mine)
-    vldebias.debias(seeing, mine).remove()  # the vision tower has no say
-    vldebias.debias(copy.deepcopy(clip.model).bfloat16(), mine).remove()  # nor has the precision
-    with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'open_clip\.joint'"):
-        vldebias.debias(clip.model, mine.stamped(space="open_clip.joint"))
-    wide = CalibratedProjection.fit(torch.randn(3, 2, 32))
-    with pytest.raises(ProjectionMismatchError, match="has dim 32, 'joint' has 24"):
-        vldebias.debias(clip.model, wide)
 
 
 def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet, tmp_path: Any) -> None:

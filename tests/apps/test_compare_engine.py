@@ -39,31 +39,17 @@ def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
     last = reports[-1]
     assert last.whole
     assert attachment_of(engine().pipe()) is None
-    bare = (
-        engine()
-        .pipe()(
-            ["A photo of a doctor."],
-            generator=[torch.Generator("cpu").manual_seed(1)],
-            num_inference_steps=3,
-            guidance_scale=3.0,
-        )
-        .images[0]
-    )
-    assert np.array_equal(pixels(bare), pixels(last.pictures["none"][1]))
-    assert not np.array_equal(pixels(bare), pixels(last.pictures["mitigated"][1]))
+
+    def by_hand() -> np.ndarray:
+        noise = [torch.Generator("cpu").manual_seed(1)]
+        call = {"generator": noise, "num_inference_steps": 3, "guidance_scale": 3.0}
+        return pixels(engine().pipe()(["A photo of a doctor."], **call).images[0])
+
+    assert np.array_equal(by_hand(), pixels(last.pictures["none"][1]))
+    assert not np.array_equal(by_hand(), pixels(last.pictures["mitigated"][1]))
     with vldebias.debias(engine().pipe(), "gender") as attached:
         (edit,) = attached.projections.values()
-        twin = (
-            engine()
-            .pipe()(
-                ["A photo of a doctor."],
-                generator=[torch.Generator("cpu").manual_seed(1)],
-                num_inference_steps=3,
-                guidance_scale=3.0,
-            )
-            .images[0]
-        )
-    assert np.array_equal(pixels(twin), pixels(last.pictures["mitigated"][1]))
+        assert np.array_equal(by_hand(), pixels(last.pictures["mitigated"][1]))
     shares = [report.share for report in reports]
     assert shares == sorted(shares)
     assert [report.pairs for report in reports][-1] == 2
@@ -235,7 +221,7 @@ def test_pictures_of_one_noise_are_compared_as_pairs() -> None:
     assert changed([0] * 8, [-1] * 8) is None
 
 
-@pytest.mark.parametrize("number", range(1, 17))
+@pytest.mark.parametrize("number", [1, 7, 8, 9, 16])  # on both sides of where a verdict and of where chance begins
 @pytest.mark.parametrize("values", [2, 3])
 def test_no_verdict_is_a_false_alarm_more_often_than_one_in_twenty(number: int, values: int) -> None:
     """Where the sides of each pair are exchangeable: all ways to turn the pairs round, of many sets of pairs."""

@@ -30,7 +30,6 @@ import vldebias
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
-    ProjectionMismatchError,
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
@@ -209,8 +208,6 @@ def test_a_saved_projection_attaches_without_a_tokenizer(gender: PromptSet, tmp_
         pytest.raises(InvalidInputError, match=r"context length 32 .* pass tokenizer=open_clip\.get_tokenizer"),
     ):
         model.encode_text(ids)  # here a text has to be read
-
-
 
 
 class Splits:

@@ -17,7 +17,6 @@ import vldebias
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
-    ProjectionMismatchError,
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
@@ -84,8 +83,6 @@ def test_long_prompts_warn(case: Case) -> None:
     with pytest.warns(TruncatedPromptWarning, match=message):
         rows = host.embed([" ".join(["doctor"] * (reads - special + 1))])
     assert rows.isfinite().all()
-
-
 
 
 @pytest.mark.parametrize("whole_first", [True, False])
@@ -212,8 +209,6 @@ def test_a_saved_projection_serves_both_classes_of_a_checkpoint(clip: Case, gend
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
         torch.testing.assert_close(text(**clip.inputs()).text_embeds, expected)
-
-
 
 
 def test_the_tokenizer_of_the_checkpoint_is_found(clip: Case, gender: PromptSet, tmp_path: Any) -> None:

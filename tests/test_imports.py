@@ -16,7 +16,7 @@ CHECKOUT = ROOT.parent
 # Floors, lowest first: a module imports from its own folder and from lower floors, never from its own floor's neighbour
 # nor upward, lazily neither. "" is the package itself, which names what people use on any floor below the commands.
 FLOORS = [
-    {"errors"},
+    {"errors", "gone"},
     {"files", "hub", "progress", "registry"},
     {"pictures"},
     {"edit"},

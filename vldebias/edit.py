@@ -22,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
-from vldebias import __version__
+from vldebias import __version__, gone
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning, warn
 from vldebias.files import parse_json, write_atomically
 from vldebias.hub import asked_once, reason
@@ -400,6 +400,11 @@ class Edit(ABC):
             folder = _download(name, revision, token)
         config, tensors = _read(folder)
         kind = Edit.kinds.get(config.kind)
+        if kind is None and config.kind in gone.KINDS:
+            raise InvalidInputError(
+                f"{folder}: holds an edit of kind {config.kind!r}, of method {config.method!r}, which went: "
+                f"{gone.KINDS[config.kind]}"
+            )
         if kind is None or not issubclass(kind, cls):
             known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
             raise InvalidInputError(

@@ -18,12 +18,20 @@ class Registry(Mapping[str, T]):
         group: of the entry points by which other packages name theirs: "vldebias.methods".
         accept: from what is registered to its name and the thing that is kept; refuses what is none.
         instances: an entry point that names a class gives an instance of it, else the class itself.
+        went: name -> what to take in its place, of those that were there before.
     """
 
     def __init__(
-        self, kind: str, group: str, accept: Callable[[Any], tuple[str, T]], *, instances: bool = True
+        self,
+        kind: str,
+        group: str,
+        accept: Callable[[Any], tuple[str, T]],
+        *,
+        instances: bool = True,
+        went: Mapping[str, str] | None = None,
     ) -> None:
         self.kind, self.group, self._accept, self._instances = kind, group, accept, instances
+        self._went = went or {}
         self._items: dict[str, T] = {}
         self._searched = False
 
@@ -44,8 +52,10 @@ class Registry(Mapping[str, T]):
         """The thing of this name.
 
         Raises:
-            InvalidInputError: there is none; the message lists those that there are.
+            InvalidInputError: there is none; the message lists those that there are, or says what to take in its place.
         """
+        if isinstance(name, str) and name not in self and name in self._went:
+            raise InvalidInputError(f"{self.kind} {name!r} went: {self._went[name]}")
         if not isinstance(name, str) or name not in self:
             raise InvalidInputError(
                 f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {did_you_mean(name, self)}"

@@ -12,7 +12,6 @@ the background and the bird, its CLIP is asked about both as well; unknown below
 none              the pipeline as it is
 cali              the paper's matrix: Lemma 7.2, lambda = 500
 orth              P0 of the two backgrounds
-midpoint          vldebias.methods.Midpoint(): affine form with the mean difference
 cali, waterbirds  debias(pipe, "waterbirds", method="cali"): cali on the prompts of Table A.5, which name this world's
                   class words and places and no species
 
@@ -73,7 +72,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 VARIANTS = {
     "cali": Variant(prompts=(FIT,)),
     "orth": Variant(prompts=(FIT,), method="orth"),
-    "midpoint": Variant(prompts=(FIT,), method="midpoint"),
     "cali, waterbirds": Variant(prompts=("waterbirds",)),
 }
 STEPS, GUIDANCE, BATCH, SURE = 12, 3.0, 32, 0.8

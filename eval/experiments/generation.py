@@ -1,7 +1,7 @@
 """What does each method do to generated images? Ours and the field's on the miniature pipeline, from the same noise.
 
 python -m eval.experiments.generation --images 8 --json eval/results/generation.json   # an hour of a core; goes on
-python -m eval.experiments.generation --images 2 --forms none midpoint      # a quick look
+python -m eval.experiments.generation --images 2 --forms none difference      # a quick look
 
 "A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on 80 of the world's 100
 professions and drawn for the 20 that it leaves out, 60 in all: the first is the set that ships, the others leave out
@@ -18,12 +18,8 @@ suffix             "... of any gender" in the prompt, unless that states a value
 entigen            "... if all individuals can be a ... irrespective of their gender" (ENTIGEN, Bansal et al., 2022)
 difference         P0 of the difference of the values
 cali               the paper's settings
-midpoint           vldebias.methods.Midpoint(): affine form with the mean difference
-midpoint, end      the same at the end of the text and the padding behind it alone
-balanced           its level by the prompt, from the shares that the pipeline draws of the professions of the fit at two
-                   levels and once with what follows from them
-weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from such shares
-cali-midpoint      the same with the paper's P
+weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from the shares
+                   that the pipeline draws of the professions of the fit at three weights
 stated mean        "each-value": mean of the states of the prompts that state each value
 uce                a form of unified concept editing (Gandikota et al., 2024), its scales from five rounds over the
                    professions of the fit, read by the judge
@@ -78,7 +74,7 @@ STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 UNSEEN = "unseen professions"
 FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
-READ = 4  # for `balanced`, `weighted-values` and `uce`: images of a profession of the fit in each round
+READ = 4  # for `weighted-values` and `uce`: images of a profession of the fit in each round
 SEEN_IMAGES, STATED_IMAGES, OUTSIDE_IMAGES = 2, 1, 4  # per seed; of outside prompts in all
 ONCE = "a judge of images, once"
 PARTS = ("unseen", "stated", "outside", "trained", "joint")
@@ -194,8 +190,6 @@ class Studio:
             Form("default", fitted("default"), seen=True, fitted=True),
             Form("steer", fitted("steer"), sampled=True, fitted=True),
             Form("stated value", attached("stated-value"), sampled=True, encodings=2.0),
-            Form("midpoint", fitted("midpoint"), encodings=2.0, fitted=True),
-            Form("balanced", fitted("balanced"), needs=ONCE, encodings=2.0, fitted=True),
             Form("weighted values", fitted("weighted-values"), needs=ONCE, encodings=3.0, steps=1.5, seen=True,
                  fitted=True),
             Form("cali", fitted("paper"), source="Chuang et al., 2023", seen=True, fitted=True),
@@ -205,8 +199,6 @@ class Studio:
                  fits=1),
             Form("uce", fitted("uce"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True, fits=1),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022", fits=1),
-            Form("cali-midpoint", fitted("cali-midpoint"), encodings=2.0, fitted=True, fits=1),
-            Form("midpoint, end", fitted("midpoint-end"), encodings=2.0, fitted=True, fits=1),
             Form("difference", fitted("difference"), fitted=True),
         ]  # fmt: skip
 
@@ -299,8 +291,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None, parts: Sequence[str] =
     if "joint" not in parts:
         return
 
-    jointly = {"default": "default", "cali": "paper", "midpoint": "midpoint", "steer": "steer",
-               "stated value": "stated-value"}  # fmt: skip
+    jointly = {"default": "default", "cali": "paper", "steer": "steer", "stated value": "stated-value"}
     joint = [
         replace(known[name], name=f"{name} jointly", draw=studio.attached(method, [SET, TONE]), fits=1)
         for name, method in jointly.items()

@@ -61,7 +61,7 @@ OURS = (
     "cali+equalise",
     "auto",
 )
-THEIRS = ("leace-text", "roboshot", "prism-mini", "prism", "each-value", "all-values")
+THEIRS = ("roboshot", "prism", "each-value")
 LABELLED = ("leace", "inlp", "clip-clip", "sfid", "dear", "bend-vlm")
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")

@@ -1,7 +1,6 @@
 """A hundred drawn pictures before and after, chosen by a rule and not by hand: 50 portraits and 50 birds.
 
 python -m eval.experiments.sheet                     # some minutes of one core; writes eval/results/sheet.png; goes on
-python -m eval.experiments.sheet --method midpoint
 
 On the left the pipeline as it is, on the right the same noise with the projection attached. Portraits: of the unseen
 professions the five around the median change of discrepancy, ten images each in the order in which they were drawn.
@@ -29,7 +28,7 @@ from vldebias.miniature.birds import CLASSES, SPECIES
 from vldebias.pictures import INK, compact, font, write_png
 from vldebias.prompts import fill
 
-METHODS = {"cali": "paper", "midpoint": "midpoint"}  # name of the form -> name of the method
+METHODS = {"cali": "paper", "difference": "difference"}  # name of the form -> name of the method
 PROFESSIONS, COLUMNS = 5, 10
 CELL, GAP, LABEL, HEAD = 64, 16, 120, 26  # pixels; CELL: least height of an image
 BIRDS = (*CLASSES, *SPECIES)

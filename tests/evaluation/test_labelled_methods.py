@@ -17,7 +17,7 @@ from vldebias.methods import LEACE, ClipClip, Problem, ZeroShotLabels, load_edit
 from vldebias.progress import SILENT
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-METHODS = ("leace", "leace-text", "inlp", "prism-mini", "bend-vlm", ZeroShotLabels("leace"))
+METHODS = ("leace", "inlp", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 
 
 def measured(**more: object) -> Result:
@@ -36,26 +36,26 @@ def test_true_and_zero_shot_labels_are_told_apart_in_every_row() -> None:
     (about,) = result.provenance
     assert about.methods["leace"]["labels"] == "given"
     assert about.methods["leace, zero-shot labels"]["labels"] == "zero-shot"
-    assert about.methods["leace-text"]["side"] == "text"
+    assert about.methods["bend-vlm"]["side"] == "text"
     assert about.n["reference images"] == 100
 
 
 def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries() -> None:
     result = measured()
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
-    assert set(moved) == {"leace", "inlp", "prism-mini", "leace, zero-shot labels"}
+    assert set(moved) == {"leace", "inlp", "roboshot", "leace, zero-shot labels"}
     assert all(0 < value < 1 for value in moved.values())
     assert result.row("retrieval gender", "query_cosine", "leace").value == pytest.approx(1.0)
     assert result.row("retrieval gender", "query_cosine", "bend-vlm").value < 0.99
 
 
 def test_a_side_that_is_asked_for_goes_before_that_of_the_method() -> None:
-    result = measured(side="text", methods=("cali", "prism-mini", ClipClip()))
+    result = measured(side="text", methods=("cali", "roboshot", ClipClip()))
     assert not [row for row in result.rows if row.metric == "image_cosine"]
-    same = [result.row("retrieval gender", "max_skew@20", name).value for name in ("none", "prism-mini")]
+    same = [result.row("retrieval gender", "max_skew@20", name).value for name in ("none", "roboshot")]
     assert same[0] == same[1]  # nothing of it is for texts
-    both = measured(side="both", methods=("cali", "prism-mini"))
-    assert {row.method for row in both.rows if row.metric == "image_cosine"} == {"cali", "prism-mini"}
+    both = measured(side="both", methods=("cali", "roboshot"))
+    assert {row.method for row in both.rows if row.metric == "image_cosine"} == {"cali", "roboshot"}
 
 
 def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:

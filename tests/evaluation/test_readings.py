@@ -26,7 +26,7 @@ from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import Variant
-from vldebias.methods import METHODS, UCE, Balanced, Midpoint, Need, Problem, load_edits
+from vldebias.methods import METHODS, UCE, Need, Problem, WeightedValues, load_edits
 from vldebias.miniature import load_pipeline
 
 WHOLE = load_prompts("professions-gender")
@@ -41,9 +41,9 @@ FEW = replace(
     held_out_groups=(),
 )
 HOW: dict[str, Any] = {"steps": 1, "guidance": 1.0, "batch_size": 6, "options": {"height": 16, "width": 16}}
-ROUNDS = (0.0, -0.2, -0.1)  # more men at the midpoint, fewer at the level against that, in between at the last
+ROUNDS = (0.0, -0.2, 0.2)  # fewer men at the lower weight, more at the higher one
 FITTED = {  # method -> the folders of its rounds, and what the judge adds in each: uce ends where nothing is missing
-    "balanced": (["1-midpoint", "2-midpoint", "3-balanced"], ROUNDS),
+    "weighted-values": (["1-weighted-values", "2-weighted-values", "3-weighted-values"], ROUNDS),
     "uce": (["1-uce", "2-uce", "3-uce", "4-uce", "5-uce"], (0.0, -0.1, 0.1, -0.3, 0.0)),
 }
 
@@ -85,33 +85,6 @@ class Asked:
 
 def answers(*shares: float) -> dict[str, tuple[float, ...]]:
     return {p: (share, 1 - share) for p, share in zip(FEW.classes, shares, strict=False)}
-
-
-@pytest.mark.parametrize(("middle", "level"), [((0.9, 0.6, 0.4), -0.5), ((0.1, 0.4, 0.6), 0.5)])
-def test_the_second_level_is_against_the_lean_and_the_third_follows(
-    pipe: Any, middle: tuple[float, ...], level: float
-) -> None:
-    moved = tuple(share + 0.4 * level for share in middle)
-    show, problem = Asked(answers(*middle), answers(*moved), answers(0.5, 0.5, 0.5)), Problem.of(pipe, FEW)
-    method = METHODS["balanced"].read(problem, show)
-    assert isinstance(method, Balanced)
-    first, second, third = show.methods
-    assert [first.level, second.level] == [0.0, level]
-    levels = third.fit(problem, "sequence").offsets(problem.embed(FEW.classes, "sequence")).tolist()
-    for prompt, a, b, own in zip(FEW.classes, middle, moved, levels, strict=True):
-        assert method.readings[prompt] == {0.0: a, level: b, own: 0.5}
-    assert Need.JUDGED not in method.needs
-    assert method.settings() != third.settings()
-
-
-def test_prompts_whose_pictures_say_nothing_are_left_out(pipe: Any) -> None:
-    whole = replace(FEW, classes=WHOLE.classes[:5], class_names=WHOLE.class_names[:5])
-    five = dict.fromkeys(whole.classes, (0.9, 0.1))
-    lower = dict.fromkeys(whole.classes[1:], (0.6, 0.4))
-    method = METHODS["balanced"].read(Problem.of(pipe, whole), Asked(five, lower, {whole.classes[1]: (0.5, 0.5)}))
-    assert isinstance(method, Balanced)
-    assert [len(method.readings[p]) for p in whole.classes[1:]] == [3, 2, 2, 2]
-    assert whole.classes[0] not in method.readings
 
 
 class TestScalesOfUce:
@@ -240,8 +213,7 @@ def test_the_command_fits_what_the_function_fits(
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 def test_what_was_fitted_is_merged_or_refused_with_the_reason(pipe: Any, tmp_path: Path) -> None:
     """By the command, from the folder that is saved: each layer reads the states as it read them changed."""
-    levels = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(FEW.classes)}
-    fitted = {"uce": UCE(dict.fromkeys(FEW.classes, (-0.4, 0.4))), "balanced": Balanced(levels)}
+    fitted = {"uce": UCE(dict.fromkeys(FEW.classes, (-0.4, 0.4))), "weighted-values": WeightedValues(weight=0.4)}
     for name, method in fitted.items():
         for role, edit in fit_projections(pipe, FEW, method=method).items():
             edit.save_pretrained(tmp_path / name / role)
@@ -254,8 +226,8 @@ def test_what_was_fitted_is_merged_or_refused_with_the_reason(pipe: Any, tmp_pat
     for name in changed:
         torch.testing.assert_close(states @ merged[name].T, edit(states) @ plain[name].T, atol=1e-4, rtol=1e-4)
     merge[-1] = str(tmp_path / "not merged")
-    with pytest.raises(VldebiasError, match="its levels depend on where the text ends"):
-        CliRunner().invoke(app, [*merge, str(tmp_path / "balanced")], catch_exceptions=False)
+    with pytest.raises(VldebiasError, match="cannot become part of weights"):
+        CliRunner().invoke(app, [*merge, str(tmp_path / "weighted-values")], catch_exceptions=False)
 
 
 def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> None:
@@ -264,10 +236,10 @@ def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> Non
             InvalidInputError, match=rf"uses judged images: .* `vldebias debias --method {name} --judge"
         ):
             debias(pipe, FEW, method=name)
-    with pytest.raises(InvalidInputError, match=r"method 'midpoint' needs no judged images; fit it with"):
-        read_judged(pipe, FEW, reader(), tmp_path, method="midpoint")
-    with pytest.raises(InvalidInputError, match="method 'midpoint' reads no judged images"):
-        Midpoint().read(Problem.of(pipe, FEW), Asked())
+    with pytest.raises(InvalidInputError, match=r"method 'cali' needs no judged images; fit it with"):
+        read_judged(pipe, FEW, reader(), tmp_path, method="cali")
+    with pytest.raises(InvalidInputError, match="method 'cali' reads no judged images"):
+        METHODS["cali"].read(Problem.of(pipe, FEW), Asked())
     with pytest.raises(InvalidInputError, match="few: expected class prompts, which are drawn for the fit, got none"):
         read_judged(pipe, replace(FEW, classes=(), class_names=()), reader(), tmp_path)
     other = FunctionJudge({"age": ("young", "old")}, lambda images: {}, name="ages", version="1")
@@ -277,7 +249,7 @@ def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> Non
         prompts=FEW,
         attributes=["gender"],
         stated=False,
-        variants={"both": {"method": "balanced", "prompts": [FEW, "skin-tone"]}},
+        variants={"both": {"method": "weighted-values", "prompts": [FEW, "skin-tone"]}},
     )
     with pytest.raises(InvalidInputError, match="both: is fitted on one prompt set, got 2"):
         tones.evaluate(pipe, reader(), tmp_path)
@@ -287,10 +259,13 @@ def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "balanced"], r"--method balanced uses judged images: fit it with `vldebias debias --judge NAME`"),
+        (
+            ["--method", "uce"],
+            r"--method uce uses judged images: fit it with `vldebias debias --judge NAME`",
+        ),
         (["--method", "cali", "--judge", "miniature"], r"--judge is for methods that need judged images"),
         (
-            ["--method", "balanced", "--judge", "miniature", "--max-loss", "0.1"],
+            ["--method", "weighted-values", "--judge", "miniature", "--max-loss", "0.1"],
             r"on one prompt set and without --max-loss",
         ),
     ],
@@ -304,6 +279,6 @@ def test_the_command_refuses_before_anything_is_loaded(arguments: list[str], mes
 def test_the_user_chooses_how_many_images_it_is_fitted_to(tmp_path: Path) -> None:
     given = GenerationTask(prompts=FEW, attributes=["gender"], variants={"cali": {}})
     assert given.with_options(Options(out=tmp_path)).fit_images == 4
-    chosen = given.with_options(Options(out=tmp_path, methods=("balanced",), fit_images=9))
+    chosen = given.with_options(Options(out=tmp_path, methods=("weighted-values",), fit_images=9))
     assert chosen.fit_images == 9
-    assert list(chosen.variants) == ["balanced"]
+    assert list(chosen.variants) == ["weighted-values"]

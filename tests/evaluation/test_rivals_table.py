@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from eval.experiments import rivals, rivals_table
 from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import METHODS, ZeroShotLabels
+from vldebias.methods import METHODS, Suffix, ZeroShotLabels
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -22,8 +22,8 @@ def result() -> Result:
     """Two splits of a small world: a search, and groups."""
     patch = pytest.MonkeyPatch()
     patch.setattr(rivals, "RESAMPLES", 20)
-    methods = [METHODS[name] for name in ("cali", "equalise", "leace", "roboshot", "all-values")]
-    methods.append(ZeroShotLabels("leace"))
+    methods = [METHODS[name] for name in ("cali", "equalise", "leace", "roboshot")]
+    methods += [Suffix("gender"), ZeroShotLabels("leace")]
     searches, groups = [], []
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(400)
@@ -39,7 +39,7 @@ def result() -> Result:
 def test_a_value_is_the_mean_over_splits_with_their_spread(result: Result) -> None:
     frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
     titles = {"none", *(METHODS[name].title for name in ("cali", "equalise", "leace", "roboshot"))}
-    assert set(frame.method) == {*titles, "LEACE of images, zero-shot labels"}  # of "all-values" there are no texts
+    assert set(frame.method) == {*titles, "LEACE of images, zero-shot labels"}  # of "suffix" there are no texts
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
         spread = result.row("jobs", "max_skew@20, splits", name)

@@ -12,14 +12,23 @@ from torch import Tensor
 
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Bounded, Problem, Reference, auto
-from vldebias.methods.closed_form import ClosedForm, class_texts, pair_scatter
+from vldebias.methods.closed_form import (
+    CALI,
+    DIFFERENCE,
+    EQUALISE,
+    ORTH,
+    ORTH_CALI,
+    ClosedForm,
+    class_texts,
+    pair_scatter,
+)
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection, PairScatter
 from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-SUMS = ("equalise", "cali+equalise", "orth+equalise", "difference+equalise", "orth-cali+equalise")
+SUMS = (EQUALISE, *(one + EQUALISE for one in (CALI, ORTH, DIFFERENCE, ORTH_CALI)))
 WORDS = ("man", "woman", "child")
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -75,10 +84,8 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same rate."""
     rows, lam = image_rows(problem)
-    methods = [METHODS[name] for name in SUMS]
-    parts = auto._parts(problem, "joint", methods)  # rows that are shared over methods and lam
-    for method in methods:
-        assert isinstance(method, ClosedForm)
+    parts = auto._parts(problem, "joint", SUMS)  # rows that are shared over methods and lam
+    for method in SUMS:
         for P in (problem.fit(method, "joint"), method.solve(problem, parts)):
             assert isinstance(P, CalibratedProjection)
             gaps = rows @ P.matrix()
@@ -91,14 +98,14 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
     """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum leaves."""
     rows, lam = image_rows(problem)
     neutral = [text for group in problem.sets[0].groups for text in group]
-    for name in SUMS[2:]:
-        whole = problem.fit(name, "joint")
-        kept = replace(problem, neutral=tuple(neutral)).fit(Bounded(name, 0.1), "joint")
+    for method in SUMS[2:]:
+        whole = problem.fit(method, "joint")
+        kept = replace(problem, neutral=tuple(neutral)).fit(Bounded(method, 0.1), "joint")
         assert isinstance(whole, CalibratedProjection)
         assert isinstance(kept, CalibratedProjection)
         t = float(kept.left.norm() / whole.left.norm())
         left = torch.linalg.matrix_norm(rows @ kept.matrix(), 2)
-        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (1 + 1e-6), name
+        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (1 + 1e-6), method.name
 
 
 @laws
@@ -108,16 +115,14 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
     rows, lam = image_rows(problem)
     pairs = pair_scatter(problem, problem.sets[0], "joint")
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
-    for name in SUMS:
-        method = METHODS[name]
-        assert isinstance(method, ClosedForm)
+    for method in SUMS:
         p0 = dense_p0(method, problem)
         M = lam * p0 @ rows.T @ rows @ p0
-        if "cali" in name:
+        if "cali" in method.name:
             M += pair_lam(problem) / pairs.count * pairs.rows.T @ pairs.rows
         P = method.fit(problem, "joint")
-        assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), name
-        assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, name  # A^T P z = 0
+        assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), method.name
+        assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, method.name  # A^T P z = 0
 
 
 @laws

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 from torch import Tensor
+from typer.testing import CliRunner
 
 import vldebias
+from vldebias import gone
+from vldebias.cli import app
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import (
     METHODS,
     UCE,
-    Balanced,
     Bounded,
     Method,
     Need,
@@ -38,16 +41,12 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "orth-cali+equalise"]
-NAMES += ["orth+equalise", "difference+equalise", "paper", "default", "auto", "steer", "target-shares"]
-NAMES += ["leace", "leace-text", "inlp", "clip-clip", "sfid", "dear", "roboshot", "prism-mini", "prism", "bend-vlm"]
-NAMES += ["each-value", "all-values", "midpoint", "cali-midpoint", "balanced", "suffix", "entigen", "stated-value"]
-NAMES += ["midpoint-end", "uce", "weighted-values"]
+NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise"]
+NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
+NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
 SET = load_prompts("professions-gender")
-READINGS = {p: {-0.5: 0.4 + 0.1 * i, 0.0: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
 RISING = {p: {0.4: 0.4 + 0.1 * i, 0.6: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
 READ = {
-    "balanced": Balanced(READINGS),
     "uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3))),
     "weighted-values": WeightedValues(RISING),
 }
@@ -312,6 +311,26 @@ def test_an_unknown_name_is_told_with_all_of_them(given: Any) -> None:
             get_method(given)
 
 
+@pytest.mark.parametrize("name", gone.METHODS)
+def test_a_name_that_went_says_what_to_take(name: str) -> None:
+    assert name not in METHODS
+    with pytest.raises(InvalidInputError, match=rf"method '{re.escape(name)}' went: .*take '") as caught:
+        get_method(name)
+    (first, *_) = re.findall(r"take '([^']*)'", str(caught.value))
+    assert get_method(first).name == first
+    done = CliRunner().invoke(app, ["debias", "gender", "--pipeline", "none", "--method", name, "--out", "none"])
+    assert str(done.exception) == str(caught.value)
+
+
+@pytest.mark.parametrize("name", gone.NAMES)
+def test_a_class_that_went_says_what_to_take(name: str) -> None:
+    module, _, own = name.rpartition(".")
+    with pytest.raises(AttributeError, match=rf"no attribute '{own}', it went: .*take '"):
+        getattr(import_module(module), own)
+    with pytest.raises(AttributeError, match=rf"no attribute '{own}s'$"):
+        getattr(import_module(module), f"{own}s")
+
+
 @pytest.fixture
 def distribution(tmp_path: Path) -> Path:
     """A package that is installed beside this one: ten lines, and an entry point."""
@@ -407,6 +426,14 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
         Flip(torch.eye(64)[0].index_fill(0, torch.tensor(1), torch.inf), edit.provenance).save_pretrained(tmp_path)
     with pytest.raises(InvalidInputError, match="holds an edit of kind 'test-flip'; expected projection"):
         CalibratedProjection.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", gone.KINDS)
+def test_a_saved_edit_of_a_kind_that_went_says_what_to_take(kind: str, tmp_path: Path) -> None:
+    type("Old", (Flip,), {"kind": kind})(torch.eye(3)[0], Provenance("old")).save_pretrained(tmp_path)
+    del Edit.kinds[kind]
+    with pytest.raises(InvalidInputError, match=rf"of kind '{kind}', of method 'old', which went: .*take '"):
+        load_edit(tmp_path)
 
 
 def test_inspect_and_diagnose_take_any_edit_but_one_that_draws(cases: dict[str, Case]) -> None:

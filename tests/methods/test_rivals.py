@@ -18,7 +18,7 @@ import vldebias
 from vldebias import make_prompt_set
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import LEACE, METHODS, PRISM, SFID, BendVLM, ClipClip, DeAR, Problem, Reference
+from vldebias.methods import LEACE, METHODS, PRISM, SFID, BendVLM, ClipClip, DeAR, Problem, Reference, Suffix
 from vldebias.methods.rivals.bend import Bend, _without
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 from vldebias.methods.rivals.erasure import inlp, leace
@@ -227,21 +227,13 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     torch.testing.assert_close(only @ helpful.T, 2 * helpful.T)
 
 
-def test_prism_mini_scores_as_orth_does() -> None:
-    given, images, _ = problem()
-    mini, orth = given.fit("prism-mini", "joint"), given.fit("orth", "joint")
-    texts = given.embed(GENDER.classes, "joint")
-    torch.testing.assert_close(mini.image(images) @ texts.T, images @ orth(texts).T)
-    assert torch.equal(mini(texts), texts)
-
-
 def test_p0_and_the_loss_are_those_of_prisms_authors() -> None:
     spurious = torch.tensor(PUBLISHED["prism"]["spurious"], dtype=torch.float64)
     texts = {"a male": spurious[0], "a female": spurious[1], "a": torch.ones(4), "b": torch.ones(4)}
     prompts = vldebias.PromptSet("p", groups=(("a", "b"),), spurious=("a male", "a female"))
-    edit = Problem.of(texts, prompts).fit("prism-mini", "joint")
+    edit = Problem.of(texts, prompts).fit("orth", "joint")
     theirs = torch.tensor(PUBLISHED["prism"]["projection"], dtype=torch.float64)
-    torch.testing.assert_close(edit.image(torch.eye(4, dtype=torch.float64)), theirs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(edit(torch.eye(4, dtype=torch.float64)), theirs, atol=1e-6, rtol=0)
     rows = torch.tensor(PUBLISHED["prism"]["rows"], dtype=torch.float64)
     from vldebias.methods.rivals.insights import contrast
 
@@ -349,8 +341,8 @@ def test_wordings_are_read_and_averaged_by_whatever_embeds_the_prompts() -> None
     pair = table.embed(["A photo of a male nurse.", "A photo of a female nurse."])
     changed = table.under(["A photo of a nurse."], edit)
     torch.testing.assert_close(changed[0], normalize(pair.mean(0), dim=0))
-    with pytest.raises(InvalidInputError, match=r"not in the file, such as \['A photo of a nurse, male or female"):
-        table.under(["A photo of a nurse."], table.fit(GENDER, "all-values"))
+    with pytest.raises(InvalidInputError, match=r"not in the file, such as \['A photo of a nurse of any gender"):
+        table.under(["A photo of a nurse."], table.fit(GENDER, Suffix("gender")))
     with pytest.raises(InvalidInputError, match=r"'each-value' reads prompts in other words, and needs the model"):
         edit(pair)
     with pytest.raises(InvalidInputError, match="reads prompts; their embeddings alone do not show what it does"):
@@ -385,8 +377,8 @@ def test_what_acts_on_images_is_refused_for_texts_alone_and_damaged_files_are_se
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
-    with pytest.raises(InvalidInputError, match="method 'prism-mini' acts on images, so side='text' would change no"):
-        vldebias.debias(model, "gender", method="prism-mini", side="text", tokenizer=tokenizer)
+    with pytest.raises(InvalidInputError, match="method 'roboshot' acts on images, so side='text' would change no"):
+        vldebias.debias(model, "gender", method="roboshot", side="text", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="expected a map of texts or of images"):
         TwoTowers()
     tensors = {"texts.left": torch.zeros(3, 1), "texts.right": torch.zeros(3, 1), "texts.shift": torch.zeros(2)}

@@ -25,7 +25,6 @@ STATED = "A photo of a female nurse."
 WORDED = {
     "suffix": "A photo of a nurse of any gender.",
     "entigen": "A photo of a nurse if all individuals can be a nurse irrespective of their gender.",
-    "all-values": "A photo of a nurse, male or female.",
 }
 
 

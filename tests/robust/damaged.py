@@ -31,10 +31,8 @@ from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.run import verify, write_manifest
-from vldebias.methods.affine import Affine
 from vldebias.methods.rivals.bend import Bend
-from vldebias.methods.rivals.edits import Affine as Tower
-from vldebias.methods.rivals.edits import Residual, TwoTowers
+from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 
 RENAMED = ((b'"F64"', b'"I64"'), (b'"F32"', b'"I32"'), (b"<f4", b"<i4"), (b"<f8", b"<i8"), (b"float", b"FLOAT"))
 
@@ -58,12 +56,10 @@ def edits() -> dict[str, Edit]:
     def some(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    linear = attack.projection_of(3)
     codes = torch.arange(6) % 2
     return {
-        "projection": linear,
-        "affine": Affine(linear, some(4, linear.rank), Provenance("midpoint")),
-        "two towers": TwoTowers(Tower(some(6, 2), some(6, 2), some(6)), None, Provenance("leace-text")),
+        "projection": attack.projection_of(3),
+        "two towers": TwoTowers(Affine(some(6, 2), some(6, 2), some(6)), None, Provenance("two-towers")),
         "residual": Residual(some(3, 6), some(3), some(6, 3), Provenance("dear")),
         "bend": Bend(some(2, 6), some(3, 6), some(3, 1, 6), some(6, 6), codes, 2, Provenance("bend-vlm")),
     }

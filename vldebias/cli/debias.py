@@ -99,7 +99,7 @@ def debias(
       vldebias debias gender --model ViT-B-32 --pretrained openai --reference images.npz --out gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --method auto --max-loss 0.02 --out gender-b32
       vldebias debias professions-gender professions-race --pipeline stabilityai/stable-diffusion-2-1 --out sd21
-      vldebias debias professions-gender --pipeline DIR --method balanced --judge openai/clip-vit-base-patch32 --out sd
+      vldebias debias professions-gender --pipeline DIR --method uce --judge openai/clip-vit-base-patch32 --out sd
       vldebias debias waterbirds --model miniature --out birds --json
       vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
       vldebias debias waterbirds --model ViT-B-32 --pretrained openai --projection birds --images test.npz

@@ -134,8 +134,8 @@ class GenerationTask(Task):
         concept of the prompts, the share of images that show their concept is measured too.
     variants: name -> how to debias, with any method for pipelines. The bare pipeline, "none", is drawn always.
     images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
-    fit_images: of each prompt of the fit and round, for methods that need judged images ("balanced"): drawn by the
-        bare method into the folder's "_readings", from noise that is not measured, and read by the same judge.
+    fit_images: of each prompt of the fit and round, for methods that need judged images ("uce"): drawn by the bare
+        method into the folder's "_readings", from noise that is not measured, and read by the same judge.
     concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
     stated: draw prompts that state their attribute as well, with and without keeping them as they are.
     stated_images: per such prompt and seed; at most `images`.

@@ -1,4 +1,4 @@
-"""What a pipeline draws under a method, read by a judge: for methods that are fitted to it, "balanced" and "uce"."""
+"""What a pipeline draws under a method, read by a judge: for "weighted-values" and "uce", which are fitted to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_judged(
     judge: Judge,
     folder: str | Path,
     *,
-    method: str | Method = "balanced",
+    method: str | Method = "weighted-values",
     lam: float = LAM_OF_PIPELINES,
     drawing: Drawing = Drawing(),  # noqa: B008 - frozen
     model: str | None = None,

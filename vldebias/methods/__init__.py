@@ -5,12 +5,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.methods.affine import Affine, Midpoint
+from vldebias.gone import missing
 from vldebias.methods.auto import Auto
-from vldebias.methods.balanced import Balanced, Following
 from vldebias.methods.boundary import Boundary, class_offset, with_offset
 from vldebias.methods.bounded import Bound, Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
@@ -19,19 +19,7 @@ from vldebias.methods.equalise import Reference
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
 from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
-from vldebias.methods.rivals import (
-    INLP,
-    LEACE,
-    PRISM,
-    SFID,
-    BendVLM,
-    ClipClip,
-    DeAR,
-    Entigen,
-    PrismMini,
-    RoboShot,
-    Suffix,
-)
+from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, Entigen, RoboShot, Suffix
 from vldebias.methods.shares import Shares
 from vldebias.methods.stated import StatedValue
 from vldebias.methods.steer import SamplingMethod, Steer, Steering
@@ -45,9 +33,7 @@ __all__ = [
     "PRISM",
     "SFID",
     "UCE",
-    "Affine",
     "Auto",
-    "Balanced",
     "BendVLM",
     "Bound",
     "Boundary",
@@ -57,12 +43,9 @@ __all__ = [
     "DeAR",
     "Diagnostics",
     "Entigen",
-    "Following",
     "Labelled",
     "Method",
-    "Midpoint",
     "Need",
-    "PrismMini",
     "Problem",
     "RankShares",
     "Reference",
@@ -87,6 +70,10 @@ __all__ = [
     "register_method",
     "with_offset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)
 
 
 def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None) -> Edit:

@@ -199,7 +199,7 @@ DIFFERENCE = ClosedForm("difference", "difference of the values", "this package"
 EQUALISE = ClosedForm("equalise", "equalised image means", "this package", "#e45756", (IMAGES_TERM,))
 for _method in (ORTH, ORTH_CALI, CALI, DIFFERENCE, EQUALISE):
     register_method(_method)
-for _method, _color in ((CALI, "#72b7b2"), (ORTH_CALI, "#eeca3b"), (ORTH, "#9d755d"), (DIFFERENCE, "#ff9da6")):
+for _method, _color in ((CALI, "#72b7b2"), (DIFFERENCE, "#ff9da6")):
     register_method(replace(_method + EQUALISE, color=_color))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias import gone
 from vldebias.edit import Edit
 from vldebias.errors import (
     ClassSignalWarning,
@@ -173,7 +174,9 @@ def _as_method(given: Any) -> Method:
     return given if isinstance(given, Method) else _Adapted(given)
 
 
-METHODS = Registry("method", "vldebias.methods", lambda given: ((method := _as_method(given)).name, method))
+METHODS = Registry(
+    "method", "vldebias.methods", lambda given: ((method := _as_method(given)).name, method), went=gone.METHODS
+)
 
 
 def register_method(method: Method) -> Method:
@@ -189,7 +192,7 @@ def get_method(method: Any) -> Method:
     """A method by its name; a Method comes back unchanged, another object with `fit` as one.
 
     Raises:
-        InvalidInputError: no method of this name; the message lists them.
+        InvalidInputError: no method of this name; the message lists them, or says what to take for one that went.
     """
     return _as_method(method) if hasattr(method, "fit") else METHODS.named(method)
 
@@ -407,14 +410,13 @@ class Problem:
 
 
 def _warn_of_width(edit: Edit, attributes: int) -> None:
-    plain = getattr(edit, "plain", edit)  # of an affine form, which sets what it removes to a level
-    if not isinstance(plain, CalibratedProjection):
+    if not isinstance(edit, CalibratedProjection):
         return
     # Two directions of each attribute are what one is about at least, however narrow the space.
-    if plain.removed > max(WIDE * plain.dim, 2 * attributes + 0.5):
-        most = WIDE * plain.dim
+    if edit.removed > max(WIDE * edit.dim, 2 * attributes + 0.5):
+        most = WIDE * edit.dim
         warn(
-            f"{edit.method} removes {plain.removed:.1f} of {plain.dim} directions, spread over {plain.rank}; beyond "
+            f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, spread over {edit.rank}; beyond "
             f"{most:.1f}, prompts outside the fit, such as 'A photo of a good person.', may be drawn as something "
             "else. Draw some; or leave out method= and lam= (the default removes less), lower lam, fit fewer pairs, "
             "or use method='difference'",

@@ -11,8 +11,7 @@ weights, as a judge reads the pictures, and takes for a prompt e
 with s the share that is expected at equal weights and b the slope of the shares over the weights, the same for all
 prompts. s is a line in what the pipeline's first step says about the prompt (`vldebias.hosts.beginning`), fitted to the
 readings. So a judge is needed once; every prompt then costs one step for a few noises in each call, is given one
-embedding, and nothing is sampled. `vldebias.methods.Balanced` tells the lean from the text alone and moves the level of
-the affine form, to which a denoiser that reads values from words of their own answers less.
+embedding, and nothing is sampled.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from torch import Tensor
 
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
-from vldebias.methods.balanced import rise_and_shares
 from vldebias.methods.method import Need, Problem, Show, register_method
 from vldebias.methods.rivals.wording import EachValue, Wording, worded
 
@@ -102,7 +100,7 @@ class WeightedValues(EachValue):
             return
         self.needs = self.needs - {Need.JUDGED}
         if readings is not None:
-            self.rise, self.shares = rise_and_shares(self.name, self.readings, "weight", middle=0.5)
+            self.rise, self.shares = _rise_and_shares(self.readings)
 
     def check(self, problem: Problem) -> None:
         """Refuse what `EachValue` refuses, and other than two values."""
@@ -141,6 +139,33 @@ class WeightedValues(EachValue):
             bias = 0.5 + (0.5 - float(self.shares.mean())) / self.rise - slope * float(begun.mean())
         line = torch.tensor([bias, slope], dtype=torch.float64)
         return Weighted(words, width, Provenance(self.name), line=line)
+
+
+def _rise_and_shares(readings: Mapping[str, Mapping[float, float]]) -> tuple[float, Tensor]:
+    """Rise of the share of the first value over the weights, the same for all prompts; and each share at equal weights.
+
+    Raises:
+        InvalidInputError: too few readings, others than shares, or shares that do not rise.
+    """
+    few = [prompt for prompt, shares in readings.items() if len(shares) < 2]
+    if len(readings) < 3 or few:
+        raise InvalidInputError(
+            "weighted-values: expected shares of three prompts or more, each at two weights or more, got "
+            f"{len(readings)} prompts, {len(few)} of them at fewer weights: {few[:3]}"
+        )
+    rows = [torch.tensor(list(shares.items()), dtype=torch.float64).T for shares in readings.values()]
+    if not all(((share >= 0) & (share <= 1)).all() for _, share in rows):
+        raise InvalidInputError(
+            "weighted-values: expected shares from 0 to 1; leave out prompts whose pictures say nothing"
+        )
+    centred = [(weight - weight.mean(), share) for weight, share in rows]
+    rise = float(sum(w @ share for w, share in centred) / sum(w @ w for w, _ in centred))
+    if not rise > 0:
+        raise InvalidInputError(
+            f"weighted-values: the share of the first value falls by {-rise:.2f} a weight; expected a rise: are "
+            "weights and shares those of the same value, the first of the prompt set?"
+        )
+    return rise, torch.stack([share.mean() - rise * (weight.mean() - 0.5) for weight, share in rows])
 
 
 register_method(WeightedValues())

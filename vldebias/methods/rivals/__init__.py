@@ -1,11 +1,14 @@
 """The field's methods beside those of this package, each by the same name in every command, table and page."""
 
+from typing import Any
+
+from vldebias.gone import missing
 from vldebias.methods.rivals.bend import BendVLM
 from vldebias.methods.rivals.dear import DeAR
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 from vldebias.methods.rivals.erasure import INLP, LEACE, SFID, ClipClip
-from vldebias.methods.rivals.insights import PRISM, PrismMini, RoboShot
-from vldebias.methods.rivals.wording import AllValues, EachValue, Entigen, Suffix
+from vldebias.methods.rivals.insights import PRISM, RoboShot
+from vldebias.methods.rivals.wording import EachValue, Entigen, Suffix
 
 __all__ = [
     "INLP",
@@ -13,15 +16,17 @@ __all__ = [
     "PRISM",
     "SFID",
     "Affine",
-    "AllValues",
     "BendVLM",
     "ClipClip",
     "DeAR",
     "EachValue",
     "Entigen",
-    "PrismMini",
     "Residual",
     "RoboShot",
     "Suffix",
     "TwoTowers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

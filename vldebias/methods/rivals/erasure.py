@@ -100,24 +100,14 @@ def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, fl
 
 
 class LEACE(Method):
-    """Least-squares concept erasure of images with labels, or of texts that state a value; see `leace`."""
+    """Least-squares concept erasure of images with labels; see `leace`."""
 
-    def __init__(self, side: str = "image") -> None:
-        self.side = side
-        texts = side == "text"
-        self.name, self.title = ("leace-text", "LEACE of texts") if texts else ("leace", "LEACE of images")
-        self.source = "Belrose et al., 2023, Theorem 4.3"
-        self.color = "#1b9e77" if texts else "#66c2a5"
-        self.needs = frozenset({Need.PAIRS, Need.VALUES}) if texts else _OF_IMAGES
-        self.pipelines = False
+    name, title, source = "leace", "LEACE of images", "Belrose et al., 2023, Theorem 4.3"
+    color, needs, pipelines, side = "#66c2a5", _OF_IMAGES, False, "image"
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """The eraser of one tower."""
-        if self.side == "image":
-            return TwoTowers(images=leace(*labelled(problem, role).one_hot()))
-        texts = stated_texts(problem, role)
-        columns = [(codes[:, None] == torch.arange(len(v))) for codes, v in zip(texts.codes, texts.values, strict=True)]
-        return TwoTowers(texts=leace(texts.rows, torch.cat(columns, 1)))
+        """The eraser of images."""
+        return TwoTowers(images=leace(*labelled(problem, role).one_hot()))
 
 
 class INLP(Method):
@@ -205,5 +195,5 @@ class SFID(Method):
         return Affine.imputing(dims, means.mean(0)[dims], width)
 
 
-for _method in (LEACE(), LEACE("text"), INLP(), ClipClip(), SFID()):
+for _method in (LEACE(), INLP(), ClipClip(), SFID()):
     register_method(_method)

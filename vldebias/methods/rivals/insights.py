@@ -1,4 +1,4 @@
-"""Methods that move images by what texts say of the attribute: RoboShot, PRISM-mini and PRISM."""
+"""Methods that move images by what texts say of the attribute: RoboShot and PRISM."""
 
 from __future__ import annotations
 
@@ -56,18 +56,6 @@ class RoboShot(Method):
                 helpful.append(classes[1:] - classes[:-1])
         matrix = roboshot(torch.cat(harmful), torch.cat(helpful) if helpful else None)
         return TwoTowers(images=Affine.of_matrix(matrix))
-
-
-class PrismMini(Method):
-    """P0 of the spurious prompts, for images: <P0 x, z> = <x, P0 z>, the scores of "orth" but for the lengths."""
-
-    name, title, source = "prism-mini", "PRISM-mini", "Molahasani et al., 2025, without training"
-    color, needs, pipelines, side = "#e6ab02", frozenset({Need.SPURIOUS}), False, "image"
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """The projection of "orth" on the other tower."""
-        projection = ORTH.fit(problem, role)
-        return TwoTowers(images=Affine.linear(projection.left, projection.right))
 
 
 class PRISM(Method):
@@ -139,5 +127,5 @@ def _apart(problem: Problem, role: str) -> Tensor:
     return problem.embed([text for pair in found for text in pair], role).unflatten(0, (len(found), 2))
 
 
-for _method in (RoboShot(), PrismMini(), PRISM()):
+for _method in (RoboShot(), PRISM()):
     register_method(_method)

@@ -1,4 +1,4 @@
-"""Other wordings of a prompt in its place: one that names all values, or the mean over one for each value.
+"""Other wordings of a prompt in its place: one that names the attribute, or the mean over one for each value.
 
 They cost nothing to fit. A prompt is embedded again in other words whenever it is used, so that they need the model
 beside the embedding, and cannot become part of weights. A pipeline reads the states of the other wordings, token by
@@ -190,17 +190,6 @@ class EachValue(_Worded):
         return tuple(own[0] for own in prompts.attributes.values())
 
 
-class AllValues(_Worded):
-    """One wording that names all values: "A photo of a nurse, male or female."."""
-
-    name, title, source = "all-values", "suffix that names all values", "after Bansal et al., 2022 (ENTIGEN)"
-    color = "#bcbd22"
-
-    def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """The suffix."""
-        return (" or ".join(own[0] for own in prompts.attributes.values()),)
-
-
 class Suffix(_Worded):
     """A neutral suffix: "A photo of a nurse of any gender.".
 
@@ -240,5 +229,5 @@ class Entigen(Suffix):
     sentence = "{{text}} if all individuals can be {{about}} irrespective of their {attribute}"
 
 
-for _method in (EachValue(), AllValues(), Suffix(), Entigen()):
+for _method in (EachValue(), Suffix(), Entigen()):
     register_method(_method)

@@ -1,0 +1,123 @@
+"""Unified concept editing: the weights of its authors' formula over the states of all places, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vldebias.api import debias, fit_projections
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import resolve
+from vldebias.methods import UCE
+from vldebias.prompts import load_prompts
+
+SET = load_prompts("professions-gender")
+FEW = replace(SET, classes=SET.classes[:4], class_names=SET.class_names[:4], groups=SET.groups[:6], held_out_groups=())
+PROMPTS = ["A photo of a nurse.", "A photo of a web developer."]
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    from vldebias.miniature import load_pipeline
+
+    made = load_pipeline()
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def encode(pipe, prompts: Sequence[str] = PROMPTS) -> Tensor:
+    with torch.no_grad():
+        return pipe.encode_prompt(list(prompts), "cpu", 1, False)[0]
+
+
+def test_the_end_is_found_where_the_tokenizer_says(pipe) -> None:
+    prompts = [*PROMPTS, "", "a painting of a very old and a very young judge in the rain"]
+    ids = pipe.tokenizer(prompts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+    expected = 1 + (ids[:, 1:] == pipe.tokenizer.eos_token_id).int().argmax(1)
+    assert torch.equal(resolve(pipe).sequences(prompts, "sequence")[1], expected)
+
+
+SCALES = {FEW.classes[0]: (0.3, -0.3), FEW.classes[1]: (-0.1, 0.4)}
+
+
+class TestUCE:
+    """Against the weights by the authors' sums over the states of all places, layer by layer."""
+
+    def weights(self, pipe, layer, preserve: Sequence[str]) -> Tensor:
+        old, eye = layer.weight.double(), torch.eye(layer.in_features, dtype=torch.float64)
+
+        def states(text: str) -> Tensor:
+            """Of the last token and all places behind it."""
+            ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
+            last = int(ids.attention_mask.sum()) - 2
+            with torch.no_grad():
+                return pipe.text_encoder(ids.input_ids)[0][0, last:].double()
+
+        one, two = 0.5 * old, 0.5 * eye
+        values = [states("a male person"), states("a female person")]
+        for concept, alpha in SCALES.items():
+            for c, *a in zip(states(concept), *values, strict=False):  # as far as all of them go
+                v = old @ c + alpha[0] * old @ a[0] + alpha[1] * old @ a[1]
+                one, two = one + torch.outer(v, c), two + torch.outer(c, c)
+        for text in preserve:
+            for c in states(text):
+                one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
+        return one @ torch.linalg.inv(two)
+
+    @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
+    @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])
+    def test_merged_weights_are_those_of_the_formula(self, pipe, preserve: tuple[str, ...]) -> None:
+        import copy
+
+        twin = copy.deepcopy(pipe)
+        layers = [m for n, m in twin.unet.named_modules() if n.endswith(("attn2.to_k", "attn2.to_v"))]
+        expected = [self.weights(twin, layer, preserve) for layer in layers]
+        attachment = debias(twin, FEW, method=UCE(SCALES, preserve))
+        attachment.merge()
+        assert len(layers) > 2
+        for layer, weight in zip(layers, expected, strict=True):
+            torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-4, atol=1e-4)
+
+    def test_it_is_not_the_authors_edit_of_one_state(self, pipe) -> None:
+        """Theirs, of the last token of each concept alone, is small beside it and points elsewhere."""
+
+        def last(text: str) -> Tensor:
+            ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                return pipe.text_encoder(ids.input_ids)[0][0, int(ids.attention_mask.sum()) - 2].double()
+
+        gram, moves = 0.5 * torch.eye(128, dtype=torch.float64), torch.zeros(128, 128, dtype=torch.float64)
+        values = [last("a male person"), last("a female person")]
+        for concept, alpha in SCALES.items():
+            gram += torch.outer(last(concept), last(concept))
+            moves += torch.outer(sum(a * v for a, v in zip(alpha, values, strict=True)), last(concept))
+        theirs = moves @ torch.linalg.inv(gram)
+        (edit,) = fit_projections(pipe, FEW, method=UCE(SCALES)).values()
+        ours = edit.matrix() - torch.eye(128, dtype=torch.float64)
+        assert ours.norm() > 2 * theirs.norm()
+        assert (ours * theirs).sum() / (ours.norm() * theirs.norm()) < 0.5
+
+    def test_three_states(self, pipe) -> None:
+        bare = encode(pipe)
+        attachment = debias(pipe, FEW, method=UCE(SCALES))
+        assert not torch.allclose(encode(pipe), bare)
+        with attachment.disabled():
+            assert torch.equal(encode(pipe), bare)
+        attachment.remove()
+        assert torch.equal(encode(pipe), bare)
+
+    def test_scales_move_by_what_is_missing(self) -> None:
+        first, second = SCALES
+        after = UCE(SCALES).update({first: (0.9, 0.1), second: (0.52, 0.48)})
+        assert after.scales[first] == pytest.approx((-0.1, 0.1))
+        assert after.scales[second] == SCALES[second]
+
+    def test_what_it_refuses(self, pipe) -> None:
+        with pytest.raises(InvalidInputError, match="expected concepts with their scales, and positive weights, got 0"):
+            UCE({})
+        with pytest.raises(InvalidInputError, match="expected 2 scales for each concept"):
+            fit_projections(pipe, FEW, method=UCE({"A photo of a nurse.": (0.1,)}))

@@ -22,10 +22,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
-from vldebias import edit as edits
-from vldebias.edit import Edit, Fingerprint, Provenance
+from vldebias import edit_folder
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.methods.rivals.edits import TwoTowers
 from vldebias.projection import CalibratedProjection
+from vldebias.provenance import Fingerprint, Provenance
 
 FILES = {"projection.safetensors", "config.json", "README.md"}
 
@@ -104,10 +106,34 @@ def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monk
         shift.save_pretrained(tmp_path)
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(Shift, "check_finite", lambda self: None)
+        elsewhere.setattr(Shift, "check_tensors", lambda self: None)
         shift.save_pretrained(tmp_path)
     with pytest.raises(InvalidInputError, match=r"'by' \(2,\) holds 1 NaN or infinite values"):
         vldebias.load_edit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"images.right": (3, 2)}, r"images\.right: expected a tensor \(d, rank\) with d = 3, rank = 1, got \(3, 2\)$"),
+        ({"texts.shift": (2,)}, r"texts\.shift: expected a tensor \(d\) with d = 3, got \(2,\)$"),
+        ({"images.left": (4, 1)}, r"images\.left: expected a tensor \(d, rank\) with d = 3.*, got \(4, 1\)$"),
+        ({"images.left": None}, r"images\.left: expected a tensor \(d, rank\).*, got None$"),
+        ({"bias": (3,)}, r"^bias: not among the tensors texts\.left, texts\.right, texts\.shift, images\.left"),
+        (dict.fromkeys(("images.left", "images.right", "images.shift")), ""),
+    ],
+)
+def test_axes_have_one_size_in_a_part_and_the_width_is_that_of_all(change: dict, text: str) -> None:
+    """The ranks of two towers differ, their width does not; a part may be left out, a tensor of it may not."""
+    shapes = {"texts.left": (3, 2), "texts.right": (3, 2), "texts.shift": (3,)}
+    shapes |= {"images.left": (3, 1), "images.right": (3, 1), "images.shift": (3,)} | change
+    tensors = {name: torch.ones(shape) for name, shape in shapes.items() if shape is not None}
+    if text:
+        with pytest.raises(InvalidInputError, match=text):
+            TwoTowers.build(tensors, {}, Provenance("both"))
+    else:
+        edit = TwoTowers.build(tensors, {}, Provenance("both"))
+        assert (edit.images, edit.dim, edit.tensors().keys()) == (None, 3, tensors.keys())
 
 
 def test_saving_twice_replaces(tmp_path: Path) -> None:
@@ -255,7 +281,7 @@ def test_a_config_that_is_none(folder: Path, change: dict, text: str) -> None:
 def test_an_edit_of_another_kind_is_refused_and_the_kind_that_fits_is_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text()) | {"kind": "shares"}
     tensors = load_file(folder / "projection.safetensors")
-    config["sha256"] = edits._digest(config, tensors)
+    config["sha256"] = edit_folder._digest(config, tensors)
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         InvalidInputError, match=r"holds an edit of kind 'shares'; expected projection; vldebias\.load_"
@@ -324,8 +350,8 @@ TAMPERED = pytest.mark.parametrize(
         (add_key, r"expected factors .* got .*'bias': \(1,\)"),
         (narrow, r"expected factors .* got .*'left': \(3, 1\)"),
         (transpose, r"expected factors .* got .*'right': \(2, 3\)"),
-        (nan, r"the factors hold NaN or infinite values; fit and save the projection again"),
-        (halve, r"expected float64 factors, got \['torch.float16', 'torch.float64'\]"),
+        (nan, r"'right' \(3, 2\) holds 1 NaN or infinite values; .*; fit and save the projection again"),
+        (halve, r"left: expected torch.float64, got torch.float16; fit and save the projection again"),
     ],
 )
 

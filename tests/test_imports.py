@@ -18,7 +18,8 @@ CHECKOUT = ROOT.parent
 FLOORS = [
     {"errors", "gone"},
     {"files", "hub", "progress", "registry"},
-    {"pictures"},
+    {"pictures", "axes", "provenance"},
+    {"edit_folder"},
     {"edit"},
     {"projection", "prompts", "losses", "metrics"},
     {"hosts"},

@@ -17,10 +17,10 @@ and no d x d matrix is ever formed. Rows are embeddings, so P* z is `z - (z @ R)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -145,6 +145,8 @@ class CalibratedProjection(Edit):
     """
 
     kind = "projection"
+    axes: ClassVar = {"left": "d rank", "right": "d rank"}
+    dtype = torch.float64
 
     left: Tensor
     right: Tensor
@@ -221,11 +223,6 @@ class CalibratedProjection(Edit):
         return cls(left, right, Provenance(method, lam_of), 0 if basis is None else basis.shape[1])
 
     @property
-    def dim(self) -> int:
-        """Width d of the embeddings it acts on."""
-        return self.left.shape[0]
-
-    @property
     def rank(self) -> int:
         """Columns of the factors, at most m + |S| and at least the rank of P* - I (repeated pairs count)."""
         return self.left.shape[1]
@@ -269,31 +266,6 @@ class CalibratedProjection(Edit):
 
     def __repr__(self) -> str:
         return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The two factors."""
-        return {"left": self.left, "right": self.right}
-
-    def settings(self) -> dict[str, Any]:
-        """The width of what P0 removes."""
-        return {"spurious_rank": self.spurious_rank}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From its factors, checked.
-
-        Raises:
-            InvalidInputError: factors of unequal shapes, in another precision, or not finite.
-        """
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if set(shapes) != {"left", "right"} or shapes["left"] != shapes["right"] or len(shapes["left"]) != 2:
-            raise InvalidInputError(f"expected two factors left and right (d, rank), got {shapes}")
-        dtypes = sorted({str(t.dtype) for t in tensors.values()})
-        if dtypes != ["torch.float64"]:
-            raise InvalidInputError(f"expected float64 factors, got {dtypes}")
-        if not all(bool(t.isfinite().all()) for t in tensors.values()):
-            raise InvalidInputError("the factors hold NaN or infinite values")
-        return cls(tensors["left"], tensors["right"], provenance, int(settings.get("spurious_rank", 0)))
 
     def folded(self) -> CalibratedProjection:
         """Itself: a linear map can become part of weights."""

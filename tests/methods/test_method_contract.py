@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -164,10 +164,14 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert (type(edit), edit.provenance) == (type(edits[role]), edits[role].provenance)
         assert all(torch.equal(tensor, edits[role].tensors()[key]) for key, tensor in edit.tensors().items())
         for key, tensor in edit.tensors().items():
-            if tensor.is_floating_point() and tensor.numel() and key != "nothing":
-                broken = tensor.clone()
+            wide, broken = tensor[None], tensor.clone()
+            with pytest.raises(
+                InvalidInputError, match=rf"^{key}: expected a tensor \(.*got {re.escape(str(tuple(wide.shape)))}"
+            ):
+                type(edit).build(edit.tensors() | {key: wide}, edit.settings(), edit.provenance)
+            if tensor.is_floating_point() and tensor.numel():
                 broken.view(-1)[-1] = float("nan")
-                with pytest.raises(InvalidInputError, match=r"NaN|finite"):
+                with pytest.raises(InvalidInputError, match=rf"'{key}' .* holds 1 NaN or infinite values"):
                     type(edit).build(edit.tensors() | {key: broken}, edit.settings(), edit.provenance)
     with case.debias(loaded) as again:
         assert all(torch.equal(a, b) for a, b in zip(case.outputs(again), attached, strict=True))
@@ -374,30 +378,18 @@ def test_entry_points_of_other_packages_are_methods(distribution: Path) -> None:
 # --- an edit of one's own
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Flip(Edit):
     """Mirrors one axis: an edit of another package, with a kind of its own."""
 
     kind = "test-flip"
+    axes: ClassVar = {"axis": "d"}
 
-    def __init__(self, axis: Tensor, provenance: Provenance) -> None:
-        self.axis, self.provenance = axis, provenance
-
-    @property
-    def dim(self) -> int:
-        return len(self.axis)
+    axis: Tensor
+    provenance: Provenance
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Any = None) -> Tensor:
         return z if strength == 0 else z - 2 * strength * (z @ self.axis.to(z))[..., None] * self.axis.to(z)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"axis": self.axis}
-
-    @classmethod
-    def build(cls, tensors: Any, settings: Any, provenance: Provenance) -> Flip:
-        return cls(tensors["axis"], provenance)
-
-    def stamped(self, **fields: Any) -> Flip:
-        return Flip(self.axis, replace(self.provenance, **fields))
 
 
 class Mirror(Method):
@@ -423,7 +415,9 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     with case.debias({role: loaded}, keep_stated=False) as two:
         assert torch.equal(case.outputs(two)[0], flipped)
     with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(64,\) holds 1 NaN or infinite values"):
-        Flip(torch.eye(64)[0].index_fill(0, torch.tensor(1), torch.inf), edit.provenance).save_pretrained(tmp_path)
+        replace(edit, axis=edit.axis.index_fill(0, torch.tensor(1), torch.inf))
+    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\), got \(64, 2\)$"):
+        replace(edit, axis=torch.eye(64)[:, :2])
     with pytest.raises(InvalidInputError, match="holds an edit of kind 'test-flip'; expected projection"):
         CalibratedProjection.from_pretrained(tmp_path)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -127,6 +127,8 @@ class TargetShares(Edit):
     """
 
     kind = "target-shares"
+    axes: ClassVar = {"shares": "g", "population": "g", "means": "g d", "covariances": "g d d"}
+    parts: ClassVar = {"target": TargetProjection}
 
     names: tuple[str, ...]
     shares: Tensor
@@ -174,11 +176,6 @@ class TargetShares(Edit):
         origin = Provenance("target-shares", lam, uses_images=True)
         return cls(moments.names, targets, own, top, target, moments.means, moments.covariances, origin)
 
-    @property
-    def dim(self) -> int:
-        """Width d."""
-        return self.target.dim
-
     @overload
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor: ...
     @overload
@@ -191,24 +188,6 @@ class TargetShares(Edit):
         units = _unit(z).reshape(-1, self.dim)
         shift = self.target.shift(self.offsets(units)).reshape(z.shape)
         return self.target.apply(z, shift, strength)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Closed form, shares and moments of the groups."""
-        own = {name: getattr(self, name) for name in ("shares", "population", "means", "covariances")}
-        return {**self.target.tensors(), **own}
-
-    def settings(self) -> dict[str, Any]:
-        """Names of the groups, and how many results count."""
-        return {"names": list(self.names), "top": self.top}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors` and `settings`."""
-        target = TargetProjection.of(tensors, provenance)
-        own = {name: tensors[name] for name in ("shares", "population", "means", "covariances")}
-        if own["shares"].shape != (len(settings["names"]),) or own["means"].shape[1:] != (target.dim,):
-            raise InvalidInputError("shares and moments do not fit the groups")
-        return cls(tuple(settings["names"]), top=float(settings["top"]), target=target, provenance=provenance, **own)
 
     def offsets(self, queries: Tensor) -> Tensor:
         """(q, p) targets m_a - m_b for unit queries (q, d), for every pair of groups."""

@@ -13,13 +13,9 @@ The attribute is sampled: the model itself is as biased as before, and what it d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Any, Self
-
-from torch import Tensor
 
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
@@ -49,12 +45,6 @@ class Attribute:
         about, values = attribute_of(prompts), prompts.attributes
         rank = len(ATTRIBUTES) if about is None else ATTRIBUTES.index(about)
         return cls(tuple(values), tuple(words[0] for words in values.values()), prompts.stated_words, rank)
-
-    @classmethod
-    def read(cls, saved: Mapping[str, Any]) -> Attribute:
-        """From its fields."""
-        names, words, stated = (tuple(map(str, saved[name])) for name in ("names", "words", "stated"))
-        return cls(names, words, stated, int(saved["rank"]))
 
     @cached_property
     def gate(self) -> StatedWords:
@@ -104,18 +94,13 @@ class Stated(SampledEdit, Reworded):
             text = worded(text, own.words[value], words)
         return text
 
-    def settings(self) -> dict[str, Any]:
-        """Shares, attributes and the width."""
-        return {**super().settings(), "attributes": [asdict(one) for one in self.attributes], "width": self.width}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `settings`, checked."""
-        attributes, shares = tuple(map(Attribute.read, settings["attributes"])), cls.shares_of(settings)
-        sizes = [len(one.words) for one in attributes]
-        if shares.codes != tuple(product(*map(range, sizes))) or sizes != [len(one.names) for one in attributes]:
-            raise InvalidInputError(f"shares: expected one of every combination of {sizes} values, got {shares.codes}")
-        return cls(attributes, shares, settings["stratify"], int(settings["width"]), provenance)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = [len(one.words) for one in self.attributes]
+        if self.shares.codes != tuple(product(*map(range, sizes))) or sizes != [len(x.names) for x in self.attributes]:
+            raise InvalidInputError(
+                f"shares: expected one of every combination of {sizes} values, got {self.shares.codes}"
+            )
 
 
 class StatedValue(SamplingMethod):

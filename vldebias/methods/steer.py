@@ -13,9 +13,9 @@ follows its text. That is what it is: the attribute is sampled. The model itself
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain, combinations
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -62,16 +62,14 @@ class SampledEdit(Edit):
         return [shares.draw(seed, text, self.stratify) for shares, text, seed in given]
 
     def settings(self) -> dict[str, Any]:
-        """The shares and how they are drawn."""
-        codes = [list(code) for code in self.shares.codes]
-        drawn = {"codes": codes, "names": list(self.shares.names), "shares": list(self.shares.shares)}
-        return {**super().settings(), **drawn, "stratify": self.stratify}
+        """As of every edit, the fields of the shares among them."""
+        own = super().settings()
+        return {**own, **own.pop("shares")}
 
-    @staticmethod
-    def shares_of(settings: Mapping[str, Any]) -> Shares:
-        """The shares, from `settings`."""
-        codes = tuple(tuple(map(int, code)) for code in settings["codes"])
-        return Shares(codes, tuple(map(str, settings["names"])), tuple(map(float, settings["shares"])))
+    @classmethod
+    def fields_of(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Edit.fields_of`."""
+        return super().fields_of({**settings, "shares": {one.name: settings[one.name] for one in fields(Shares)}})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,6 +81,8 @@ class Steering(SampledEdit):
     """
 
     kind = "steer"
+    axes: ClassVar = {"shifts": "g d"}
+    parts: ClassVar = {"target": TargetProjection}
 
     target: TargetProjection
     shifts: Tensor
@@ -90,10 +90,10 @@ class Steering(SampledEdit):
     stratify: int | None
     provenance: Provenance
 
-    @property
-    def dim(self) -> int:
-        """Width d."""
-        return self.target.dim
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.shifts) != len(self.shares.codes):
+            raise InvalidInputError(f"shifts: expected {len(self.shares.codes)}, got {len(self.shifts)}")
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
         """`embeddings` (b, ..., d), each row with the value of its image.
@@ -109,19 +109,6 @@ class Steering(SampledEdit):
             raise InvalidInputError(f"{self!r}: {len(z)} embeddings for {len(codes)} images; expected one for each")
         shift = self.shifts[codes].reshape(-1, *[1] * (z.ndim - 2), z.shape[-1])
         return self.target.apply(z, shift, strength)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The closed form and the shifts."""
-        return {**self.target.tensors(), "shifts": self.shifts}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors` and `settings`."""
-        target, shifts, shares = TargetProjection.of(tensors, provenance), tensors["shifts"], cls.shares_of(settings)
-        expected = (len(shares.codes), target.dim)
-        if shifts.shape != expected or not shifts.isfinite().all():
-            raise InvalidInputError(f"shifts: expected finite {expected}, got {tuple(shifts.shape)}")
-        return cls(target, shifts, shares, settings["stratify"], provenance)
 
 
 class SamplingMethod(Method):

@@ -11,13 +11,13 @@ everything of its own except what the differences span, which it takes from m.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection, PairScatter
 
@@ -28,6 +28,9 @@ class TargetProjection:
 
     plain: P, the projection of t = 0. lift: (p, d) float64, row p is w_p P D_p, by which t_p moves a unit embedding.
     """
+
+    axes: ClassVar = {"lift": "p d"}
+    parts: ClassVar = {"plain": CalibratedProjection}
 
     plain: CalibratedProjection
     lift: Tensor
@@ -62,23 +65,6 @@ class TargetProjection:
         weighted = PairScatter(rows * w.sqrt()[:, None], 1)
         plain = CalibratedProjection.solve([weighted, *others], None, [1.0, *more])
         return cls(plain, plain(rows) * w[:, None])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The factors of P, and the lift."""
-        return {**self.plain.tensors(), "lift": self.lift}
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], provenance: Provenance) -> TargetProjection:
-        """From `tensors`.
-
-        Raises:
-            InvalidInputError: they do not fit.
-        """
-        factors = {name: tensors[name] for name in ("left", "right")}
-        plain, lift = CalibratedProjection.build(factors, {}, provenance), tensors["lift"]
-        if lift.ndim != 2 or lift.shape[1] != plain.dim or not lift.isfinite().all():
-            raise InvalidInputError(f"lift: expected finite (p, {plain.dim}), got {tuple(lift.shape)}")
-        return cls(plain, lift)
 
     @property
     def dim(self) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class Weighted(Wording):
     """
 
     kind = "weighted"
+    axes: ClassVar = {"line": "2"}
 
     line: Tensor = field(kw_only=True)
 
@@ -60,17 +61,10 @@ class Weighted(Wording):
         first = self.weights(rows).to(each).view(-1, *[1] * (each.ndim - 2))
         return first * each[:, 0] + (1 - first) * each[:, 1]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The line."""
-        return {"line": self.line}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors` and `settings`, checked."""
-        words, width, line = tuple(map(str, settings["words"])), int(settings["width"]), tensors["line"]
-        if len(words) != 2 or tuple(line.shape) != (2,) or not line.isfinite().all():
-            raise InvalidInputError(f"line: expected two finite numbers for two wordings, got {line} for {len(words)}")
-        return cls(words, width, provenance, line=line)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.words) != 2:
+            raise InvalidInputError(f"words: expected those of two wordings, got {self.words}")
 
 
 class WeightedValues(EachValue):

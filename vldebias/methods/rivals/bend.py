@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Provenance, Rows
-from vldebias.errors import InvalidInputError
 from vldebias.methods.labelled import labelled
 from vldebias.methods.method import Method, Need, Problem, register_method
 
@@ -32,6 +30,7 @@ class Bend(Edit):
     """
 
     kind = "bend"
+    axes: ClassVar = {"spurious": "m d", "concepts": "c d", "differences": "c p d", "images": "n d", "codes": "n"}
 
     spurious: Tensor
     concepts: Tensor
@@ -40,11 +39,6 @@ class Bend(Edit):
     codes: Tensor
     near: int
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
-
-    @property
-    def dim(self) -> int:
-        """Width d."""
-        return self.images.shape[1]
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
         """Texts (b, ..., d), each bent on its own."""
@@ -68,28 +62,6 @@ class Bend(Edit):
             means.append(self.images[best].mean(0))
         apart = torch.stack(means[1:]) - means[0]
         return normalize(_without(query, apart), dim=0)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The texts and the labelled images."""
-        names = ("spurious", "concepts", "differences", "images", "codes")
-        return {name: getattr(self, name) for name in names}
-
-    def settings(self) -> dict[str, Any]:
-        """How many images count."""
-        return {"near": self.near}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors` and `settings`.
-
-        Raises:
-            InvalidInputError: shapes that do not fit.
-        """
-        edit = cls(**tensors, near=int(settings["near"]), provenance=provenance)
-        widths = {edit.spurious.shape[-1], edit.concepts.shape[-1], edit.differences.shape[-1], edit.dim}
-        if len(widths) > 1 or len(edit.codes) != len(edit.images) or len(edit.differences) != len(edit.concepts):
-            raise InvalidInputError(f"expected texts, differences and images of one width, got {sorted(widths)}")
-        return edit
 
 
 def _without(row: Tensor, directions: Tensor) -> Tensor:

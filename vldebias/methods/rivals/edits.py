@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +18,8 @@ class Affine:
 
     left, right: (d, rank) float64; shift: (d,) float64.
     """
+
+    axes: ClassVar = {"left": "d rank", "right": "d rank", "shift": "d"}
 
     left: Tensor
     right: Tensor
@@ -60,15 +61,15 @@ class TwoTowers(Edit):
     """An affine map of the texts and another of the images; None leaves that tower alone."""
 
     kind = "two-towers"
+    parts: ClassVar = {"texts": Affine, "images": Affine}
 
     texts: Affine | None = None
     images: Affine | None = None
     provenance: Provenance = field(default_factory=lambda: Provenance("two-towers"))
 
     def __post_init__(self) -> None:
-        widths = {len(one.shift) for one in (self.texts, self.images) if one is not None}
-        if len(widths) != 1:
-            raise InvalidInputError(f"expected a map of texts or of images, or both of one width, got {sorted(widths)}")
+        if self.texts is None and self.images is None:
+            raise InvalidInputError("expected a map of texts or of images, or both, got none")
         super().__post_init__()
 
     @property
@@ -77,13 +78,6 @@ class TwoTowers(Edit):
         if self.texts is None:
             return "image"
         return "text" if self.images is None else "both"
-
-    @property
-    def dim(self) -> int:
-        """Width d."""
-        one = self.texts or self.images
-        assert one is not None
-        return len(one.shift)
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
         """Texts (..., d), changed; `rows` are not read."""
@@ -95,33 +89,6 @@ class TwoTowers(Edit):
         self.check_strength(strength)
         return x if self.images is None else self.images(x, strength)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The factors and shifts, by tower."""
-        towers = {"texts": self.texts, "images": self.images}
-        parts = ("left", "right", "shift")
-        return {f"{name}.{p}": getattr(one, p) for name, one in towers.items() if one is not None for p in parts}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors`.
-
-        Raises:
-            InvalidInputError: shapes that do not fit.
-        """
-
-        def tower(name: str) -> Affine | None:
-            own = [tensors.get(f"{name}.{part}") for part in ("left", "right", "shift")]
-            if all(one is None for one in own):
-                return None
-            left, right, shift = own
-            if left is None or right is None or shift is None or left.ndim != 2 or shift.ndim != 1:
-                raise InvalidInputError(f"{name}: expected left and right (d, rank) and shift (d,)")
-            if left.shape != right.shape or len(left) != len(shift):
-                raise InvalidInputError(f"{name}: got {tuple(left.shape)}, {tuple(right.shape)}, {tuple(shift.shape)}")
-            return Affine(left, right, shift)
-
-        return cls(tower("texts"), tower("images"), provenance)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Residual(Edit):
@@ -131,6 +98,7 @@ class Residual(Edit):
     """
 
     kind = "residual"
+    axes: ClassVar = {"down": "h d", "bias": "h", "up": "d h"}
 
     down: Tensor
     bias: Tensor
@@ -141,11 +109,6 @@ class Residual(Edit):
     def side(self) -> str:
         """Images."""
         return "image"
-
-    @property
-    def dim(self) -> int:
-        """Width d."""
-        return len(self.up)
 
     def __call__(self, z: Tensor, strength: float = 1.0, rows: Rows | None = None) -> Tensor:
         """Texts, as they are."""
@@ -161,19 +124,3 @@ class Residual(Edit):
         length = wide.norm(dim=-1, keepdim=True)
         hidden = torch.tanh((wide / length) @ self.down.to(wide).T + self.bias.to(wide))
         return (wide + strength * length * (hidden @ self.up.to(wide).T)).to(x.dtype)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Both layers."""
-        return {"down": self.down, "bias": self.bias, "up": self.up}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `tensors`.
-
-        Raises:
-            InvalidInputError: shapes that do not fit.
-        """
-        down, bias, up = (tensors[name] for name in ("down", "bias", "up"))
-        if down.ndim != 2 or down.T.shape != up.shape or bias.shape != down.shape[:1]:
-            raise InvalidInputError("expected down (h, d), bias (h,) and up (d, h)")
-        return cls(down, bias, up, provenance)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,10 +113,6 @@ class Reworded(Edit):
         """(b, ...) over the wordings (b, wordings, ...) of each row, all of the same weight."""
         return each.mean(1)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """None but a placeholder, since the format asks for tensors."""
-        return {"nothing": torch.zeros(1)}
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Wording(Reworded):
@@ -134,15 +130,6 @@ class Wording(Reworded):
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
         """Each prompt with each of the words."""
         return [tuple(worded(text, words) for words in self.words) for text in rows.texts]
-
-    def settings(self) -> dict[str, Any]:
-        """The words and the width."""
-        return {"words": list(self.words), "width": self.width}
-
-    @classmethod
-    def build(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], provenance: Provenance) -> Self:
-        """From `settings`."""
-        return cls(tuple(map(str, settings["words"])), int(settings["width"]), provenance)
 
 
 def refuse_masked(problem: Problem, method: str) -> None:

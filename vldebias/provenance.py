@@ -1,0 +1,147 @@
+"""Where an edit comes from: the method and the prompts, the weights that it was fitted on, and what "auto" chose."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
+_TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Which weights: two numbers for each tensor (`vldebias.hosts.fingerprint`).
+
+    structure: hash of names and shapes. tensors: length, and product with a fixed vector, of every tensor; empty in
+    what the first two editions saved. norms, waves: the same of up to 16 tensors, by which those are compared.
+    adapters: length of all that LoRA adds to them, 0 without; it does not change which weights these are.
+    """
+
+    structure: str
+    norms: tuple[float, ...]
+    waves: tuple[float, ...]
+    adapters: float = 0.0
+    tensors: tuple[tuple[float, float], ...] = ()
+
+    def matches(self, other: Fingerprint | None) -> bool:
+        """True if the two could be the same weights; an absent fingerprint excludes nothing."""
+        if other is None:
+            return True
+        whole = bool(self.tensors and other.tensors)
+        mine, others = (
+            one.tensors if whole else tuple(zip(one.norms, one.waves, strict=True)) for one in (self, other)
+        )
+        if self.structure != other.structure or len(mine) != len(others):
+            return False
+        scales = [max(a, b, 1e-3) for (a, _), (b, _) in zip(mine, others, strict=True)]
+        for number in (0, 1):  # the norms, then the waves
+            off = [abs(a[number] - b[number]) / s for a, b, s in zip(mine, others, scales, strict=True)]
+            if math.hypot(*off) > _TOLERANCE * math.sqrt(len(off)) or (whole and max(off) > _TOLERANCE_OF_ONE):
+                return False
+        return True
+
+    def same_adapters(self, other: Fingerprint | None) -> bool:
+        """True if both were read with the same adapters, or without."""
+        return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {"structure": self.structure, "norms": list(self.norms), "waves": list(self.waves)}
+        adapters = {"adapters": self.adapters} if self.adapters else {}
+        return plain | adapters | ({"tensors": [list(one) for one in self.tensors]} if self.tensors else {})
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Fingerprint | None:
+        """From `to_dict`; None stays None."""
+        if given is None:
+            return None
+        tensors = tuple((norm, wave) for norm, wave in given.get("tensors", ()))
+        norms, waves = tuple(given["norms"]), tuple(given["waves"])
+        return cls(given["structure"], norms, waves, given.get("adapters", 0.0), tensors)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One method at one lam, as "auto" judged it.
+
+    gaps: evidence ("texts", "images") -> predicted gap, as a share of what it is without an edit. gap: their mean.
+    change: (value, low, high), `gap` - 1 with its 95 % interval, of the images where there are any.
+    loss: mean 1 - cosine of a neutral text with its edit; signal_kept: of the distance between the classes.
+    refused: why it was not eligible, or "".
+    """
+
+    method: str
+    lam: float | tuple[float, ...]
+    gaps: Mapping[str, float]
+    gap: float
+    change: tuple[float, float, float]
+    loss: float
+    signal_kept: float | None
+    refused: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What "auto" chose for one role and why: `method` and `lam`, "none" where nothing is expected to help.
+
+    evidence: kind -> what it rests on (rows, texts). settings: of the bound and the resamples.
+    """
+
+    prompts: str
+    method: str
+    lam: float | tuple[float, ...]
+    reason: str
+    candidates: tuple[Candidate, ...]
+    evidence: Mapping[str, Mapping[str, int]]
+    settings: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    def __str__(self) -> str:
+        """The decision and the table it rests on, best candidate first."""
+        lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
+        if self.candidates:
+            lines.append(f"{'method':<20}{'lam':>10}{'gap':>8}{'change to none':>26}{'loss':>8}  ")
+        for c in sorted(self.candidates, key=lambda c: (bool(c.refused), c.gap)):
+            change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c.change)
+            lam = " ".join(f"{x:g}" for x in (c.lam if isinstance(c.lam, tuple) else (c.lam,)))
+            lines.append(f"{c.method:<20}{lam:>10}{c.gap:>8.3f}{change:>26}{c.loss:>8.3f}  {c.refused}".rstrip())
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where an edit comes from and where it belongs; attaching compares what it names with the host.
+
+    Attributes:
+        method: name of the method, such as "cali+equalise". lam: its weight, or one per prompt set.
+        space: which tensor of which host. model_id: where the weights came from.
+        fingerprint, image_fingerprint: of the text towers, and of the image tower beside them.
+        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
+        uses_images: fitted on images as well, so that the image tower counts.
+        labels: where the attribute of those images comes from, for a method that needs labels: "given", or
+            "zero-shot", the model's own guess; None for a method that needs none.
+        max_loss: the bound it keeps (`vldebias.Bound`), or None.
+        choice: what "auto" chose and why, or None.
+    """
+
+    method: str
+    lam: float | tuple[float, ...] = 0.0
+    space: str | None = None
+    model_id: str | None = None
+    fingerprint: Fingerprint | None = None
+    image_fingerprint: Fingerprint | None = None
+    prompts: str | None = None
+    prompts_hash: str | None = None
+    stated_words: tuple[str, ...] = ()
+    uses_images: bool = False
+    labels: str | None = None
+    max_loss: float | None = None
+    choice: Choice | None = field(default=None, repr=False)

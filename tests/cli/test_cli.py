@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app, common
+from vldebias.cli.debias import MOST_METHODS
 from vldebias.errors import VldebiasError
 from vldebias.prompts import list_prompts, load_prompts
 
@@ -70,12 +71,21 @@ def test_methods_are_those_of_the_registry() -> None:
         "name": "cali",
         "title": METHODS["cali"].title,
         "source": METHODS["cali"].source,
+        "group": "prompts alone",
         "needs": ["prompt pairs"],
         "lam": True,
         "pipelines": True,
         "models": True,
+        "side": "text",
     }
     assert all(name in run("methods") for name in ("orth-cali", "steer", "prompt pairs"))
+    groups = {name: row["group"] for name, row in listed.items()}
+    assert (groups["equalise"], groups["leace"], groups["uce"]) == (
+        "unlabelled images",
+        "labelled images",
+        "judged draws",
+    )
+    assert groups["dear"] == groups["prism"] == "training"  # which costs more than the labels that one of them needs
 
 
 @pytest.mark.parametrize("command", ["debias", "merge"])
@@ -105,14 +115,24 @@ def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 40])
-@pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
+@pytest.mark.parametrize("command", [("methods",), ("methods", "--all"), ("prompts", "list")], ids=" ".join)
 def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(common.out, "_width", width)  # which it took from the environment that it was imported in
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     lines = run(*command).splitlines()
-    names = [row["name"] for row in json.loads(run(*command, "--json"))]
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == names
+    rows = json.loads(run(*command, "--json"))
+    groups = list(dict.fromkeys(row.get("group") for row in rows))
+    heads = [line for line in lines if line.endswith(":") and line[:-1] in groups]
+    listed = [line.split()[0] for line in lines if not line.startswith(" ") and line not in heads]
+    names = {row["name"] for row in rows}
+    if command == ("methods",):
+        assert listed.pop() == f"{len(names) - MOST_METHODS}"  # "2 more need training: --all"
+        assert len(listed) == MOST_METHODS
+        assert set(listed) < names
+    else:
+        assert sorted(listed) == sorted(names)
+        assert len(heads) == (5 if "methods" in command else 0)
     assert max(map(len, lines)) <= width
 
 

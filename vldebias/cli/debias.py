@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -330,35 +331,57 @@ def merge(
     err.print(f"{attachment!r}\nsaved to {save}", markup=False, highlight=False, soft_wrap=True)
 
 
-def methods(as_json: Json = False) -> None:
-    """List the methods that --method takes: what each needs, what it is for, and where it comes from.
+MOST_METHODS = 25
 
-    Methods of other packages (entry points "vldebias.methods") are among them.
+
+def methods(
+    everything: Annotated[bool, typer.Option("--all", help=f"More than {MOST_METHODS}, where there are more.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the methods that --method takes, by what they need; what each is for, and where it comes from.
+
+    Those that need least come first. Methods of other packages (entry points "vldebias.methods") are among them.
 
     [bold]Examples[/bold]
 
     \b
       vldebias methods
+      vldebias methods --all
       vldebias methods --json
     """
-    from vldebias.methods import METHODS
+    from vldebias.methods import METHODS, Need
 
+    groups = {
+        "prompts alone": None,
+        "unlabelled images": Need.IMAGES,
+        "labelled images": Need.LABELS,
+        "judged draws": Need.JUDGED,
+        "training": Need.TRAINING,
+    }
     rows: list[dict[str, Any]] = [
         {
             "name": method.name,
             "title": method.title,
             "source": method.source,
+            "group": max((name for name, need in groups.items() if need in {None, *method.needs}), key=[*groups].index),
             "needs": sorted(method.needs),
             "lam": method.has_lam,
             "pipelines": method.pipelines,
             "models": method.models,
+            "side": method.side,
         }
         for method in METHODS.values()
     ]
     if as_json:
         print_json(rows)
         return
-    print_named([(row["name"], _about(row)) for row in rows])
+    rows.sort(key=lambda row: [*groups].index(row["group"]))
+    shown = rows if everything else rows[:MOST_METHODS]
+    for group, own in groupby(shown, key=lambda row: row["group"]):
+        out.print(f"{group}:", style="bold underline")
+        print_named([(row["name"], _about(row)) for row in own])
+    if rest := len(rows) - len(shown):
+        out.print(f"{rest} more need {rows[-1]['group']}: --all", style="dim")
 
 
 def _about(row: Mapping[str, Any]) -> str:

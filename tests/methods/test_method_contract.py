@@ -414,10 +414,10 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     assert isinstance(loaded, Flip)
     with case.debias({role: loaded}, keep_stated=False) as two:
         assert torch.equal(case.outputs(two)[0], flipped)
-    with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(64,\) holds 1 NaN or infinite values"):
+    with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(\d+,\) holds 1 NaN or infinite values"):
         replace(edit, axis=edit.axis.index_fill(0, torch.tensor(1), torch.inf))
-    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\), got \(64, 2\)$"):
-        replace(edit, axis=torch.eye(64)[:, :2])
+    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\), got \(\d+, 1\)$"):
+        replace(edit, axis=edit.axis[:, None])
     with pytest.raises(InvalidInputError, match="holds an edit of kind 'test-flip'; expected projection"):
         CalibratedProjection.from_pretrained(tmp_path)
 

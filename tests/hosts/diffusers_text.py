@@ -257,156 +257,50 @@ def encode(pipe, case, prompt, **call):
         return pipe.encode_prompt(prompt=prompt, **{k: v for k, v in (given | case.call | call).items() if k in takes})
 
 
-def _chat(**more):
-    return lambda: {"text_encoder": qwen(), "tokenizer": chat_tokenizer()} | {n: make() for n, make in more.items()}
+# ---- the table -------------------------------------------------------------------------------------------------
 
 
-def _t5(**more):
-    return lambda: {"text_encoder": parts.t5(), "tokenizer": parts.t5_tokenizer()} | {n: f() for n, f in more.items()}
+def inst_tokenizer():
+    return chat_tokenizer(INST)
 
 
-def _gemma(**settings):
-    def components():
-        tokenizer = copy.deepcopy(parts.gemma_tokenizer())
-        for name, value in settings.items():
-            setattr(tokenizer, name, value)
-        return {"text_encoder": parts.gemma(), "tokenizer": tokenizer}
-
-    return components
+def left_tokenizer():
+    return chat_tokenizer(padding_side="left")
 
 
-def _edit():
-    return {"text_encoder": qwen_vl(), "tokenizer": chat_tokenizer(), "processor": Processor(chat_tokenizer())}
+def processor():
+    return Processor(chat_tokenizer())
 
 
-def _hidream():
-    clip = {f"text_encoder{n}": long_clip() for n in ("", "_2")}
-    clip |= {f"tokenizer{n}": parts.clip_tokenizer() for n in ("", "_2")}
-    return clip | {
-        "text_encoder_3": parts.t5(),
-        "tokenizer_3": parts.t5_tokenizer(),
-        "text_encoder_4": qwen(),
-        "tokenizer_4": chat_tokenizer(),
-    }
+def left_processor():
+    return Processor(left_tokenizer(), positions=True)
 
 
-def _kandinsky5():
-    return {"text_encoder": qwen(), "tokenizer": Processor(chat_tokenizer()), **_clip_2()}
+def right_gemma_tokenizer():
+    tokenizer = copy.deepcopy(parts.gemma_tokenizer())
+    tokenizer.padding_side = "right"
+    return tokenizer
 
 
-def _clip_2():
-    return {"text_encoder_2": parts.clip(), "tokenizer_2": parts.clip_tokenizer()}
+def _component(entry):
+    if isinstance(entry, dict):
+        return Stub(**entry)
+    return (globals().get(entry) or parts.builder(entry))() if isinstance(entry, str) else entry
 
 
-SHORT = {"max_sequence_length": 40}
-TURN = "<|im_end|>"
-BYT5 = {"text_encoder_2": parts.t5, "tokenizer_2": parts.t5_tokenizer}
-QUOTED = {"tokenizer_max_length": 400, "tokenizer_2_max_length": 20}
+def _case(pipeline, end=None, call=None, settings=None, padded="right", **components):
+    def make():
+        return {name: _component(entry) for name, entry in components.items()}
+
+    return Case(pipeline, make, end, call or {}, settings or {}, padded)
+
 
 KREA = (
     "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
     "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
 )
 
-CASES = {
-    "QwenImage": Case("QwenImagePipeline", _chat(), TURN),
-    "QwenImageEdit": Case("QwenImageEditPipeline", _edit, TURN),
-    "QwenImageEditPlus": Case("QwenImageEditPlusPipeline", _edit, TURN),
-    "Flux2": Case(
-        "Flux2Pipeline",
-        lambda: {"text_encoder": deep(), "tokenizer": chat_tokenizer(INST)},
-        "[/INST]",
-        {"max_sequence_length": 512},
-        {"system_message": "You draw."},
-    ),
-    "Flux2Klein": Case(
-        "Flux2KleinPipeline",
-        lambda: {"text_encoder": deep(), "tokenizer": chat_tokenizer()},
-        TURN,
-        {"max_sequence_length": 512},
-    ),
-    "ZImage": Case("ZImagePipeline", _chat(), TURN),
-    "ZImageOmni": Case("ZImageOmniPipeline", _chat(siglip=Stub, siglip_processor=Stub), TURN),
-    "HunyuanImage": Case("HunyuanImagePipeline", _chat(**BYT5), TURN, settings=QUOTED),
-    "HunyuanImageRefiner": Case(
-        "HunyuanImageRefinerPipeline", _chat(), "<|eot_id|>", settings={"tokenizer_max_length": 400}
-    ),
-    "HunyuanDiT": Case(
-        "HunyuanDiTPipeline",
-        lambda: {
-            "text_encoder": bert(),
-            "tokenizer": bert_tokenizer(),
-            "text_encoder_2": parts.t5(),
-            "tokenizer_2": parts.t5_tokenizer(),
-            "requires_safety_checker": False,
-        },
-    ),
-    "Lumina": Case("LuminaPipeline", _gemma(padding_side="right")),
-    "Lumina2": Case("Lumina2Pipeline", _gemma(), call={"max_sequence_length": 256}),
-    "PRX": Case("PRXPipeline", _t5(), call={"negative_prompt": ""}),
-    "CogView3Plus": Case("CogView3PlusPipeline", _t5(), call=SHORT),
-    "CogView4": Case(
-        "CogView4Pipeline",
-        lambda: {"text_encoder": qwen(), "tokenizer": chat_tokenizer(padding_side="left")},
-        padded="left",
-    ),
-    "Kolors": Case(
-        "KolorsPipeline",
-        lambda: {
-            "text_encoder": chat_glm(),
-            "tokenizer": Processor(chat_tokenizer(padding_side="left"), positions=True),
-            "unet": Stub(sample_size=8),
-        },
-        padded="left",
-    ),
-    "HiDream": Case(
-        "HiDreamImagePipeline", _hidream, call={"max_sequence_length": 128}, settings={"default_sample_size": 16}
-    ),
-    "Bria": Case("BriaPipeline", _t5(vae=parts.MODELS["vae"]), call={"max_sequence_length": 128}),
-    "BriaFibo": Case("BriaFiboPipeline", lambda: {"text_encoder": large_vocabulary(), "tokenizer": chat_tokenizer()}),
-    "OvisImage": Case("OvisImagePipeline", _chat(), TURN),
-    "Kandinsky5Image": Case("Kandinsky5T2IPipeline", _kandinsky5, TURN, settings={"resolutions": [(64, 64)]}),
-    "Kandinsky3": Case("Kandinsky3Pipeline", lambda: _t5()() | {"unet": Stub(), "movq": Stub()}),
-    "DeepFloydIF": Case(
-        "IFPipeline",
-        lambda: (
-            _t5()()
-            | {"unet": Stub(), "safety_checker": None, "feature_extractor": None, "watermarker": None}
-            | {"requires_safety_checker": False}
-        ),
-    ),
-    "Wan": Case("WanPipeline", lambda: {"text_encoder": parts.umt5(), "tokenizer": parts.t5_tokenizer()}, call=SHORT),
-    "CogVideoX": Case("CogVideoXPipeline", _t5(), call={"max_sequence_length": 226}),
-    "Latte": Case("LattePipeline", _t5()),
-    "MotifVideo": Case("MotifVideoPipeline", _t5(guider=Stub), call=SHORT),
-    "Krea2": Case(
-        "Krea2Pipeline",
-        lambda: _chat()() | {"text_encoder": qwen_vl(), "text_encoder_select_layers": (1, 2, 4)},
-        TURN,
-        settings={"prompt_template_encode_start_idx": len(chat_tokenizer()(KREA).input_ids)},
-        padded="inside",
-    ),
-    "Cosmos": Case("CosmosTextToWorldPipeline", _t5(safety_checker=Stub), call=SHORT),
-    "LTX": Case("LTXPipeline", _t5(), call=SHORT),
-    "LTX2": Case(
-        "LTX2Pipeline",
-        lambda: _gemma()() | {"audio_vae": None, "connectors": Stub(), "vocoder": None},
-        call={"max_sequence_length": 64},
-    ),
-    "LTX2DFR": Case(
-        "LTX2DFRPipeline",
-        lambda: _gemma()() | {"audio_vae": None, "connectors": Stub(), "vocoder": None},
-        call={"max_sequence_length": 64},
-    ),
-    "Mochi": Case("MochiPipeline", _t5(), call=SHORT),
-    "Allegro": Case("AllegroPipeline", _t5(), call=SHORT),
-    "HunyuanVideo": Case("HunyuanVideoPipeline", lambda: _chat()() | _clip_2(), "<|eot_id|>"),
-    "HunyuanVideo15": Case(
-        "HunyuanVideo15Pipeline", _chat(guider=Stub, vae=lambda: Stub(latent_channels=4), **BYT5), TURN, settings=QUOTED
-    ),
-    "Kandinsky5Video": Case("Kandinsky5T2VPipeline", _kandinsky5, TURN),
-    "EasyAnimate": Case("EasyAnimatePipeline", _chat(), TURN),
-    "SanaVideo": Case("SanaVideoPipeline", _gemma(), call={"max_sequence_length": 300}),
-}
+CASES = {name: _case(**entry) for name, entry in parts.TABLE["texts"].items()}
+CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(chat_tokenizer()(KREA).input_ids)
 
 gender = tiny.gender

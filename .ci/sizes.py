@@ -1,0 +1,41 @@
+"""What environments weigh, torch and what it brings apart: `python .ci/sizes.py NAME=FOLDER...` prints JSON."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from datetime import date
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+TORCH = re.compile(r"(torch|triton|nvidia[-_].+|cuda[-_].+|sympy|mpmath|networkx|setuptools)$")
+NAMED = ("torch", "transformers", "diffusers", "open_clip_torch", "datasets", "gradio", "numpy", "vldebias")
+
+
+def megabytes(found: Distribution) -> float:
+    """All files of a distribution, as they lie on the disk."""
+    paths = (Path(str(found.locate_file(file))) for file in found.files or ())
+    return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
+
+
+def weigh(folder: Path) -> dict[str, Any]:
+    """MB and number of distributions of a virtual environment; versions of those that matter."""
+    (packages,) = (*folder.glob("lib/python3*/site-packages"), *folder.glob("Lib/site-packages"))
+    there = {one.metadata["Name"]: one for one in distributions(path=[str(packages)])}
+    sizes = {name: megabytes(one) for name, one in there.items()}
+    return {
+        "MB": round(sum(sizes.values())),
+        "MB_without_torch": round(sum(size for name, size in sizes.items() if not TORCH.match(name.lower()))),
+        "distributions": len(there),
+        "versions": {name: there[name].version for name in NAMED if name in there},
+    }
+
+
+if __name__ == "__main__":
+    named = (one.partition("=") for one in sys.argv[1:])
+    weighed = {name: weigh(Path(folder)) for name, _, folder in named}
+    about = {"date": date.today().isoformat(), "python": platform.python_version(), "platform": platform.platform()}
+    print(json.dumps({**about, "command": ".ci/environments sizes", "environments": weighed}, indent=1))

@@ -1,0 +1,70 @@
+"""What the core with `eval` does: measure on embeddings; `.ci/environments eval` runs it with nothing else installed."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vldebias
+from vldebias.errors import MissingPackageError
+from vldebias.evaluation.report.pages import render
+from vldebias.evaluation.result import Result
+
+pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # of embeddings from a generator
+
+DIM, IMAGES = 32, 60
+GENDERS = ["female", "male"] * (IMAGES // 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Embeddings of texts and of images, and genders, as arrays in files."""
+    folder = tmp_path_factory.mktemp("embeddings")
+    rng = np.random.default_rng(0)
+    prompts = vldebias.load_prompts("professions-gender").texts
+    np.save(folder / "texts.npy", rng.standard_normal((len(prompts), DIM)).astype(np.float32))
+    np.save(folder / "images.npy", rng.standard_normal((IMAGES, DIM)).astype(np.float32))
+    (folder / "prompts.json").write_text(json.dumps(prompts))
+    return folder
+
+
+def measured(folder: Path, images: Path | None = None) -> Result:
+    texts = dict(zip(json.loads((folder / "prompts.json").read_text()), np.load(folder / "texts.npy"), strict=True))
+    given = (
+        {"images": np.load(folder / "images.npy"), "labels": {"gender": GENDERS}}
+        if images is None
+        else {"images": images}
+    )
+    return vldebias.evaluate(texts, **given, prompts="professions-gender", methods=["none", "cali"], k=10)
+
+
+def test_evaluate_on_arrays_from_files(folder: Path, tmp_path: Path) -> None:
+    result = measured(folder)
+    assert {row.method for row in result.rows} == {"none", "cali"}
+    assert len(result.to_pandas()) == len(result.rows)
+    assert Result.read(result.write(tmp_path / "result.json")).rows == result.rows
+
+
+def test_a_page_with_charts_is_written(folder: Path, tmp_path: Path) -> None:
+    assert "<img" in render(measured(folder), tmp_path / "page.html", beside=tmp_path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", ["pandas", "jinja2", "matplotlib"])
+def test_what_a_result_needs_is_named(
+    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = measured(folder)
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPackageError, match=rf"^{package} is needed .*vldebias\[eval\]"):
+        result.to_pandas() if package == "pandas" else render(result, tmp_path / "page.html", beside=tmp_path)
+
+
+def test_a_file_of_images_is_read(folder: Path, tmp_path: Path) -> None:
+    images, names = np.load(folder / "images.npy"), np.array(GENDERS)
+    np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})
+    assert measured(folder, tmp_path / "images.npz").rows == measured(folder).rows

@@ -26,11 +26,12 @@ types: $(READY)
 	$(BIN)/mypy apps --explicit-package-bases
 
 wheel: $(READY)
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/uv build --quiet --wheel --out-dir dist
 
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[all,dev,docs]'
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint .ci/constraints.txt --editable '.[all,dev,docs]'
 	touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""What the core with `eval` does: measure on embeddings; `.ci/environments eval` runs it with nothing else installed."""
+"""What the core with `eval` measures; `.ci/environments eval` runs it with nothing else installed."""
 
 import json
 import sys
@@ -34,17 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(folder: Path, images: Path | None = None) -> Result:
     texts = dict(zip(json.loads((folder / "prompts.json").read_text()), np.load(folder / "texts.npy"), strict=True))
-    given = (
-        {"images": np.load(folder / "images.npy"), "labels": {"gender": GENDERS}}
-        if images is None
-        else {"images": images}
-    )
-    return vldebias.evaluate(texts, **given, prompts="professions-gender", methods=["none", "cali"], k=10)
+    labels = {"gender": GENDERS} if images is None else None
+    given = np.load(folder / "images.npy") if images is None else images
+    return vldebias.evaluate(texts, given, labels=labels, prompts="professions-gender", methods=["none", "cali"], k=10)
 
 
 def test_evaluate_on_arrays_from_files(folder: Path, tmp_path: Path) -> None:
     result = measured(folder)
-    assert {row.method for row in result.rows} == {"none", "cali"}
+    assert {row.method for row in result.rows} >= {"none", "cali"}
     assert len(result.to_pandas()) == len(result.rows)
     assert Result.read(result.write(tmp_path / "result.json")).rows == result.rows
 
@@ -54,14 +51,12 @@ def test_a_page_with_charts_is_written(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["pandas", "jinja2", "matplotlib"])
-def test_what_a_result_needs_is_named(
-    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    result = measured(folder)
+def test_what_a_result_needs_is_named(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, page = measured(folder), folder / "page.html"
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPackageError, match=rf"^{package} is needed .*vldebias\[eval\]"):
-        result.to_pandas() if package == "pandas" else render(result, tmp_path / "page.html", beside=tmp_path)
+        result.to_pandas() if package == "pandas" else render(result, page, beside=folder)
 
 
 def test_a_file_of_images_is_read(folder: Path, tmp_path: Path) -> None:

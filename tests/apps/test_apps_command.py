@@ -171,3 +171,13 @@ def test_a_port_that_is_taken_is_said(folder: Path, tmp_path: Path) -> None:
     assert f"port {port}: cannot be opened" in done.stderr
     assert "choose another --port" in " ".join(done.stderr.split())
     assert AnnotationLog(tmp_path / "x").answers() == {}
+
+
+@pytest.mark.parametrize(("hosted", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_hosted_ci_does_not_pass_without_a_browser(
+    hosted: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    monkeypatch.setenv("GITHUB_ACTIONS", hosted)
+    with pytest.raises(outcome, match="no browser"):
+        conftest._skip()

@@ -1,10 +1,13 @@
 """What comes from elsewhere: actions by the digest of their commit, dependencies under licences that are known."""
 
+import os
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -28,6 +31,47 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
 @pytest.mark.parametrize("name", ["actions/checkout@v4", "actions/checkout@main", f"actions/checkout@{'0' * 40}"])
 def test_a_tag_a_branch_and_a_bare_digest_are_found(name: str) -> None:
     assert movable(f"    steps:\n      - uses: {name}\n") == [name]
+
+
+def test_only_publishing_may_write_and_only_an_identity() -> None:
+    read = {"contents": "read"}
+    asked = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
+    assert all(one["permissions"] == read for one in asked.values())
+    more = {
+        (name, job): of["permissions"]
+        for name, one in asked.items()
+        for job, of in one["jobs"].items()
+        if "permissions" in of
+    }
+    assert more == {("release.yml", "publish"): {"id-token": "write"}}
+
+
+def test_hosted_ci_tries_what_a_change_must_pass() -> None:
+    hosted = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    tried = {word for line in hosted["linux"]["strategy"]["matrix"]["run"] for word in line.split()}
+    own = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    steps = [line.split() for line in own.splitlines() if line.startswith(("make ", ".ci/environments "))]
+    assert {word for words in steps for word in words} - {".venv/.ready", "wheel"} <= tried
+    assert {"windows-latest", "macos-latest"} <= set(hosted["smoke"]["strategy"]["matrix"]["system"])
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, *(ROOT / ".ci").iterdir(), ROOT / "Makefile"], ids=lambda path: path.name)
+def test_no_registry_is_named(path: Path) -> None:
+    assert re.findall(r"https?://|--(?:extra-)?index-url", path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_a_full_disk_is_said_at_the_end_and_fails_on_hosted_ci(hosted: bool, tmp_path: Path) -> None:
+    (tmp_path / "df").write_text("#!/bin/sh\necho Avail\necho 0\n")
+    (tmp_path / "df").chmod(0o755)
+    here = {name: value for name, value in os.environ.items() if name != "GITHUB_ACTIONS"}
+    here |= {"PATH": f"{tmp_path}:{here['PATH']}", "NOT_TRIED": str(tmp_path / "not-tried")}
+    here |= {"GITHUB_ACTIONS": "true"} if hosted else {}
+    done = subprocess.run([ROOT / ".ci" / "environments", "core", "newest"], env=here, capture_output=True, text=True)
+    assert done.returncode == int(hosted)
+    last = [line for line in done.stderr.splitlines() if line][-2:]
+    assert [line.split(": ")[1] for line in last] == ["the environment core", "the environment newest"]
+    assert len((tmp_path / "not-tried").read_text().splitlines()) == 2
 
 
 def test_known_vulnerabilities_are_looked_up_beside_the_offline_checks() -> None:

@@ -12,7 +12,6 @@ import torch
 from open_clip_tiny import DIM, MODELS, PROMPTS, STATED, TEXT, debias, intermediates, make_clip, same, tokenizer_for
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from torch.utils.flop_counter import FlopCounterMode
 
 import vldebias
 from vldebias.errors import (
@@ -298,20 +297,6 @@ def test_a_saved_projection_attaches_on_either_side(gender: PromptSet, images: T
             assert list(attachment.projections) == ["joint", "image"]
             torch.testing.assert_close(model.encode_image(images), expected)
             torch.testing.assert_close(model.encode_text(ids), text)
-
-
-@torch.no_grad()
-def test_the_overhead_is_two_thin_products(gender: PromptSet, images: Tensor) -> None:
-    model = make_clip()
-
-    def flops() -> int:
-        with FlopCounterMode(display=False) as counter:
-            model.encode_image(images)
-        return counter.get_total_flops()
-
-    base = flops()
-    with debias(model, gender, side="image") as attachment:
-        assert flops() - base == 2 * 2 * len(images) * DIM * attachment.projections["image"].rank
 
 
 def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:

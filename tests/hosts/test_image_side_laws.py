@@ -44,42 +44,6 @@ def test_the_operator_of_each_side(seed: int, lam: float, method: str) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(SEEDS, LAMS)
-def test_symmetric_methods_differ_in_the_norms_alone(seed: int, lam: float) -> None:
-    x, z = rows(5, seed + 2), rows(4, seed + 3)
-    for method in ("orth", "cali"):
-        projection = fitted(method, seed, lam)
-        text, image, both = (between(projection, side, x, z) for side in ("text", "image", "both"))
-        torch.testing.assert_close(text, image)
-        if method == "orth":
-            torch.testing.assert_close(both, text)
-        else:
-            torch.testing.assert_close(both, x @ projection.matrix() @ projection.matrix() @ z.T)
-
-
-@settings(max_examples=15, deadline=None)
-@given(SEEDS, LAMS)
-def test_calibrating_both_sides_squares_every_factor(seed: int, lam: float) -> None:
-    """1 / (1 + lam s^2) becomes its square, and so is the smaller eigenvalue everywhere."""
-    p = fitted("cali", seed, lam).matrix()
-    one, two = torch.linalg.eigvalsh(p), torch.linalg.eigvalsh(p.T @ p)
-    torch.testing.assert_close(two, one.square())
-    assert (two <= one + 1e-12).all()
-
-
-@settings(max_examples=15, deadline=None)
-@given(SEEDS, LAMS)
-def test_orth_cali_is_another_operator_on_each_side(seed: int, lam: float) -> None:
-    spurious = rows(3, seed + 1)
-    p0 = CalibratedProjection.fit(None, spurious).matrix()
-    c, p = fitted("cali", seed, lam).matrix(), fitted("orth-cali", seed, lam).matrix()
-    torch.testing.assert_close(p, p0 @ c)
-    torch.testing.assert_close(p.T, c @ p0)
-    torch.testing.assert_close(p.T @ p, c @ p0 @ c)
-    assert not torch.allclose(p, p.T, atol=1e-6)
-
-
-@settings(max_examples=15, deadline=None)
 @given(SEEDS, LAMS, st.sampled_from(["orth", "orth-cali"]))
 def test_no_image_answers_a_spurious_prompt_any_more(seed: int, lam: float, method: str) -> None:
     projection, x, spurious = fitted(method, seed, lam), rows(5, seed + 2), rows(3, seed + 1)

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import slow_losses as slow
@@ -30,87 +31,49 @@ def _floor(t: Tensor, floor: float | None) -> Callable[[], Tensor]:
     return lambda: torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
 
 
-def _softmax_cases(within: bool) -> list[Case]:
-    def case(name: str, function: Callable[..., Tensor], row: Callable[[Tensor], slow.Row], **settings: object) -> Case:
-        positives = settings.get("positives")
-        return Case(
-            f"{name}{'-within' if within else ''}",
-            functools.partial(function, within_view=within, **settings),
-            lambda x, y, t: slow.symmetric(row(t), x, y, t, within_view=within, positives=positives),
+SOFTMAX: list[tuple[str, dict[str, Any]]] = [
+    ("info_nce", {}),
+    *(("rince", {"q": q, "lam": lam}) for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))),
+    ("debiased_contrastive", {"tau_plus": 0.1}),
+    ("debiased_contrastive", {"tau_plus": 0.6}),
+    ("debiased_contrastive", {"tau_plus": 0.6, "below_floor": "uncorrected"}),
+    ("debiased_contrastive", {"tau_plus": 0.6, "floor": 0.3}),
+    ("debiased_contrastive", {"tau_plus": 0.2, "positives": POSITIVES}),
+    *(
+        ("hard_negative_contrastive", {"form": form, **settings})
+        for form in ("nce", "jsd")
+        for settings in (
+            {"beta": 0.0, "tau_plus": 0.1},
+            {"beta": 1.0, "tau_plus": 0.1},
+            {"beta": 0.5, "tau_plus": 0.7, "below_floor": "uncorrected"},
+            {"beta": 0.5, "tau_plus": 0.7},
+            {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES},
+            {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3},
         )
+    ),
+]
 
-    dcl, hcl = losses.debiased_contrastive, losses.hard_negative_contrastive
-    cases = [case("info_nce", losses.info_nce, lambda t: slow.info_nce_row)]
-    for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0)):
-        cases.append(
-            case(f"rince-{q}-{lam}", losses.rince, lambda t, q=q, lam=lam: slow.rince_row(q, lam), q=q, lam=lam)
-        )
-    for tau_plus, floor, below in (
-        (0.1, None, "clamp"),
-        (0.6, None, "clamp"),
-        (0.6, None, "uncorrected"),
-        (0.6, 0.3, "clamp"),
-    ):
-        cases.append(
-            case(
-                f"dcl-{tau_plus}-{floor}-{below}",
-                dcl,
-                lambda t, a=tau_plus, f=floor, b=below: slow.hcl_row(a, 0.0, _floor(t, f), b != "clamp"),
-                tau_plus=tau_plus,
-                floor=floor,
-                below_floor=below,
-            )
-        )
-    cases.append(
-        case(
-            "dcl-M3",
-            dcl,
-            lambda t: slow.hcl_row(0.2, 0.0, _floor(t, None)),
-            tau_plus=0.2,
-            positives=POSITIVES,
-        )
+
+def _softmax_row(name: str, settings: dict[str, Any], t: Tensor) -> slow.Row:
+    if name == "info_nce":
+        return slow.info_nce_row
+    if name == "rince":
+        return slow.rince_row(**settings)
+    row = slow.jsd_row if settings.get("form") == "jsd" else slow.hcl_row
+    uncorrected = settings.get("below_floor") == "uncorrected"
+    return row(settings["tau_plus"], settings.get("beta", 0.0), _floor(t, settings.get("floor")), uncorrected)
+
+
+def _softmax_case(name: str, settings: dict[str, Any], within: bool) -> Case:
+    told = "-".join(key if key == "positives" else f"{value}" for key, value in settings.items())
+    positives = settings.get("positives")
+    return Case(
+        f"{name}-{told}{'-within' if within else ''}",
+        functools.partial(getattr(losses, name), within_view=within, **settings),
+        lambda x, y, t: slow.symmetric(
+            _softmax_row(name, settings, t), x, y, t, within_view=within, positives=positives
+        ),
     )
-    for form, reference in (("nce", slow.hcl_row), ("jsd", slow.jsd_row)):
-        for beta, tau_plus, below in (
-            (0.0, 0.1, "clamp"),
-            (1.0, 0.1, "clamp"),
-            (0.5, 0.7, "uncorrected"),
-            (0.5, 0.7, "clamp"),
-        ):
-            cases.append(
-                case(
-                    f"hcl-{form}-{beta}-{tau_plus}-{below}",
-                    hcl,
-                    lambda t, r=reference, b=beta, a=tau_plus, u=below: r(a, b, _floor(t, None), u != "clamp"),
-                    beta=beta,
-                    tau_plus=tau_plus,
-                    form=form,
-                    below_floor=below,
-                )
-            )
-        cases.append(
-            case(
-                f"hcl-{form}-M3",
-                hcl,
-                lambda t, r=reference: r(0.2, 0.7, _floor(t, None)),
-                beta=0.7,
-                tau_plus=0.2,
-                form=form,
-                positives=POSITIVES,
-            )
-        )
-        cases.append(
-            case(
-                f"hcl-{form}-floor",
-                hcl,
-                lambda t, r=reference: r(0.6, 0.5, _floor(t, 0.3)),
-                beta=0.5,
-                tau_plus=0.6,
-                form=form,
-                floor=0.3,
-            )
-        )
-    return cases
 
 
 def _spread_cases(within: bool) -> list[Case]:
@@ -124,7 +87,8 @@ def _spread_cases(within: bool) -> list[Case]:
     ]
 
 
-CASES = _softmax_cases(False) + _softmax_cases(True) + _spread_cases(False) + _spread_cases(True)
+CASES = [_softmax_case(*one, within) for within in (False, True) for one in SOFTMAX]
+CASES += _spread_cases(False) + _spread_cases(True)
 
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:

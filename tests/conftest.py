@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from vldebias.methods import METHODS
+from vldebias.metrics import METRICS
 
 torch.set_num_threads(1)
 
@@ -36,7 +37,7 @@ def _seed() -> None:
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test registers (or an example of the documentation), the next does not find."""
-    for registry in (METHODS,):
+    for registry in (METHODS, METRICS):
         monkeypatch.setattr(registry, "_items", dict(registry._items))
         monkeypatch.setattr(registry, "_searched", registry._searched)
 

@@ -41,6 +41,7 @@ from eval.experiments.embeddings import (
     worst_group,
 )
 from eval.experiments.run import parser, run, skip
+from eval.metrics import ABOVE_FLOOR, REGRET, WORSE
 from vldebias.api import fit_projection, fit_shares
 from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
@@ -145,12 +146,12 @@ def one_split(data: Gallery, task: str, split: Split, told: str) -> Iterator[Tas
     skew = {name: skews(side, queries, data, split) for name, side in sides.items()}
     n = {"queries": len(queries), "pool": len(split.pools[0])}
     done = TaskResult(_of_celeba(data, task, told, sides, [0], n, k=split.k, resample="queries"))
-    done.add_resampled(f"max_skew@{split.k}", skew, better="lower", n=n)
-    done.add(f"max_skew@{split.k}", "random", split.chance, better="lower", n=n)
+    done.add_resampled(f"max_skew@{split.k}", skew, n=n)
+    done.add(f"max_skew@{split.k}", "random", split.chance, n=n)
     above = {name: values - split.chance for name, values in skew.items()}
-    done.add_resampled(f"above_floor@{split.k}", above, better="lower", n=n)
+    done.add_resampled(replace(ABOVE_FLOOR, name=f"above_floor@{split.k}"), above, n=n)
     cosines = {name: side.cosines(queries) for name, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, better="higher", n=n)
+    done.add_resampled("query_cosine", cosines, n=n)
     yield done
 
 
@@ -192,9 +193,8 @@ def half_splits(data: Gallery, task: str, splits: int = SPLITS) -> Iterator[Task
     told = "random halves of 1000 images: fitted on one, measured on the other"
     done = TaskResult(_of_celeba(data, task, told, sides, list(range(splits)), n, **settings))
     for (metric, subset), by_method in values.items():
-        better = "higher" if metric == "query_cosine" else "lower"
         arrays = {name: np.array(one) for name, one in by_method.items()}
-        done.add_resampled(metric, arrays, better=better, n=n, subset=subset)
+        done.add_resampled(metric, arrays, n=n, subset=subset)
     yield done
 
 
@@ -261,10 +261,10 @@ def texts_l14() -> Iterator[TaskResult]:
             )
         )
         distances = {m: np.array([pair_distance(pair[None], side.texts) for pair in held]) for m, side in sides.items()}
-        done.add_resampled("pair_distance", distances, better="lower", n=n, subset="held-out pairs")
+        done.add_resampled("pair_distance", distances, n=n, subset="held-out pairs")
         for method, side in sides.items():
             kept = 1.0 if side.texts is None else float(signal_kept(held.mean(1), side.texts) or 0)
-            done.add("signal_kept", method, kept, better="higher", n=n)
+            done.add("signal_kept", method, kept, n=n)
         yield done
 
 
@@ -282,10 +282,10 @@ def birds(world: World) -> Iterator[TaskResult]:
     n = {"images": len(label), "smallest group": int(np.bincount(groups).min())}
     told = "Zero-shot landbird or waterbird on renders without correlation; the place is spurious"
     done = TaskResult(of_world(world, "birds", told, prompts, sides, n))
-    done.add_resampled("worst_group", right, better="higher", n=n, statistic=worst_group, shared=(groups,))
-    done.add_resampled("average", right, better="higher", n=n)
+    done.add_resampled("worst_group", right, n=n, statistic=worst_group, shared=(groups,))
+    done.add_resampled("average", right, n=n)
     cosines = {name: side.cosines(classes) for name, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, better="higher", n={"classes": len(classes)})
+    done.add_resampled("query_cosine", cosines, n={"classes": len(classes)})
     yield done
 
 
@@ -314,11 +314,11 @@ def portraits(world: World, task: str) -> Iterator[TaskResult]:
     n = {"queries": len(queries), "images": len(labels)}
     told = f"Retrieval of portraits without correlation: skew in {column}, queries that were not fitted on"
     done = TaskResult(of_world(world, task, told, prompts, sides, n))
-    done.add_resampled(f"max_skew@{K}", skew, better="lower", n=n)
+    done.add_resampled(f"max_skew@{K}", skew, n=n)
     cosines = {name: side.cosines(queries) for name, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, better="higher", n=n)
+    done.add_resampled("query_cosine", cosines, n=n)
     if precision["none"] is not None:
-        done.add_resampled("precision@20", precision, better="higher", n=n)
+        done.add_resampled("precision@20", precision, n=n)
     yield done
 
 
@@ -369,10 +369,10 @@ def regret(rows: Sequence[Measurement]) -> TaskResult:
             forgone[task] = 1 - gains(auto)[0] / gains(best)[0]
     n = {"settings": len(worse), "with something to gain": len(forgone)}
     done = TaskResult(_of_auto(n))
-    done.add_resampled("regret", {"auto": np.array(list(forgone.values()))}, better="lower", n=n)
-    done.add_resampled("worse_than_none", {"auto": np.array(list(worse.values()))}, better="lower", n=n)
+    done.add_resampled(REGRET, {"auto": np.array(list(forgone.values()))}, n=n)
+    done.add_resampled(WORSE, {"auto": np.array(list(worse.values()))}, n=n)
     for task, share in forgone.items():
-        done.add("regret", "auto", share, better="lower", n={}, subset=task)
+        done.add(REGRET, "auto", share, n={}, subset=task)
     return done
 
 

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 import vldebias
 from eval.experiments.drawing import GUIDANCE, STEPS, SURE, Easel, codes_of
 from eval.experiments.embeddings import Gallery, World, facts
+from eval.metrics import DIFFERENCE_LEFT, DIRECTION, LABEL_ERROR
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.evaluation.texts import Texts
@@ -57,14 +58,14 @@ def _pseudo_labels(
     read = Labels((rows @ classifier.T).argmax(1).numpy(), truth.names)
     n = {"images": len(rows), "values": len(truth.names)}
     wrong = (read.codes != truth.codes).astype(float)
-    done.add_resampled("label_error", {"labels": wrong}, better="lower", n=n, subset=name)
+    done.add_resampled(LABEL_ERROR, {"labels": wrong}, n=n, subset=name)
     counts = [read.counts[value] for value in truth.names]
     expected = float(np.average(list(report.expected_error.values()), weights=counts))
-    done.add("label_error", "expected", expected, better="lower", n=n, subset=name)
+    done.add(LABEL_ERROR, "expected", expected, n=n, subset=name)
     length, cosine = _kept(rows, read, truth)
-    done.add("difference_left", "labels", length, better="neither", n=n, subset=name)
-    done.add("difference_left", "expected", report.shrinkage, better="neither", n=n, subset=name)
-    done.add("direction", "labels", cosine, better="higher", n=n, subset=name)
+    done.add(DIFFERENCE_LEFT, "labels", length, n=n, subset=name)
+    done.add(DIFFERENCE_LEFT, "expected", report.shrinkage, n=n, subset=name)
+    done.add(DIRECTION, "labels", cosine, n=n, subset=name)
 
 
 def _kept(rows: Tensor, read: Labels, truth: Labels) -> tuple[float, float]:
@@ -121,8 +122,8 @@ def generation(images: int, loss: float) -> Iterator[TaskResult]:
         discrepancy[name], recognised[name] = discrepancies(counts), (drawn.profession == wanted).mean(1)
     n = {"professions": len(wanted), "images each": images}
     done = TaskResult(_of_generation(easel, prompts, chosen, n))
-    done.add_resampled("discrepancy", discrepancy, better="lower", n=n)
-    done.add_resampled("recognised", recognised, better="higher", n=n)
+    done.add_resampled("discrepancy", discrepancy, n=n)
+    done.add_resampled("recognised", recognised, n=n)
     yield done
 
 

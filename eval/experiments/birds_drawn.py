@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from eval.experiments.run import parser, run
+from eval.metrics import CLASS_RECOGNISED, OTHER_BACKGROUND
 from vldebias.evaluation.discrepancies import sheets
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
@@ -127,11 +128,10 @@ def add_grounds(result: TaskResult, drawn: DrawnSet, judge: Judge) -> None:
     (sheet,) = sheets(drawn, stated=False)
     home = np.array([home_of(concept) for concept in sheet.concepts])[:, None]
     count = {"birds": len(home), "images each": len(sheet.rows[NONE][0])}
-    metrics = {"other_background": (grounds, 1 - home, "neither"), "class_recognised": (classes, home, "higher")}
-    for metric, (codes, wanted, better) in metrics.items():
+    for metric, codes, wanted in ((OTHER_BACKGROUND, grounds, 1 - home), (CLASS_RECOGNISED, classes, home)):
         hits = {name: (codes[places] == wanted).astype(float) for name, places in sheet.rows.items()}
         units = {name: rows.mean(axis=1) if len(home) > 1 else rows[0] for name, rows in hits.items()}
-        result.add_resampled(metric, units, better=better, n=count, subset="unseen birds")
+        result.add_resampled(metric, units, n=count, subset="unseen birds")
 
 
 def measure(

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from vldebias.evaluation.accuracies import GroupCounts, Reweighted, average, gap, worst
+from vldebias.evaluation.accuracies import GroupCounts, Reweighted
 from vldebias.files import commit, versions
 from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
 
 RESULT = Path(__file__).parents[1] / "results" / "coverage.json"
-STATISTICS = {"worst_group": worst, "average": average, "gap": gap}
+STATISTICS = {"worst_group": lowest_accuracy, "average": mean_accuracy, "gap": accuracy_gap}
 LEVEL, BOUNDS = 0.95, (0.92, 0.98)
 ALL = (
     "worst_group",
@@ -183,10 +184,10 @@ def intervals(
     reweighted = Reweighted(weights)
     found[REWEIGHTED] = (counts.value(reweighted), *counts.interval(reweighted))
     found[f"{REWEIGHTED}, percentile alone"] = (counts.value(reweighted), *counts.percentile(reweighted))
-    found["worst_group, percentile alone"] = (counts.value(worst), *counts.percentile(worst))
+    found["worst_group, percentile alone"] = (counts.value(lowest_accuracy), *counts.percentile(lowest_accuracy))
     hits, size = int(alone.hits[0]), int(alone.size[0])
     found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size, LEVEL))
-    found[f"{HARDEST}, percentile"] = (hits / size, *alone.percentile(average))
+    found[f"{HARDEST}, percentile"] = (hits / size, *alone.percentile(mean_accuracy))
     return found
 
 

@@ -15,9 +15,20 @@ from torch.nn.functional import cosine_similarity
 
 from eval.experiments.drawing import SURE, codes_of
 from eval.experiments.embeddings import image_features
+from eval.metrics import (
+    FOLLOWED,
+    IMAGE_COSINE,
+    KL,
+    PIXEL_DISTANCE,
+    SHARE,
+    SHARE_BY_SEED,
+    SHARE_OF_SQUARES,
+    SHOWS,
+)  # fmt: skip
 from vldebias.data import UNKNOWN
 from vldebias.evaluation.result import TaskResult
-from vldebias.metrics.bootstrap import compared_intervals
+from vldebias.metrics import Metric
+from vldebias.metrics.bootstrap import resampled_values
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge
 from vldebias.miniature.portraits import GENDERS, TONES
@@ -89,18 +100,15 @@ def _ratio(own: Floats, none: Floats) -> Floats:
     return np.asarray(own.mean(-1) / none.mean(-1))
 
 
-def over_fits(result: TaskResult, metric: str, values: Mapping[str, Floats], fits: Fits, *, better: str,
-              subset: str, n: Mapping[str, int], share: bool = False) -> None:  # fmt: skip
+def over_fits(result: TaskResult, metric: str | Metric, values: Mapping[str, Floats], fits: Fits, *, subset: str,
+              n: Mapping[str, int], share: bool = False) -> None:  # fmt: skip
     """A row per method: of values (prompts,) the mean, or its share of that of "none", resampled over fits and prompts.
 
     Fits are resampled first, then the prompts of each.
     """
     shared = (values["none"],) if share else ()
-    found = compared_intervals(values, *shared, statistic=_ratio if share else None, vectorized=share, clusters=fits)
-    for method, (whole, paired) in found.items():
-        change = None if paired is None or share else (paired.value, paired.low, paired.high)
-        result.add(metric, method, whole.value, (whole.low, whole.high), better=better, n=n, change=change,
-                   subset=subset)  # fmt: skip
+    drawn = resampled_values(values, *shared, statistic=_ratio if share else None, clusters=fits)
+    result.add_draws(metric, *drawn, n=n, subset=subset)
 
 
 def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str], fits: Fits,
@@ -114,30 +122,30 @@ def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str]
     counts = {m: counted(c, values) for m, c in codes.items()}
     plain = {m: discrepancies(c) for m, c in counts.items()}
     squares = {m: squared_discrepancies(c) for m, c in counts.items()}
-    show("discrepancy", plain, better="lower")
-    show("discrepancy, share of none", plain, better="lower", share=True)
-    show("discrepancy_squared", squares, better="lower")
-    show("discrepancy_squared, share of none", squares, better="lower", share=True)
+    show("discrepancy", plain)
+    show(SHARE, plain, share=True)
+    show("discrepancy_squared", squares)
+    show(SHARE_OF_SQUARES, squares, share=True)
     for fit in () if fits is None else sorted(set(fits.tolist())):
         own = {m: one[fits == fit] for m, one in plain.items()}
-        over_fits(result, "discrepancy, share of none", own, None, better="lower", subset=f"{subset}, fit {fit + 1}",
+        over_fits(result, SHARE, own, None, subset=f"{subset}, fit {fit + 1}",
                   n={"professions": int((fits == fit).sum()), "images each": each, "fits": 1}, share=True)  # fmt: skip
-    show("deviation_ratio", {m: deviation(c) for m, c in counts.items()}, better="lower")
-    show("kl", {m: divergence(c) for m, c in counts.items()}, better="lower")
-    show("unknown", {m: (c == UNKNOWN).mean(1) for m, c in codes.items()}, better="lower")
-    show("recognised", {m: (one.profession == wanted).mean(1) for m, one in shown.items()}, better="higher")
+    show("deviation_ratio", {m: deviation(c) for m, c in counts.items()})
+    show(KL, {m: divergence(c) for m, c in counts.items()})
+    show("unknown", {m: (c == UNKNOWN).mean(1) for m, c in codes.items()})
+    show("recognised", {m: (one.profession == wanted).mean(1) for m, one in shown.items()})
     base = shown["none"]
     same = {m: cosine_similarity(one.features, base.features, dim=-1).mean(1).numpy() for m, one in shown.items()}
-    show("image cosine to none", same, better="higher")
+    show(IMAGE_COSINE, same)
     near = {m: (one.pixels - base.pixels).abs().mean((1, 2)).numpy() for m, one in shown.items()}
-    show("pixel distance to none", near, better="lower")
+    show(PIXEL_DISTANCE, near)
     runs = {m: np.array([squared_discrepancies(counted(part, values)).mean() for part in np.split(c, seeds, 1)])
             for m, c in codes.items()}  # fmt: skip
     for method, own in runs.items():  # of the drawing alone: the same professions and fits, other noise
         ratio = own / runs["none"]
         half = stats.t.ppf(0.975, seeds - 1) * ratio.std(ddof=1) / np.sqrt(seeds)
-        result.add("discrepancy_squared, share of none by seed", method, float(ratio.mean()),
-                   (float(ratio.mean() - half), float(ratio.mean() + half)), better="lower", n={"seeds": seeds},
+        result.add(SHARE_BY_SEED, method, float(ratio.mean()),
+                   (float(ratio.mean() - half), float(ratio.mean() + half)), n={"seeds": seeds},
                    subset=subset)  # fmt: skip
 
 
@@ -156,7 +164,7 @@ def kept(result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, 
     values = {method: (one & shown["none"])[some].sum(1) / there[some] for method, one in shown.items()}
     which = np.repeat(np.arange(fits), len(there) // fits)[some] if fits > 1 else None
     n = {"prompts": len(there) // fits, "images each": shown["none"].shape[1], "fits": fits}
-    over_fits(result, "shows what was asked for", values, which, better="higher", subset=subset, n=n)
+    over_fits(result, SHOWS, values, which, subset=subset, n=n)
 
 
 def followed(result: TaskResult, shown: Mapping[str, Seen], given: Mapping[str, NDArray[np.str_]],
@@ -165,7 +173,7 @@ def followed(result: TaskResult, shown: Mapping[str, Seen], given: Mapping[str, 
     for code, value in enumerate(GENDERS):
         rows = {m: _mean_where(shown[m].gender == code, told == value) for m, told in given.items()}
         n = {"professions": len(next(iter(rows.values()))), "fits": 1 if fits is None else len(set(fits.tolist()))}
-        over_fits(result, "value followed", rows, fits, better="higher", subset=f"{subset}, {value}", n=n)
+        over_fits(result, FOLLOWED, rows, fits, subset=f"{subset}, {value}", n=n)
 
 
 def _mean_where(hits: NDArray[np.bool_], where: NDArray[np.bool_]) -> Floats:

@@ -37,10 +37,13 @@ from eval.experiments.run import parser, run, skip
 from vldebias.data import Embeddings
 from vldebias.edit import Edit
 from vldebias.errors import VldebiasWarning
-from vldebias.evaluation.accuracies import GroupCounts, Reweighted, average, worst
+from vldebias.evaluation.accuracies import GroupCounts, Reweighted
 from vldebias.evaluation.groups import GroupSplit
 from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.methods import Problem, Reference, class_offset
+from vldebias.metrics import Metric
+from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
+from vldebias.metrics.metric import Better
 from vldebias.prompts import load_prompts
 
 METHODS = ("default", "cali", "difference", "orth", "orth-cali", "equalise", "cali+equalise")
@@ -116,7 +119,7 @@ class Trial:
         names = self.split.groups.names
         counts = GroupCounts.of(before, after, self.split.groups.codes, len(names), resamples=1000)
         reweighted = Reweighted(np.array([self.weights.get(name, 0.0) for name in names]))
-        of = {"worst_group": worst, "average": average, "average_reweighted": reweighted}
+        of = {"worst_group": lowest_accuracy, "average": mean_accuracy, "average_reweighted": reweighted}
         return {m: (counts.value(s), *counts.interval(s), *counts.change(s)) for m, s in of.items()}
 
 
@@ -180,7 +183,7 @@ def task(name: str, title: str, trials: Sequence[Trial]) -> TaskResult:
             for metric in each[0][key]:
                 value, low, high, *change = np.mean([one[key][metric] for one in each], axis=0).tolist()
                 kept = None if offset == "none" else tuple(change)
-                done.add(metric, method, value, (low, high), better="higher", n=n, change=kept, subset=subset)
+                done.add(metric, method, value, (low, high), n=n, change=kept, subset=subset)
         print(name, method, file=sys.stderr, flush=True)
     return done
 
@@ -197,11 +200,15 @@ def overall(parts: Sequence[TaskResult]) -> TaskResult:
             own = [row.change for row in rows if (row.subset, row.metric) == (subset, metric) and row.change]
             n = {"worlds x methods": len(own)}
             values = np.array([one[0] for one in own])
-            done.add_resampled(f"change of {metric}", {"all": values}, better="higher", n=n, subset=subset)
+            done.add_resampled(_fact(f"change of {metric}"), {"all": values}, n=n, subset=subset)
             for word, beyond in (("helped", [c[1] > 0 for c in own]), ("hurt", [c[2] < 0 for c in own])):
-                better = "higher" if word == "helped" else "lower"
-                done.add(f"{word}, {metric}", "all", float(sum(beyond)), better=better, n=n, subset=subset)
+                better: Better = "higher" if word == "helped" else "lower"
+                done.add(_fact(f"{word}, {metric}", better), "all", float(sum(beyond)), n=n, subset=subset)
     return done
+
+
+def _fact(name: str, better: Better = "higher") -> Metric:
+    return Metric(name, name.replace("_", " "), "fact", better)
 
 
 def measure() -> Iterator[TaskResult]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from eval.experiments.beyond import HALF_K, PORTRAITS, K, is_right, random_halves, skews
 from eval.experiments.embeddings import TEXTS, Sides, World, celeba, file, l14, worlds, worst_group
 from eval.experiments.run import parser, run, skip
+from eval.metrics import MISSED, REGRET, WORSE
 from vldebias.api import fit_projection
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
@@ -37,6 +38,7 @@ from vldebias.methods import METHODS, Bound, Reference
 from vldebias.methods.auto import BOUND, LAMS, PredictedGap
 from vldebias.methods.bounded import losses
 from vldebias.metrics import bootstrap_interval
+from vldebias.metrics.metric import get_metric
 from vldebias.metrics.rankings import rankings
 from vldebias.metrics.skew import log_ratios
 from vldebias.progress import Progress
@@ -74,7 +76,6 @@ class Setting:
     metrics: tuple[str, str]
     units: str
     trials: Callable[[], Iterator[tuple[Any, Measure]]]
-    better: str = "lower"
     statistic: Callable[..., Values] = mean
     shared: tuple[NDArray[Any], ...] = ()
     model: str = "miniature CLIP"
@@ -153,7 +154,6 @@ def of_birds(world: World) -> Setting:
         ("worst_group", "average"),
         "images",
         lambda: iter([(world.reference, measure)]),
-        "higher",
         worst_group,
         (label.codes * len(place.names) + place.codes,),
     )
@@ -250,12 +250,12 @@ def of_setting(s: Setting) -> TaskResult:
     bias, utility, lost = measured(s)
     n = {s.units: len(bias["none", None])}
     result = TaskResult(_provenance(s))
-    curves = ((s.metrics[0], s.better, bias, s.statistic, s.shared), (s.metrics[1], "higher", utility, mean, ()))
-    for metric, better, values, statistic, shared in curves:
+    curves = ((s.metrics[0], bias, s.statistic, s.shared), (s.metrics[1], utility, mean, ()))
+    for metric, values, statistic, shared in curves:
         for (method, lam), one in values.items():  # each with its paired change to none
             result.details = {method: {"lam": lam}}
             pair, kept = {"none": values["none", None], method: one}, len(result.rows)
-            result.add_resampled(metric, pair, better=better, n=n, statistic=statistic, shared=shared)
+            result.add_resampled(metric, pair, n=n, statistic=statistic, shared=shared)
             result.rows[kept:] = result.rows[-1:]
     result.details = {}
     fixed = {k for k in bias if k[0] in METHODS and (k[1] is None or k[1] in LAMS)}
@@ -277,7 +277,7 @@ def regrets(
     part: str,
 ) -> None:
     """Regret against the best of `fixed`, and what is missed of its gain."""
-    sign = 1 if s.better == "lower" else -1
+    sign = 1 if get_metric(s.metrics[0]).better == "lower" else -1
 
     def cost(values: Values, *shared: NDArray[Any]) -> Values:
         return sign * s.statistic(values, *shared)
@@ -291,26 +291,28 @@ def regrets(
     best, base = min(sorted(fixed, key=str), key=at), bias["none", None]
     shared = (bias[best], *s.shared)
     values = {auto[0]: bias[auto]}
-    result.add_resampled("regret", values, better="lower", n=n, statistic=difference, shared=shared, subset=part)
+    result.add_resampled(REGRET, values, n=n, statistic=difference, shared=shared, subset=part)
     drawn = {"statistic": difference, "resamples": 2000, "seed": 0, "vectorized": True}
     if bootstrap_interval(bias[best], base, *s.shared, **drawn).high < 0:  # the best one gains
         missed = (at(auto) - at(best)) / (at(("none", None)) - at(best))
-        result.add("missed", auto[0], missed, better="lower", n=n, subset=part)
+        result.add(MISSED, auto[0], missed, n=n, subset=part)
 
 
 def summary(rows: Sequence[Measurement]) -> TaskResult:
     """Over all settings: regret and what is missed, with intervals over settings; how often auto is worse than none."""
     result = TaskResult(_of_auto())
     for name in (TEXT, BOTH):
-        for metric in ("regret", "missed"):
+        for metric in (REGRET, MISSED):
             for part in ("", WITHIN):
-                values = np.array([r.value for r in rows if (r.metric, r.method, r.subset) == (metric, name, part)])
+                values = np.array(
+                    [r.value for r in rows if (r.metric, r.method, r.subset) == (metric.name, name, part)]
+                )
                 n = {"settings": len(values)}
-                result.add_resampled(metric, {name: values}, better="lower", n=n, subset=part)
+                result.add_resampled(metric, {name: values}, n=n, subset=part)
         changes = [r for r in rows if r.method == name and r.change is not None and r.metric not in UTILITIES]
         worse = [r for r in changes if r.change and (r.change[1] > 0 if r.better == "lower" else r.change[2] < 0)]
         n = {"settings": len(changes)}
-        result.add("worse_than_none", name, float(len(worse)), better="lower", n=n)
+        result.add(WORSE, name, float(len(worse)), n=n)
     return result
 
 

@@ -51,12 +51,11 @@ def measure(path: Path, methods: Sequence[str] = METHODS) -> Iterator[TaskResult
     measured = {method: skews(data, side) for method, side in sides.items()}
     n = {"queries": len(queries)}
     for metric in measured["none"]:
-        better = "higher" if metric.startswith("min") else "lower"
-        done.add_resampled(metric, {method: of[metric] for method, of in measured.items()}, better=better, n=n)
+        done.add_resampled(metric, {method: of[metric] for method, of in measured.items()}, n=n)
     cosines = {method: side.cosines(queries) for method, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, better="higher", n=n)
+    done.add_resampled("query_cosine", cosines, n=n)
     value = chance(K, PER_GENDER, PER_GENDER)
-    done.add(f"max_skew@{K}", "random ranking", value, better="lower", n={"pool": 2 * PER_GENDER})
+    done.add(f"max_skew@{K}", "random ranking", value, n={"pool": 2 * PER_GENDER})
     yield done
 
 

@@ -40,6 +40,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import FILE, Floats, Gallery, Rows, celeba, file
 from eval.experiments.run import parser, run, show
+from eval.metrics import ORDER_KEPT, SECONDS
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -48,6 +49,8 @@ from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResu
 from vldebias.evaluation.texts import Texts
 from vldebias.files import commit
 from vldebias.methods import METHODS, Method, Need, Problem, Reference, ZeroShotLabels
+from vldebias.metrics import Metric
+from vldebias.metrics.metric import metric_of
 from vldebias.prompts import PromptSet, load_prompts
 
 OURS = (
@@ -152,7 +155,7 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
     """One block: means over splits of what each of them gives."""
     gathered: dict[tuple[str, str], list[Measurement]] = {}
-    extra: dict[tuple[str, str], list[float]] = {}
+    extra: dict[tuple[Metric, str], list[float]] = {}
     about: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
     last: Provenance | None = None
     for number, split in enumerate(splits):
@@ -163,7 +166,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         for row in result.rows:
             if not row.subset and row.metric.partition("@")[0] in KEPT and row.method != "random":
                 gathered.setdefault((row.metric, row.method), []).append(row)
-        for metric, values in {"order_kept": split.order_kept(edits), "seconds": seconds}.items():
+        for metric, values in ((ORDER_KEPT, split.order_kept(edits)), (SECONDS, seconds)):
             for method, value in values.items():
                 extra.setdefault((metric, method), []).append(value)
         about |= {m.title: facts(m, edits[m.title]) for m in methods if m.title in edits}
@@ -193,13 +196,14 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         change = tuple(np.mean(changes, axis=0).tolist()) if changes else None
         labels = {"uses_labels": rows[0].uses_labels}
         n = {**rows[0].n, "splits": len(rows)}
-        done.add(metric, method, value, (low, high), better=rows[0].better, n=n, change=change, **labels)
+        done.add(metric, method, value, (low, high), n=n, change=change, **labels)
         spread = (float(numbers[:, 0].min()), float(numbers[:, 0].max()))
-        done.add(f"{metric}, splits", method, value, spread, better=rows[0].better, n=n, **labels)
-    for (metric, method), values in extra.items():
-        better = "lower" if metric == "seconds" else "higher"
+        known = metric_of(metric)
+        splits_of = Metric(f"{metric}, splits", f"{known.title}, splits", "fact", known.better)
+        done.add(splits_of, method, value, spread, n=n, **labels)
+    for (extra_metric, method), values in extra.items():
         n, ends = {"splits": len(values)}, (min(values), max(values))
-        done.add(metric, method, float(np.mean(values)), ends, better=better, n=n)
+        done.add(extra_metric, method, float(np.mean(values)), ends, n=n)
     return done
 
 

@@ -15,7 +15,12 @@ from typing import Any
 from vldebias.evaluation.result import Measurement, Result
 
 RESULTS = Path(__file__).parents[1] / "results"
-SEARCH = ("NDKL", "ndkl"), ("query cosine", "query_cosine"), ("image cosine", "image_cosine"), ("R@5", "recall@5")
+SEARCH = (
+    ("NDKL", "ndkl"),
+    ("self-similarity of queries", "query_cosine"),
+    ("of images", "image_cosine"),
+    ("R@5", "recall@5"),
+)
 GROUPS = (("average", "average"),)
 OURS, THEIRS, LABELLED = "#2a78b5", "#d9822b", "#7a7a7a"
 # What others report, as they report it. Waterbirds' worst group, ViT-L/14 at 336 pixels; FairFace MaxSkew@500 of gender
@@ -81,7 +86,7 @@ def table(result: Result, task: str) -> str:
     extra = [(title, metric) for title, metric in extra if any((metric, m) in rows.rows for m in rows.methods)]
     gain = "MaxSkew" if rows.main == "max_skew" else "worst group"
     head = ["method", "needs", f"{gain} [95 %]", "change from none [95 %]", "lowest to highest split"]
-    head += [*(title for title, _ in extra), "order kept", "fit, s", "reported by others"]
+    head += [*(title for title, _ in extra), "rank correlation", "fit, s", "reported by others"]
     lines = [head, ["---"] * len(head)]
     for method in rows.methods:
         main, spread = rows.rows[rows.main, method], rows.rows[f"{rows.main}, splits", method]

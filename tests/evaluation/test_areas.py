@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.data import Labels
-from vldebias.evaluation.areas import AreaRows, _Sheet
+from vldebias.evaluation.accuracies import AreaRows
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.metrics import worst_group_auc
+from vldebias.metrics.groups import Area
 
 
 @settings(max_examples=30, deadline=None)
@@ -19,7 +20,7 @@ def test_a_resample_is_the_area_of_the_rows_that_it_repeats(seed: int, levels: i
     scores, positive = rng.integers(levels, size=30).astype(float), np.arange(30) % 3 == 0
     weights = rng.integers(0, 4, size=(5, 30)).astype(np.int32)
     weights[:, :2] = 1
-    areas = _Sheet.of(scores, positive, np.ones(30, dtype=bool)).areas(weights)
+    areas = Area.of(scores, positive, np.ones(30, dtype=bool)).of_resamples(weights)
     for area, times in zip(areas, weights, strict=True):
         rows = np.repeat(np.arange(30), times)
         assert area == pytest.approx(worst_group_auc(scores[rows], positive[rows], np.zeros(len(rows))))
@@ -65,8 +66,8 @@ def test_a_shift_of_all_scores_of_a_value_changes_nothing() -> None:
     scores = rng.normal(size=200) + positive
 
     def area(given: np.ndarray) -> float:
-        sheets = [_Sheet.of(given[r], positive[r], r) for r in (values.codes == 0, values.codes == 1)]
-        return min(float(sheet.areas(np.ones((1, 200), dtype=np.int32))[0]) for sheet in sheets)
+        sheets = [Area.of(given, positive, r) for r in (values.codes == 0, values.codes == 1)]
+        return min(float(sheet.of_resamples(np.ones((1, 200), dtype=np.int32))[0]) for sheet in sheets)
 
     assert area(scores + 3.0 * values.codes) == pytest.approx(area(scores))
     assert area(scores + positive) > area(scores)
@@ -75,4 +76,4 @@ def test_a_shift_of_all_scores_of_a_value_changes_nothing() -> None:
 def test_a_value_that_shows_one_class_alone_has_no_area() -> None:
     positive, codes = np.array([True, True, False, True]), np.array([0, 0, 1, 1])
     rows = AreaRows(positive, Labels(codes, ("a", "b")))
-    assert [r.tolist() for r in rows._compared] == [[False, False, True, True]]
+    assert [r.tolist() for r in rows.compared] == [[False, False, True, True]]

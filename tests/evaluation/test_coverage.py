@@ -9,7 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from vldebias.evaluation.accuracies import GroupCounts, average, worst
+from vldebias.evaluation.accuracies import GroupCounts
+from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,8 +75,8 @@ def test_wilson_mends_the_boundary() -> None:
 
 def test_without_a_worst_group_to_choose_the_bootstrap_is_that_of_a_mean() -> None:
     counts = GroupCounts(np.array([[[30, 10], [20, 40]]]))
-    low, high = counts.interval(worst)
-    assert counts.interval(average) == (low, high)
+    low, high = counts.interval(lowest_accuracy)
+    assert counts.interval(mean_accuracy) == (low, high)
     assert (high - low) / 3.92 == pytest.approx((0.25 / 100) ** 0.5, rel=0.1)
 
 

@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ks_2samp
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.accuracies import GroupCounts, Reweighted, average, gap, weights_of, worst
+from vldebias.evaluation.accuracies import GroupCounts, Reweighted, weights_of
 from vldebias.metrics import bootstrap_interval, group_accuracy
 from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
 
-STATISTICS = {"worst": worst, "average": average, "gap": gap, "reweighted": Reweighted(np.array([5.0, 0.0, 1.0]))}
+STATISTICS = {
+    "worst": lowest_accuracy,
+    "average": mean_accuracy,
+    "gap": accuracy_gap,
+    "reweighted": Reweighted(np.array([5.0, 0.0, 1.0])),
+}
 
 
 def images(n: int = 300, seed: int = 1, groups: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,19 +66,22 @@ def test_changes_are_paired() -> None:
     before, after, group = images()
     counts = GroupCounts.of(before, after, group, 3, resamples=4000)
     size = counts.drawn.sum((-1, -2))
-    with_it, without = average(counts.drawn[..., 1].sum(-1), size), average(counts.drawn[:, :, 1].sum(-1), size)
+    with_it, without = (
+        mean_accuracy(counts.drawn[..., 1].sum(-1), size),
+        mean_accuracy(counts.drawn[:, :, 1].sum(-1), size),
+    )
     assert ks_2samp(with_it - without, with_it - np.roll(without, 1)).pvalue < 1e-6
     low, high = np.quantile(with_it - without, [0.025, 0.975])
-    assert counts.change(average)[1:] == (low, high)
+    assert counts.change(mean_accuracy)[1:] == (low, high)
 
 
 def test_intervals_are_those_of_the_plain_bootstrap() -> None:
     before, after, group = images(1000)
     counts = GroupCounts.of(before, after, group, 3, resamples=8000)
     other = bootstrap_interval(after, group, statistic=lambda r, g: naive("worst", r, g), resamples=1000, seed=3)
-    assert counts.interval(worst) == pytest.approx((other.low, other.high), abs=0.015)
-    low, high = counts.interval(worst)
-    assert low < counts.value(worst) < high
+    assert counts.interval(lowest_accuracy) == pytest.approx((other.low, other.high), abs=0.015)
+    low, high = counts.interval(lowest_accuracy)
+    assert low < counts.value(lowest_accuracy) < high
 
 
 def test_drawing_keeps_the_number_of_images_and_empty_cells_empty() -> None:
@@ -90,7 +99,7 @@ def test_laws(rows: list[tuple[bool, bool, int]], shuffle: "np.random.Generator"
     order = list(range(len(rows)))
     shuffle.shuffle(order)
     permuted = GroupCounts.of(before[order], after[order], group[order], 4, resamples=50)
-    for statistic in (worst, average, gap):
+    for statistic in (lowest_accuracy, mean_accuracy, accuracy_gap):
         low, high = counts.interval(statistic)
         assert 0 <= low <= high <= 1
         assert permuted.interval(statistic) == (low, high)
@@ -98,20 +107,20 @@ def test_laws(rows: list[tuple[bool, bool, int]], shuffle: "np.random.Generator"
         assert counts.value(statistic) == pytest.approx(
             GroupCounts.of(before, after, 3 - group, 4, resamples=1).value(statistic)
         )
-    assert 0 <= counts.value(worst) <= counts.value(average) + 1e-12
+    assert 0 <= counts.value(lowest_accuracy) <= counts.value(mean_accuracy) + 1e-12
     same = GroupCounts.of(after, after, group, 4, resamples=50)
-    assert same.change(worst) == (0, 0, 0)
+    assert same.change(lowest_accuracy) == (0, 0, 0)
 
 
 def test_one_group_has_no_gap_and_its_worst_is_its_average() -> None:
     before, after, _ = images(80)
     counts = GroupCounts.of(before, after, np.zeros(80, int), 1)
-    assert counts.interval(worst) == counts.interval(average)
-    assert counts.interval(gap) == (0, 0)
+    assert counts.interval(lowest_accuracy) == counts.interval(mean_accuracy)
+    assert counts.interval(accuracy_gap) == (0, 0)
 
 
 def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:
-    assert worst(np.array([[1, 0], [1, 0]]), np.array([[2, 0], [2, 1]])).tolist() == [0.5, 0]
+    assert lowest_accuracy(np.array([[1, 0], [1, 0]]), np.array([[2, 0], [2, 1]])).tolist() == [0.5, 0]
     assert Reweighted(np.array([1.0, 3.0]))(np.array([1, 0]), np.array([2, 0])) == 0.5
     with pytest.raises(InvalidInputError, match="no image of any group with a weight"):
         Reweighted(np.array([0.0, 3.0]))(np.array([1, 0]), np.array([2, 0]))
@@ -145,20 +154,20 @@ def test_the_change_of_one_group_is_paired() -> None:
 )
 def test_where_nothing_varies_the_interval_is_wilsons(cells: list, expected: tuple[float, float]) -> None:
     counts = GroupCounts(np.array(cells))
-    assert counts.interval(worst) == expected
-    low, high = counts.percentile(worst)
-    assert low == high == counts.value(worst)
+    assert counts.interval(lowest_accuracy) == expected
+    low, high = counts.percentile(lowest_accuracy)
+    assert low == high == counts.value(lowest_accuracy)
     assert expected[1] - expected[0] > 0.01
 
 
 def test_the_average_of_images_that_are_all_right_has_a_width_too() -> None:
     counts = GroupCounts(np.array([[[0, 10], [0, 10]], [[0, 0], [0, 20]]]))
-    assert counts.interval(average) == wilson_interval(40, 40)
+    assert counts.interval(mean_accuracy) == wilson_interval(40, 40)
     none = GroupCounts(np.array([[[10, 0], [10, 0]]]))
-    assert none.interval(average) == wilson_interval(0, 20)
+    assert none.interval(mean_accuracy) == wilson_interval(0, 20)
     # Near the boundary, but not at it, the percentile interval stays.
     near = GroupCounts(np.array([[[0, 10], [1, 10]]]))
-    assert near.interval(average) == near.percentile(average)
+    assert near.interval(mean_accuracy) == near.percentile(mean_accuracy)
 
 
 def test_a_reweighted_average_of_groups_without_variation_has_a_width() -> None:

@@ -126,7 +126,7 @@ def test_three_sentences_say_what_fell_what_did_not_and_what_it_cost() -> None:
     measures = [("birds", "max_skew@20"), ("birds", "precision@20"), ("drawn", "discrepancy")]
     assert in_short(result(rows), measures) == [
         "Bias fell: MaxSkew@20 (birds) from 0.50 to 0.40 under default (chance 0.15).",
-        "It did not clearly fall: discrepancy of generated images (drawn) from 0.40 to 0.35 under default.",
+        "It did not clearly fall: parity gap (L2) (drawn) from 0.40 to 0.35 under default.",
         "It cost: precision@20 (birds) from 1.00 to 0.80 under default.",
     ]
 
@@ -163,7 +163,7 @@ def test_a_conclusion_names_every_cost_behind_a_first_that_did_not_move(metric: 
 
 def test_pictures_that_can_no_longer_be_read_are_a_cost() -> None:
     (block,) = blocks(at_a_cost(recognised=SAME, unknown=BETTER))
-    assert conclusion(block).endswith("it costs not readable: +0.200 [+0.100, +0.300].")
+    assert conclusion(block).endswith("it costs unknown attribute: +0.200 [+0.100, +0.300].")
 
 
 def test_several_costs_are_all_named_and_of_several_k_one() -> None:

@@ -24,9 +24,9 @@ def provenance(task: str = "birds") -> Provenance:
 
 def made() -> Result:
     part = TaskResult(provenance(), details={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}})
-    part.add("gap", "none", 1 / 3, (0.1, 0.9), better="lower", n={"images": 9, "smallest group": 2})
-    part.add("gap", "cali", 2 / 7, (0.0, 0.9), better="lower", n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
-    part.add("cosine", "cali", 0.5, better="lower", n={"prompts": 3}, subset="$a$ / <b>")
+    part.add("gap", "none", 1 / 3, (0.1, 0.9), n={"images": 9, "smallest group": 2})
+    part.add("gap", "cali", 2 / 7, (0.0, 0.9), n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
+    part.add("cosine", "cali", 0.5, n={"prompts": 3}, subset="$a$ / <b>")
     return Result.of("small", [part], seconds=1.5)
 
 
@@ -155,7 +155,7 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     rng = np.random.default_rng(0)
     before, after = rng.random(30), rng.random(30)
     part = TaskResult(provenance())
-    part.add_resampled("m", {"none": before, "x": after}, better="higher", n={"images": 30}, resamples=200, seed=3)
+    part.add_resampled("clip_score", {"none": before, "x": after}, n={"images": 30}, resamples=200, seed=3)
     own = bootstrap_interval(after, resamples=200, seed=3)
     paired = paired_difference_interval(before, after, resamples=200, seed=3)
     none, x = part.rows

@@ -12,12 +12,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.generation import Similarity
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.similarity import BACKBONES, Dino, Lpips, evaluate_similarity
+from vldebias.metrics import Metric
 
 
 class Red:
     """|difference of the red of the first pixel|."""
 
-    name, metric, better, network = "red", "red", "lower", nn.Linear(2, 2)
+    name, metric, network = "red", Metric("red", "difference of red", "utility", "lower"), nn.Linear(2, 2)
 
     def __call__(self, images, others) -> torch.Tensor:
         red = [torch.tensor([image.getpixel((0, 0))[0] for image in side]) for side in (images, others)]

@@ -39,7 +39,7 @@ def test_what_fits_differ_in_widens_the_interval() -> None:
     fits, widths = np.repeat(np.arange(3), 20), []
     for given in (fits, None):
         result = task()
-        over_fits(result, "x", values, given, better="lower", subset="", n={}, share=True)
+        over_fits(result, "discrepancy", values, given, subset="", n={}, share=True)
         row = next(row for row in result.rows if row.method == "one")
         assert row.value == 0.5
         widths.append(row.interval[1] - row.interval[0])

@@ -20,7 +20,8 @@ AUTO = (TEXT, BOTH)
 
 def setting(better: str, **changed: Any) -> Setting:
     data = gallery(20)
-    fields = {"metrics": ("bias", "query_cosine"), "better": better, "units": "queries", "trials": lambda: iter([])}
+    bias = {"lower": "max_skew", "higher": "worst_group"}[better]
+    fields = {"metrics": (bias, "query_cosine"), "units": "queries", "trials": lambda: iter([])}
     return Setting("made", "Made", data.texts, data.prompts, data.queries[::2], **{**fields, **changed})
 
 
@@ -71,7 +72,7 @@ def test_points_carry_their_lambda_and_their_change() -> None:
         return 1 - side.cosines(queries), side.cosines(queries)
 
     result = pareto.of_setting(setting("lower", trials=lambda: iter([(data.rows, measure)])))
-    bias = {(row.method, row.lam): row for row in result.rows if row.metric == "bias"}
+    bias = {(row.method, row.lam): row for row in result.rows if row.metric == "max_skew"}
     assert {("cali", lam) for lam in LAMS} | {("none", None), (TEXT, None), (BOTH, None)} <= set(bias)
     assert bias["none", None].change is None
     for row in bias.values():

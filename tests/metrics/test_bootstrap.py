@@ -17,10 +17,10 @@ from vldebias.metrics import (
     worst_group_accuracy,
 )
 from vldebias.metrics.bootstrap import (
-    compared_intervals,
     percentile_interval,
     recentred_interval,
     resampled_counts,
+    resampled_values,
     resampled_weights,
     wilson_interval,
 )
@@ -115,19 +115,22 @@ def test_paired_difference_of_a_group_statistic() -> None:
     assert (same.value, same.low, same.high) == (0, 0, 0)
 
 
-def test_compared_intervals_are_those_of_each_and_of_each_difference() -> None:
+def test_resampled_values_have_the_intervals_of_each_and_of_each_difference() -> None:
     rng = np.random.default_rng(12)
     labels, groups = rng.integers(0, 2, 80), rng.integers(0, 3, 80)
     values = {name: np.where(rng.random(80) < p, labels, 1 - labels) for name, p in (("none", 0.6), ("cali", 0.9))}
     options = {"statistic": worst_group_accuracy, "resamples": 300, "seed": 3}
-    compared = compared_intervals(values, labels, groups, **options)
-    assert compared["none"] == (bootstrap_interval(values["none"], labels, groups, **options), None)
+    point, drawn = resampled_values(values, labels, groups, vectorized=False, **options)
+    for name, right in values.items():
+        alone = bootstrap_interval(right, labels, groups, **options)
+        assert (point[name], *percentile_interval(drawn[name])) == (alone.value, alone.low, alone.high)
     change = paired_difference_interval(values["none"], values["cali"], labels, groups, **options)
-    assert compared["cali"] == (bootstrap_interval(values["cali"], labels, groups, **options), change)
+    assert percentile_interval(drawn["cali"] - drawn["none"]) == (change.low, change.high)
     clusters = rng.integers(0, 9, 80)
-    means = compared_intervals(values, base="cali", clusters=clusters)
-    assert means["none"][1] == paired_difference_interval(values["cali"], values["none"], clusters=clusters)
-    assert compared_intervals({"cali": values["cali"]})["cali"][1] is None
+    point, drawn = resampled_values(values, clusters=clusters)
+    change = paired_difference_interval(values["cali"], values["none"], clusters=clusters)
+    assert percentile_interval(drawn["none"] - drawn["cali"]) == (change.low, change.high)
+    assert point["none"] - point["cali"] == change.value
 
 
 def test_clusters_undo_repetition() -> None:

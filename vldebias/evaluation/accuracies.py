@@ -1,4 +1,6 @@
-"""Accuracies by group with intervals: a bootstrap over images that draws counts instead of images.
+"""Accuracies by group, and areas under the curve, with intervals over images.
+
+Accuracies take a bootstrap that draws counts instead of images.
 
 Whatever is said about groups depends on an image only through its group and through whether it was classified right,
 without a method and with it. Images that agree in all three are interchangeable, so the resamples of n images, drawn
@@ -12,6 +14,10 @@ more in every resample; a worst group of fewer than about 30 images; a worst acc
 Where no image of a group is right, or none is wrong, resampling shows no variation at all. If that group decides the
 worst accuracy, Wilson's interval takes the place of a width of 0; the reweighted average is then put together from
 Wilson's intervals of the groups.
+
+Areas take one that draws a weight for each row, the same for all methods; rows are sorted once for each method and
+value of the attribute. The worst value is picked again in every resample; values of which one class is missing in the
+data have no area and are left out.
 """
 
 from __future__ import annotations
@@ -27,28 +33,15 @@ from numpy.typing import NDArray
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import TaskResult
-from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
+from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, resampled_weights, wilson_interval
+from vldebias.metrics.groups import Area, lowest_accuracy, mean_accuracy
+from vldebias.metrics.metric import computed
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]
 Rights = Iterable[tuple[str, NDArray[np.bool_], Mapping[str, Any]]]  # method, (n,) what it gets right, details
-
-
-def worst(hits: Counts, size: Counts) -> Floats:
-    """min_g acc_g from hits and sizes (..., g); a group without images has no accuracy and is left out."""
-    return np.where(size > 0, hits / np.maximum(size, 1), np.inf).min(axis=-1)
-
-
-def average(hits: Counts, size: Counts) -> Floats:
-    """Micro average: the accuracy over all images, from hits and sizes (..., g)."""
-    return hits.sum(axis=-1) / size.sum(axis=-1)
-
-
-def gap(hits: Counts, size: Counts) -> Floats:
-    """Micro average minus worst group, >= 0."""
-    return average(hits, size) - worst(hits, size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +144,11 @@ class GroupCounts:
     def _cannot_vary(self, statistic: Statistic) -> Bounds | None:
         """A closed form where all images that decide are right, or all are wrong; else None."""
         hits, size = self.hits, self.size
-        if statistic is average and hits.sum() in (0, size.sum()):
+        if statistic is mean_accuracy and hits.sum() in (0, size.sum()):
             return wilson_interval(int(hits.sum()), int(size.sum()))
-        if statistic is worst and self.value(worst) in (0.0, 1.0):
-            n = int(size[(size > 0) & (hits == self.value(worst) * size)].min())  # the widest of several
-            return wilson_interval(int(self.value(worst)) * n, n)
+        if statistic is lowest_accuracy and self.value(statistic) in (0.0, 1.0):
+            n = int(size[(size > 0) & (hits == self.value(statistic) * size)].min())  # the widest of several
+            return wilson_interval(int(self.value(statistic)) * n, n)
         if isinstance(statistic, Reweighted):
             fixed = (size > 0) & (statistic.weights > 0) & ((hits == 0) | (hits == size))
             return statistic.closed_form(hits, size) if fixed.any() else None
@@ -179,43 +172,26 @@ class GroupRows:
     seed: int = 0
 
     def overall(self, result: TaskResult, rights: Rights) -> None:
-        """`worst_group`, `average`, `average_reweighted` where there are weights, and `gap`, of every method."""
+        """Every metric of groups (`worst_group`, `average`, `gap`); with weights `average_reweighted` too."""
         counted = [(method, self._counts(mask), details) for method, mask, details in rights]
         size = np.bincount(self.groups.codes, minlength=len(self.groups.names))
         n = {"images": len(self.groups), "smallest group": int(size[size > 0].min())}
-        metrics: dict[str, Statistic] = {"worst_group": worst, "average": average}
+        metrics: dict[str, Statistic] = {one.name: statistic for one, statistic in computed("groups")}
         if self.weights is not None:
             metrics["average_reweighted"] = Reweighted(weights_of(self.weights, self.groups.names, size))
-        for metric, statistic in {**metrics, "gap": gap}.items():
+        for metric, of in metrics.items():
             for method, counts, details in counted:
-                result.add(
-                    metric,
-                    method,
-                    counts.value(statistic),
-                    counts.interval(statistic),
-                    better="lower" if metric == "gap" else "higher",
-                    n=n,
-                    change=None if method == "none" else counts.change(statistic),
-                    **details,
-                )
+                value, change = counts.value(of), counts.change(of)
+                result.add(metric, method, value, counts.interval(of), n=n, change=change, **details)
 
     def by_group(self, result: TaskResult, rights: Rights) -> None:
         """`accuracy` of every group that has images, with Wilson's interval; subset: the group."""
         for method, mask, details in rights:
             counts = self._counts(mask)
             for g in np.flatnonzero(counts.size).tolist():
-                hits, n = int(counts.hits[g]), int(counts.size[g])
-                result.add(
-                    "accuracy",
-                    method,
-                    hits / n,
-                    wilson_interval(hits, n),
-                    better="higher",
-                    n={"images": n},
-                    change=None if method == "none" else counts.group_change(g),
-                    subset=self.groups.names[g],
-                    **details,
-                )
+                hits, n, group = int(counts.hits[g]), int(counts.size[g]), self.groups.names[g]
+                about = {"n": {"images": n}, "change": counts.group_change(g), "subset": group, **details}
+                result.add("accuracy", method, hits / n, wilson_interval(hits, n), **about)
 
     def _counts(self, mask: NDArray[np.bool_]) -> GroupCounts:
         names, codes = self.groups.names, self.groups.codes
@@ -240,3 +216,38 @@ def weights_of(weights: Mapping[str, float], names: tuple[str, ...], size: Count
             f"group weights: {empty} have a weight but no images; leave the weights out, or add some"
         )
     return ordered
+
+
+@dataclass(frozen=True, eq=False)
+class AreaRows:
+    """Areas of n images: positive (n,) says which of two classes they are of, values which attribute value they show.
+
+    resamples, seed: of the bootstrap.
+    """
+
+    positive: NDArray[np.bool_]
+    values: Labels
+    resamples: int = 2000
+    seed: int = 0
+
+    @property
+    def compared(self) -> list[NDArray[np.bool_]]:
+        """The rows (n,) of every value that has both classes."""
+        inside = [self.values.codes == code for code in range(len(self.values.names))]
+        return [rows for rows in inside if (kinds := self.positive[rows]).any() and not kinds.all()]
+
+    def add(self, result: TaskResult, scores: Mapping[str, NDArray[np.floating]]) -> None:
+        """`worst_group_auc` of methods, "none" first, from scores (n,), high for positive rows; no value, no row."""
+        order = np.lexsort((scores["none"], self.positive, self.values.codes))  # whatever order the rows come in
+        ordered = AreaRows(self.positive[order], self.values[order], self.resamples, self.seed)
+        inside = ordered.compared
+        if not inside:
+            return
+        blocks = [np.ones((1, len(order)), np.int32), *resampled_weights(len(order), self.resamples, self.seed)]
+        drawn: dict[str, Floats] = {}
+        for method, given in scores.items():
+            areas = [Area.of(given[order], ordered.positive, rows) for rows in inside]
+            drawn[method] = np.concatenate([np.min([one.of_resamples(w) for one in areas], axis=0) for w in blocks])
+        n = {"images": int(sum(rows.sum() for rows in inside)), "values": len(inside)}
+        values = {method: float(one[0]) for method, one in drawn.items()}
+        result.add_draws("worst_group_auc", values, {method: one[1:] for method, one in drawn.items()}, n=n)

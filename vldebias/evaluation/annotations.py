@@ -118,8 +118,8 @@ def count_votes(table: NDArray[np.int64], n_names: int, votes: str = "majority")
     return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
 
 
-def _measures(names: Sequence[str]) -> list[tuple[str, str, str, Measure]]:
-    """(metric, subset, better, function from counts (..., c) to values (...)) of each measure.
+def _measures(names: Sequence[str]) -> list[tuple[str, str, Measure]]:
+    """(metric, subset, function from counts (..., c) to values (...)) of each measure.
 
     discrepancy: eq. 7.2 among the answers that name a value; where there is none it has its maximum
     sqrt(1 - 1 / |A|). unknown: share of all answers that name no value, and its three kinds. share: of all answers,
@@ -130,13 +130,13 @@ def _measures(names: Sequence[str]) -> list[tuple[str, str, str, Measure]]:
     def share(columns: slice) -> Measure:
         return lambda counts: counts[..., columns].sum(-1) / counts.sum(-1)
 
-    measures: list[tuple[str, str, str, Measure]] = [
-        ("discrepancy", "", "lower", lambda counts: discrepancies(counts[..., :k])),
-        ("unknown", "", "lower", share(slice(k, None))),
+    measures: list[tuple[str, str, Measure]] = [
+        ("discrepancy", "", lambda counts: discrepancies(counts[..., :k])),
+        ("unknown", "", share(slice(k, None))),
     ]
     kinds = ("cannot_tell", "no_person", "no_majority")
-    measures += [(kind, "", "lower", share(slice(k + i, k + i + 1))) for i, kind in enumerate(kinds)]
-    return measures + [("share", name, "neither", share(slice(i, i + 1))) for i, name in enumerate(names)]
+    measures += [(kind, "", share(slice(k + i, k + i + 1))) for i, kind in enumerate(kinds)]
+    return measures + [("share", name, share(slice(i, i + 1))) for i, name in enumerate(names)]
 
 
 def radius(rows: Counts, n_names: int, *, resamples: int, seed: int) -> float:
@@ -332,7 +332,7 @@ class _Labelled:
 
     def spread(self) -> dict[str, float]:
         """Standard deviation of the discrepancy over prompts: what the paper's tables print after plus-minus."""
-        of = _measures(self.names)[0][3]
+        of = _measures(self.names)[0][2]
         return {v: float(of(self.by_prompt(v)).std(ddof=1)) for v in self.variants if len(self.prompts) > 1}
 
     def codes(self, variant: str) -> NDArray[np.int64]:
@@ -379,9 +379,9 @@ class _Block:
         if len(labelled.prompts) > 1:
             totals = {variant: labelled.by_prompt(variant) for variant in labelled.variants}
             n = {"prompts": len(labelled.prompts), "labelled images": sum(map(len, labelled.variants.values()))}
-            for metric, subset, better, of in _measures(labelled.names):
+            for metric, subset, of in _measures(labelled.names):
                 values = {variant: of(counts) for variant, counts in totals.items()}
-                self._resampled(metric, values, better, n, subset)
+                self.result.add_resampled(metric, values, n=n, subset=subset, **self.resampling)
             for prompt, concept in labelled.prompts.items():
                 self._discrepancy(prompt, concept)
             return
@@ -392,43 +392,19 @@ class _Block:
             )
         rows = labelled.of_prompt(prompt)
         n = {"images": len(next(iter(rows.values())))}
-        for metric, subset, better, of in _measures(labelled.names)[1:]:  # linear in the images: may be drawn anew
-            self._resampled(metric, rows, better, n, subset, _of_sums(of))
-
-    def _resampled(
-        self,
-        metric: str,
-        values: Mapping[str, NDArray[np.float64]],
-        better: str,
-        n: dict[str, int],
-        subset: str = "",
-        statistic: Measure | None = None,
-    ) -> None:
-        """Rows of every variant; a share is neither better high nor low, so it has no verdict, the discrepancy has."""
-        start = len(self.result.rows)
-        self.result.add_resampled(
-            metric, values, better=better, n=n, subset=subset, statistic=statistic, **self.resampling
-        )
-        if better == "neither":
-            rows = self.result.rows
-            rows[start:] = [row.model_copy(update={"change": None}) for row in rows[start:]]
+        for metric, subset, of in _measures(labelled.names)[1:]:  # linear in the images: may be drawn anew
+            self.result.add_resampled(metric, rows, n=n, subset=subset, statistic=_of_sums(of), **self.resampling)
 
     def _discrepancy(self, prompt: str, subset: str) -> bool:
         """Discrepancy of one prompt, from the seeds labelled under every variant; False where there is none."""
         rows, k = self.labelled.of_prompt(prompt), len(self.labelled.names)
-        of, largest = _measures(self.labelled.names)[0][3], float(np.sqrt(1 - 1 / k))
+        of, largest = _measures(self.labelled.names)[0][2], float(np.sqrt(1 - 1 / k))
         n = {"images": len(next(iter(rows.values())))}
         if n["images"] == 0:
             return False
         value = {variant: float(of(counts.sum(0))) for variant, counts in rows.items()}
         by = {variant: radius(counts, k, **self.resampling) for variant, counts in rows.items()}
-        for variant, here in value.items():
-            change = None
-            if variant != "none" and "none" in value:
-                moved, around = here - value["none"], by[variant] + by["none"]
-                change = (moved, max(-largest, moved - around), min(largest, moved + around))
-            interval = (max(0.0, here - by[variant]), min(largest, here + by[variant]))
-            self.result.add("discrepancy", variant, here, interval, better="lower", n=n, change=change, subset=subset)
+        self.result.add_within("discrepancy", value, by, most=largest, n=n, subset=subset)
         return True
 
     def agreement(self) -> dict[str, str]:
@@ -447,7 +423,7 @@ class _Block:
             n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
             for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
                 interval = (one.low, one.high)
-                self.result.add(metric, method, one.value, interval, better="higher", n=n, lam=None, strength=None)
+                self.result.add(metric, method, one.value, interval, n=n, lam=None, strength=None)
         return about
 
     def against(self, judged: Mapping[str, str]) -> dict[str, dict[str, int]]:
@@ -470,11 +446,11 @@ class _Block:
             if hits:  # resampled over prompts with their images; over images where there is one prompt
                 each = [(sum(h), len(h)) for h in hits.values()]
                 rows = each if len(hits) > 1 else [(h, 1) for h in next(iter(hits.values()))]
-                self._resampled(
+                self.result.add_resampled(
                     "judge_agreement",
                     {variant: np.array(rows, dtype=np.float64)},
-                    "higher",
-                    {"prompts": len(hits), "images": sum(map(len, hits.values()))},
+                    n={"prompts": len(hits), "images": sum(map(len, hits.values()))},
                     statistic=lambda drawn: drawn[..., 0].sum(1) / drawn[..., 1].sum(1),
+                    **self.resampling,
                 )
         return confusion

@@ -126,5 +126,5 @@ def evaluate_clip_score(
         },
     )
     result = TaskResult(provenance, details=drawn_details(drawn, images.variants))
-    result.add_resampled("clip_score", values, better="higher", n=n, subset=subset, resamples=resamples, seed=seed)
+    result.add_resampled("clip_score", values, n=n, subset=subset, resamples=resamples, seed=seed)
     return result

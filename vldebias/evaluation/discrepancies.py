@@ -14,15 +14,9 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.plan import PlannedPrompt
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.variants import NONE
 from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.discrepancy import (
-    deviation_ratios,
-    discrepancies,
-    kl_divergences,
-    shares_radius,
-    squared_discrepancies,
-)
+from vldebias.metrics.discrepancy import discrepancies, shares_radius
+from vldebias.metrics.metric import computed
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -79,11 +73,6 @@ class Counts:
     def discrepancy(self) -> Floats:
         """(prompts,) eq. 7.2; few images bias it upwards: n of a fair prompt have about sqrt((1 - 1/|A|) / n)."""
         return discrepancies(self.known)
-
-    @property
-    def squared(self) -> Floats:
-        """(prompts,) unbiased estimate of the squared discrepancy; it may be negative."""
-        return squared_discrepancies(self.known)
 
     def radius(self, *, resamples: int, seed: int) -> Floats:
         """(prompts,) 95 % bound of the distance of discrepancy and shares from the true ones; see `shares_radius`."""
@@ -155,13 +144,13 @@ def add_bias(
 ) -> dict[str, Counts]:
     """Rows of one attribute on a sheet of plain prompts: the means over prompts, then every prompt by itself.
 
-    Beside the discrepancy the means hold what others report of the same counts: `vldebias.metrics.kl_from_uniform` and
-    `vldebias.metrics.deviation_ratio`.
+    The means are of every metric of shares: beside the discrepancy what others report of the same counts, such as
+    `vldebias.metrics.kl_from_uniform`.
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
     prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
     `Counts.radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
-    intersections none, they are many and thin; they are neither better high nor low, so they have no change.
+    intersections none, they are many and thin.
 
     Returns:
         Variant -> its counts.
@@ -170,35 +159,18 @@ def add_bias(
     counts = {name: Counts.of(labels.codes[rows], values) for name, rows in sheet.rows.items()}
     about: dict[str, Any] = {"n": {noun: len(sheet.prompts), "images each": sheet.images_each}, **boot}
     about["subset"] = f"{sheet.part} {noun}"
-    own = {name: one.discrepancy for name, one in counts.items()}
-    result.add_resampled("discrepancy", own, better="lower", **about)
-    squares = {name: one.squared for name, one in counts.items()}
-    result.add_resampled("discrepancy_squared", squares, better="lower", **about)
-    for metric, of in (("kl_from_uniform", kl_divergences), ("deviation_ratio", deviation_ratios)):
-        result.add_resampled(metric, {name: of(one.known) for name, one in counts.items()}, better="lower", **about)
-    unknown = {name: one.unknown_rate for name, one in counts.items()}
-    result.add_resampled("unknown", unknown, better="lower", **about)
+    for metric, of in computed("shares"):
+        result.add_resampled(metric, {name: of(one.known) for name, one in counts.items()}, **about)
+    result.add_resampled("unknown", {name: one.unknown_rate for name, one in counts.items()}, **about)
     right = shown.hits(sheet) if shown is not None else None
     if right is not None:
-        result.add_resampled("recognised", right, better="higher", **about)
+        result.add_resampled("recognised", right, **about)
 
-    largest, radius = np.sqrt(1 - 1 / values), {name: one.radius(**boot) for name, one in counts.items()}
+    own = {name: one.discrepancy for name, one in counts.items()}
+    most, radius = float(np.sqrt(1 - 1 / values)), {name: one.radius(**boot) for name, one in counts.items()}
     for i, concept in enumerate(sheet.concepts):
-        for name in counts:
-            here, by = float(own[name][i]), float(radius[name][i])
-            moved, around = here - float(own[NONE][i]), by + float(radius[NONE][i])
-            result.add(
-                "discrepancy",
-                name,
-                here,
-                (max(0.0, here - by), float(min(largest, here + by))),
-                better="lower",
-                n={"images": sheet.images_each},
-                change=None
-                if name == NONE
-                else (moved, float(max(-largest, moved - around)), float(min(largest, moved + around))),
-                subset=concept,
-            )
+        here, by = ({name: float(of[i]) for name, of in table.items()} for table in (own, radius))
+        result.add_within("discrepancy", here, by, most=most, n={"images": sheet.images_each}, subset=concept)
     if " x " in result.provenance.task:
         return counts
     for i, concept in enumerate(sheet.concepts):
@@ -207,7 +179,7 @@ def add_bias(
                 hits = int(one.known[i, code])
                 interval, n = wilson_interval(hits, one.total), {"images": one.total}
                 subset = f"{concept}: {value}"
-                result.add("share", name, hits / one.total, interval, better="neither", n=n, subset=subset)
+                result.add("share", name, hits / one.total, interval, n=n, subset=subset)
     return counts
 
 
@@ -234,7 +206,7 @@ def add_fidelity(
         values = {name: _mean_by(names, each[chosen]) for name, each in hits.items()}
         n = {noun: len(set(names)), "stated prompts": int(chosen.sum()), "images each": sheet.images_each}
         subset = f"{sheet.part} {noun}{which}"
-        result.add_resampled(metric, values, better="higher", n=n, subset=subset, resamples=resamples, seed=seed)
+        result.add_resampled(metric, values, n=n, subset=subset, resamples=resamples, seed=seed)
 
     right, every = sheet.hits(labels.codes, asked), np.ones(len(asked), dtype=bool)
     add("stated_right", right, every, "")

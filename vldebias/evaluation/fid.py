@@ -136,13 +136,7 @@ def evaluate_fid(
     for variant in measured:
         rows = torch.cat(list(images.features(variant, **read)))
         values[variant], left_out[variant] = target.distance(rows), target.left_out(rows.double(), index)
-        low, high = jackknife(values[variant], left_out[variant])
-        change = None
-        if variant != NONE and NONE in values:
-            moved = values[variant] - values[NONE]
-            change = (moved, *jackknife(moved, left_out[variant] - left_out[NONE]))
-        interval = (max(low, 0.0), high)
-        result.add("fid", variant, values[variant], interval, better="lower", n=n, change=change, subset=subset)
+    result.add_draws("fid", values, left_out, n=n, interval=jackknife, subset=subset)
     return result
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.bootstrap import resampled_weights
+from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import random_rankings, reach, resampled_rankings, top_rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
@@ -127,6 +128,7 @@ class Gallery:
             values[f"ndkl@{k}"] = ndkls(groups, k, prior)
             if relevant is not None:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
+            values |= {f"{one.name}@{k}": of(groups[:, :k], prior) for one, of in computed("rankings")}
         return values
 
     def values(self, ranked: Rows, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.accuracies import GroupRows
-from vldebias.evaluation.areas import AreaRows
+from vldebias.evaluation.accuracies import AreaRows, GroupRows
 from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
 from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space
 from vldebias.evaluation.result import TaskResult
@@ -368,26 +367,19 @@ class _Block:
         The spread is the largest minus the smallest: a class that leans to no value has 0.
         """
         used, names = sum(map(len, by_value.values())), self.prompts.class_names
-        base: dict[tuple[str, str, int], float] = {}
+        cells: dict[tuple[str, str, int], dict[str, float]] = {}
         for method, one in self.fitted.items():
             classes = self.task.rows(self.texts, self.prompts.classes, one.edit)
             columns = [(classes @ self.texts.embed(own).T).mean(1).numpy() for own in by_value.values()]
             table = np.stack(columns, 1)
             spread = table.max(1) - table.min(1)
-            values = {
-                ("cosine", f"{name} / {value}", len(by_value[value])): float(table[i, j])
-                for i, name in enumerate(names)
-                for j, value in enumerate(by_value)
-            }
-            values |= {("cosine_spread", name, used): float(spread[i]) for i, name in enumerate(names)}
-            values["cosine_spread", "", used] = float(spread.mean())
-            base = base or values
-            for (metric, subset, n), value in values.items():
-                moved = value - base[metric, subset, n]
-                change = None if method == "none" else (moved, moved, moved)
-                result.add(
-                    metric, method, value, better="lower", n={"spurious prompts": n}, change=change, subset=subset
-                )
+            for i, name in enumerate(names):
+                for j, (value, own) in enumerate(by_value.items()):
+                    cells.setdefault(("cosine", f"{name} / {value}", len(own)), {})[method] = float(table[i, j])
+            for name, of_class in (*zip(names, spread, strict=True), ("", spread.mean())):
+                cells.setdefault(("cosine_spread", name, used), {})[method] = float(of_class)
+        for (metric, subset, n), values in cells.items():
+            result.add_draws(metric, values, n={"spurious prompts": n}, subset=subset)
 
     def _baselines(
         self, learn: GroupSplit | None, select: GroupSplit | None

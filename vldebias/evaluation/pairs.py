@@ -128,7 +128,6 @@ def add_pair_distances(
             result.add_resampled(
                 "pair_distance",
                 values,
-                better="lower",
                 n={noun: len(groups), "pairs": int(pairs.sum())},
                 statistic=_mean_of_pairs,
                 shared=(pairs,),

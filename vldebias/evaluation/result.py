@@ -24,7 +24,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import commit, digest, shielded, versions, write_atomically
-from vldebias.metrics.bootstrap import compared_intervals
+from vldebias.metrics.bootstrap import percentile_interval, resampled_values
+from vldebias.metrics.metric import Metric, get_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,15 @@ COLUMNS = (
     "task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n",
     "better", "lam", "strength", "uses_labels", "counts",
 )  # fmt: skip
+NONE = "none"  # the method of rows about the model without an edit, which the changes of the others are from
+CHANCE = "random"  # the method of rows about random rankings: the mean, and the middle 95 % of them
+Bounds = tuple[float, float]
 Statistic = Callable[..., np.ndarray]
+
+
+def percentiles(value: float, draws: np.ndarray) -> Bounds:
+    """The middle 95 % of the draws (b,) that are numbers; the value itself where there is none."""
+    return percentile_interval(draws[np.isfinite(draws)]) if len(draws) else (value, value)
 
 
 class _Typed(BaseModel):
@@ -106,39 +115,90 @@ class TaskResult:
 
     def add(
         self,
-        metric: str,
+        metric: str | Metric,
         method: str,
         value: float,
-        interval: tuple[float, float] | None = None,
+        interval: Bounds | None = None,
         *,
-        better: str,
         n: Mapping[str, int],
         change: tuple[float, float, float] | None = None,
         subset: str = "",
         **details: Any,
     ) -> None:
-        """One more row; interval None: the value is exact. details: lam, strength, uses_labels beyond `details`."""
+        """One more row. The metric says which way is better; "none", rankings by chance and facts have no change.
+
+        interval: None: the value is exact. details: lam, strength, uses_labels beyond `details`.
+
+        Raises:
+            InvalidInputError: no metric of this name.
+        """
+        about = get_metric(metric)
         self.rows.append(
             Measurement(
                 task=self.provenance.task,
-                metric=metric,
+                metric=about.name,
                 method=method,
                 value=value,
                 interval=(value, value) if interval is None else interval,
-                change=change,
-                better=better,
+                change=None if method in (NONE, CHANCE) or about.kind == "fact" else change,
+                better=about.better,
                 n=dict(n),
                 subset=subset,
                 **{**self.details.get(method, {}), **details},
             )
         )
 
+    def add_draws(
+        self,
+        metric: str | Metric,
+        values: Mapping[str, float],
+        draws: Mapping[str, np.ndarray] | None = None,
+        *,
+        n: Mapping[str, int],
+        interval: Callable[[float, np.ndarray], Bounds] = percentiles,
+        subset: str = "",
+    ) -> None:
+        """A row per method with its paired change to "none".
+
+        Args:
+            values: method -> value. draws: method -> what it takes in the same resamples (b,); None: values are exact.
+            interval: reads one off a value and its draws; it is cut at the metric's bounds.
+        """
+        low, high = get_metric(metric).bounds
+        drawn = dict.fromkeys(values, np.zeros(0)) if draws is None else draws
+        for method, value in values.items():
+            change = None
+            if NONE in values and method != NONE:
+                moved = value - values[NONE]
+                with np.errstate(invalid="ignore"):  # of a resample that has no value, neither is a number
+                    change = (moved, *interval(moved, drawn[method] - drawn[NONE]))
+            least, most = interval(value, drawn[method])
+            self.add(metric, method, value, (max(least, low), min(most, high)), n=n, change=change, subset=subset)
+
+    def add_within(
+        self,
+        metric: str | Metric,
+        values: Mapping[str, float],
+        radius: Mapping[str, float],
+        *,
+        most: float,
+        n: Mapping[str, int],
+        subset: str = "",
+    ) -> None:
+        """A row per method from values in 0 .. most that are known to within a radius; a change to within both."""
+        for method, value in values.items():
+            change, by = None, radius[method]
+            if NONE in values:
+                moved, around = value - values[NONE], by + radius[NONE]
+                change = (moved, max(-most, moved - around), min(most, moved + around))
+            interval = (max(0.0, value - by), min(most, value + by))
+            self.add(metric, method, value, interval, n=n, change=change, subset=subset)
+
     def add_resampled(
         self,
-        metric: str,
+        metric: str | Metric,
         values: Mapping[str, np.ndarray],
         *,
-        better: str,
         n: Mapping[str, int],
         statistic: Statistic | None = None,
         shared: tuple[np.ndarray, ...] = (),
@@ -153,18 +213,8 @@ class TaskResult:
 
         statistic: from resampled values (b, n) and the `shared` arrays (b, n) to (b,); the mean by default.
         """
-        compared = compared_intervals(
-            values,
-            *shared,
-            statistic=statistic,
-            resamples=resamples,
-            seed=seed,
-            vectorized=statistic is not None,
-        )
-        for method, (whole, paired) in compared.items():
-            change = None if paired is None or method == "random" else (paired.value, paired.low, paired.high)
-            interval = (whole.low, whole.high)
-            self.add(metric, method, whole.value, interval, better=better, n=n, change=change, subset=subset)
+        drawn = resampled_values(values, *shared, statistic=statistic, resamples=resamples, seed=seed)
+        self.add_draws(metric, *drawn, n=n, subset=subset)
 
 
 class Result(_Typed):

@@ -31,7 +31,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.gallery import Gallery, Rules, scores
 from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
 from vldebias.evaluation.plausible import doubt_labels, doubt_space, doubt_values, spaced
-from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.result import CHANCE, TaskResult
 from vldebias.evaluation.task import Count, Number, OneOrMore, Session, Strict
 from vldebias.evaluation.texts import Texts
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Project = Callable[[Sequence[str]], Tensor]  # prompts -> normalised rows under one method
 
-_BETTER = {"max_skew": "lower", "min_skew": "higher", "ndkl": "lower", "precision": "higher"}
-_BOUNDS = {"max_skew": (0.0, np.inf), "min_skew": (-np.inf, 0.0), "ndkl": (0.0, np.inf)}
 _INTERVALS = {
     "queries": "mean over queries: bootstrap over queries, given the gallery; one query: bootstrap over images",
     "images": "bootstrap over images of the gallery, given the queries",
@@ -345,60 +343,44 @@ class _Block:
         n = {"queries": len(self.queries), "images": len(self.held.labels)}
         for metric in values["none"]:
             one = {method: of[metric] for method, of in values.items()}
-            better = _BETTER[metric.split("@")[0]]
             if task.resample == "queries":
-                self.result.add_resampled(metric, one, better=better, n=n, resamples=task.resamples, seed=task.seed)
+                self.result.add_resampled(metric, one, n=n, resamples=task.resamples, seed=task.seed)
             else:
                 means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
-                self._over_draws(metric, {m: float(v.mean()) for m, v in one.items()}, means, better, n)
+                self._over_images(metric, {m: float(v.mean()) for m, v in one.items()}, means, n)
             if metric in chance:
                 rng = np.random.default_rng(task.seed)
                 of_means = rng.choice(chance[metric], size=(task.resamples, len(self.queries))).mean(axis=1)
                 low, high = np.quantile(of_means, [0.025, 0.975])
-                mean = float(chance[metric].mean())
-                self.result.add(metric, "random", mean, (float(low), float(high)), better=better, n=n)
+                self.result.add(metric, CHANCE, float(chance[metric].mean()), (float(low), float(high)), n=n)
         for metric in values["none"]:
             for i, query in enumerate(self.queries):
                 point = {method: float(of[metric][i]) for method, of in values.items()}
-                of_query = {method: of[metric][i] for method, of in drawn.items()}
-                self._over_draws(metric, point, of_query, _BETTER[metric.split("@")[0]], n, query)
+                self._over_images(metric, point, {method: of[metric][i] for method, of in drawn.items()}, n, query)
 
-    def _over_draws(
+    def _over_images(
         self,
         metric: str,
         values: Mapping[str, float],
         drawn: Mapping[str, Floats],
-        better: str,
         n: Mapping[str, int],
         subset: str = "",
     ) -> None:
-        """A value per method with the interval of its draws (b,), and that of the paired difference to "none"."""
-        bounds = _BOUNDS.get(metric.split("@")[0], (0.0, 1.0))
-        for method, value in values.items():
-            change = None
-            if method != "none":
-                difference = value - values["none"]
-                change = (difference, *recentred_interval(difference, drawn[method] - drawn["none"]))
-            interval = recentred_interval(value, drawn[method], bounds)
-            self.result.add(metric, method, value, interval, better=better, n=n, change=change, subset=subset)
+        self.result.add_draws(metric, values, drawn, n=n, interval=recentred_interval, subset=subset)
 
     def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
         """Cosine of each query, and where images are changed of each image, with itself before and after."""
         moved = {method: one for method, one in images.items() if one is not images["none"]}
         for method, one in moved.items():
             mean = float((images["none"].double() * one.double()).sum(1).mean())
-            n = {"images": len(one)}
-            self.result.add("image_cosine", method, mean, better="higher", n=n, change=(mean - 1,) * 3)
+            self.result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
         kept = {method: (rows["none"] * row).sum(dim=1).numpy() for method, row in rows.items()}
         n = {"queries": len(self.queries), "images": len(self.held.labels)}
         if self.task.resample == "queries":
             resamples, seed = self.task.resamples, self.task.seed
-            self.result.add_resampled("query_cosine", kept, better="higher", n=n, resamples=resamples, seed=seed)
+            self.result.add_resampled("query_cosine", kept, n=n, resamples=resamples, seed=seed)
             return
-        means = {method: float(values.mean()) for method, values in kept.items()}
-        for method, mean in means.items():
-            change = None if method == "none" else (mean - means["none"],) * 3
-            self.result.add("query_cosine", method, mean, better="higher", n=n, change=change)
+        self.result.add_draws("query_cosine", {method: float(values.mean()) for method, values in kept.items()}, n=n)
 
     # ---- what it costs ---------------------------------------------------------------------------------------
 
@@ -462,7 +444,7 @@ class _Block:
         for key, by_method in table.items():
             point = {method: float(one.mean()) for method, one in by_method.items()}
             drawn = {method: draws[key, method] for method in by_method}
-            self._over_draws(key[0], point, drawn, "higher", n, key[1])
+            self._over_images(key[0], point, drawn, n, key[1])
 
 
 def _columns(attributes: Iterable[str]) -> set[str]:

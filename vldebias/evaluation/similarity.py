@@ -25,6 +25,7 @@ from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.evaluation.variants import NONE
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hub import NO_CODE, asked_once, reason
+from vldebias.metrics.metric import Metric
 from vldebias.pictures import read_png
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class Likeness(Protocol):
     """What compares pictures. metric: its name in a result. network: the weights, for the protocol."""
 
     name: str
-    metric: str
-    better: str
+    metric: str | Metric
     network: nn.Module
 
     def __call__(self, images: Sequence[Image], others: Sequence[Image]) -> Tensor:
@@ -59,8 +59,7 @@ class Lpips:
         InvalidInputError: the backbone's weights are neither there nor to be had; the message says where to put them.
     """
 
-    metric: str = "lpips"
-    better: str = "lower"
+    metric: str | Metric = "lpips"
 
     def __init__(self, net: str = "alex", *, device: str = "cpu") -> None:
         LearnedPerceptualImagePatchSimilarity = need("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
@@ -96,8 +95,7 @@ class Dino:
         InvalidInputError: it cannot be loaded.
     """
 
-    metric: str = "dino"
-    better: str = "higher"
+    metric: str | Metric = "dino"
 
     def __init__(self, model: str | Path, *, device: str = "cpu") -> None:
         transformers = need("transformers")
@@ -151,7 +149,7 @@ def evaluate_similarity(
     images = SharedImages(records, folder)
     if NONE not in images.variants or len(images.variants) < 2 or not images.common:
         raise InvalidInputError(
-            f"{likeness.metric}: expected images of 'none' and of other variants for the same prompts and seeds, got "
+            f"{likeness.name}: expected images of 'none' and of other variants for the same prompts and seeds, got "
             f"{len(images.common)} such images of {list(images.variants)}; draw both"
         )
     _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
@@ -190,5 +188,5 @@ def evaluate_similarity(
     )
     result = TaskResult(provenance, details=drawn_details(drawn, images.variants))
     how: dict[str, Any] = {"resamples": resamples, "seed": seed}
-    result.add_resampled(likeness.metric, scores, better=likeness.better, n=n, subset=subset, **how)
+    result.add_resampled(likeness.metric, scores, n=n, subset=subset, **how)
     return result

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from vldebias.edit import Edit
+from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
 from vldebias.evaluation.task import Lam, Share, Strict
 from vldebias.methods import METHODS, Bounded, Method, Need, Problem, SamplingMethod, get_method, load_edit, load_edits
 from vldebias.methods.closed_form import PerHost
@@ -29,7 +30,6 @@ from vldebias.prompts import PromptSet, load_prompts
 if TYPE_CHECKING:
     from vldebias.hosts import Attachment, Host
 
-NONE = "none"  # the pipeline as it is
 
 # A method by its name, or itself.
 Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]

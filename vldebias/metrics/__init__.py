@@ -18,15 +18,18 @@ from vldebias.metrics.groups import (
     worst_group_accuracy,
     worst_group_auc,
 )
+from vldebias.metrics.metric import METRICS, Metric, register_metric
 from vldebias.metrics.paired import mcnemar
 from vldebias.metrics.robustness import k_variance, robust_correct, shift_distances
 from vldebias.metrics.skew import max_skew, min_skew, ndkl
 
 __all__ = [
+    "METRICS",
     "Agreement",
     "AttributeShares",
     "GroupAccuracy",
     "Interval",
+    "Metric",
     "agreement",
     "attribute_shares",
     "auroc",
@@ -45,6 +48,7 @@ __all__ = [
     "ndkl",
     "paired_difference_interval",
     "precision_among_lowest",
+    "register_metric",
     "robust_correct",
     "shift_distances",
     "worst_group_accuracy",

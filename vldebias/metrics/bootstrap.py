@@ -151,26 +151,21 @@ def bootstrap_interval(
     return Interval(float(value[0]), *percentile_interval(drawn[:, 0], level), level, max(map(len, data)), resamples)
 
 
-def compared_intervals(
+def resampled_values(
     values: Mapping[str, Values],
     *shared: Values,
-    base: str = "none",
     statistic: Callable[..., Any] | None = None,
-    level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
     clusters: Values | None = None,
-    vectorized: bool = False,
-) -> dict[str, tuple[Interval, Interval | None]]:
-    """Name -> interval of statistic(values, *shared), and of its paired difference to that of `base` (None for it).
+    vectorized: bool = True,
+) -> tuple[dict[str, float], dict[str, Floats]]:
+    """Name -> statistic(values, *shared), and name -> what it is (resamples,) on the same resamples for all names.
 
-    Much narrower than the difference of two intervals where two methods err on the same images: all names see the same
-    resamples. The intervals are those of `bootstrap_interval` and `paired_difference_interval`; each name is measured
-    once per resample. Without `base` among the names there are no differences. Arguments and Raises: see
-    `bootstrap_interval`.
+    Differences of such draws are paired: much narrower than those of two intervals where two methods err on the same
+    images. Each name is measured once per resample. Arguments and Raises: see `bootstrap_interval`.
     """
-    measure, batched = (_means, True) if statistic is None else (statistic, vectorized)
-    names = list(values)
+    measure, names = statistic or _means, list(values)
     data = [rows(array, name) for name, array in values.items()]
     data += [rows(array, f"shared[{i}]") for i, array in enumerate(shared)]
 
@@ -178,19 +173,9 @@ def compared_intervals(
         rest = drawn[len(names) :]
         return np.stack([measure(one, *rest) for one in drawn[: len(names)]], axis=-1)
 
-    value, drawn = _bootstrap(data, measure_all, batched, level, resamples, seed, True, clusters)
-
-    def interval(point: float, of: Floats) -> Interval:
-        return Interval(float(point), *percentile_interval(of, level), level, len(data[0]), resamples)
-
-    compared: dict[str, tuple[Interval, Interval | None]] = {}
-    for i, name in enumerate(names):
-        change = None
-        if base in values and name != base:
-            j = names.index(base)
-            change = interval(value[i] - value[j], drawn[:, i] - drawn[:, j])
-        compared[name] = interval(value[i], drawn[:, i]), change
-    return compared
+    batched = vectorized or statistic is None
+    value, drawn = _bootstrap(data, measure_all, batched, 0.95, resamples, seed, True, clusters)
+    return dict(zip(names, value.tolist(), strict=True)), dict(zip(names, drawn.T, strict=True))
 
 
 def paired_difference_interval(

@@ -1,6 +1,7 @@
-"""Accuracy by group: worst group, average and the gap between them.
+"""Accuracy and area under the curve by group: worst group, average and the gap between them.
 
-Groups are target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020);
+The functions of arrays take the rows of a test split; those of counts (..., g) take many resamples at once. Groups are
+target class x spurious attribute, as in Sagawa et al., "Distributionally Robust Neural Networks" (2020);
 eq. 7.1 of the thesis states the same gap in terms of losses.
 """
 
@@ -11,9 +12,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, truth, vectors
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
+    """min_g acc_g from hits and sizes (..., g); a group without images has no accuracy and is left out."""
+    return np.where(size > 0, hits / np.maximum(size, 1), np.inf).min(axis=-1)
+
+
+def mean_accuracy(hits: Counts, size: Counts) -> Floats:
+    """Micro average: the accuracy over all images, from hits and sizes (..., g)."""
+    return hits.sum(axis=-1) / size.sum(axis=-1)
+
+
+def accuracy_gap(hits: Counts, size: Counts) -> Floats:
+    """Micro average minus worst group, >= 0."""
+    return mean_accuracy(hits, size) - lowest_accuracy(hits, size)
 
 
 @dataclass(frozen=True)
@@ -145,9 +165,39 @@ def worst_group_auc(scores: Values, positive: Values, groups: Values) -> float:
     right, areas = truth(given, "positive"), []
     for code, name in enumerate(names.tolist()):
         inside = index == code
-        high, low = score[inside & right].astype(float), np.sort(score[inside & ~right].astype(float))
-        if not len(high) or not len(low):
+        if len(set(right[inside].tolist())) == 1:
             raise InvalidInputError(f"groups: expected positive and other rows in every group, {name!r} has one kind")
-        below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
-        areas.append(float(below.mean() / (2 * len(low))))
+        areas.append(
+            float(Area.of(score.astype(float), right, inside).of_resamples(np.ones((1, len(score)), np.int32))[0])
+        )
     return min(areas)
+
+
+@dataclass(frozen=True, eq=False)
+class Area:
+    """The area under the curve of one group, ready for resamples: rows are sorted once.
+
+    low, high: indices of the rows of the other class by score, and of the positive rows. below, upto: (len(high),) how
+    many of `low` score less than, and at most as much as.
+    """
+
+    low: NDArray[np.intp]
+    high: NDArray[np.intp]
+    below: NDArray[np.intp]
+    upto: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, scores: NDArray[np.floating], positive: NDArray[np.bool_], inside: NDArray[np.bool_]) -> Area:
+        """Of scores (n,), high for the rows that are positive (n,), among those that are inside (n,)."""
+        low, high = np.flatnonzero(inside & ~positive), np.flatnonzero(inside & positive)
+        low = low[np.argsort(scores[low], kind="stable")]
+        return cls(low, high, *(np.searchsorted(scores[low], scores[high], side) for side in ("left", "right")))
+
+    def of_resamples(self, weights: NDArray[np.int32]) -> Floats:
+        """(b,) of rows that occur weights (b, n) times; infinite where a class is missing."""
+        low, high = weights[:, self.low], weights[:, self.high]
+        sums = np.zeros((len(weights), low.shape[1] + 1))
+        np.cumsum(low, axis=1, out=sums[:, 1:])
+        pairs = ((sums[:, self.below] + sums[:, self.upto]) * high).sum(1) / 2
+        total = sums[:, -1] * high.sum(1)
+        return np.divide(pairs, total, out=np.full(len(weights), np.inf), where=total > 0)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.report.pages import html
-from vldebias.evaluation.report.words import change, label, metric_title, number, verdict_on
+from vldebias.evaluation.report.tables import Column, Row, Table
+from vldebias.evaluation.report.words import change, direction, label, metric_title, number, verdict, verdict_on
 from vldebias.evaluation.result import Measurement, Provenance, Result
 from vldebias.files import write_atomically
 
@@ -24,8 +25,8 @@ METHOD = (
     "Each difference is B less A. The two runs are not paired here, so its interval is put together from the two "
     "95 % intervals: the half-width towards each side is the root of the sum of the squared half-widths (a normal "
     "approximation; MOVER, Zou and Donner 2008). It takes the runs for independent: where both used the same images "
-    "it is wider than a paired interval would be. “Equal” is said of figures that are the same number with the same "
-    "interval."
+    "it is wider than a paired interval would be. “Equal” figures are the same number with the same interval; nothing "
+    "is said of their difference."
 )
 CONVENTIONS = ("model", "prompts", "prompts_hash", "split", "n", "seeds", "data")
 KEYS = ("task", "metric", "method", "subset", "lam", "strength")
@@ -33,18 +34,27 @@ KEYS = ("task", "metric", "method", "subset", "lam", "strength")
 
 @dataclass(frozen=True)
 class Pair:
-    """The same row of both results; difference: B less A with its interval for independent runs."""
+    """The same row of both results."""
 
     a: Measurement
     b: Measurement
-    difference: tuple[float, float, float]
+
+    @property
+    def difference(self) -> tuple[float, float, float]:
+        """B less A with its interval for independent runs."""
+        return independent_difference(self.a, self.b)
 
     @property
     def verdict(self) -> str:
         """Whether B is equal, better, worse, unclear or the same."""
-        if (self.a.value, self.a.interval) == (self.b.value, self.b.interval):
-            return "equal"
-        return verdict_on(self.difference, self.b.better)
+        equal = (self.a.value, self.a.interval) == (self.b.value, self.b.interval)
+        return "equal" if equal else verdict_on(self.difference, self.b.better)
+
+    @property
+    def cells(self) -> tuple[Measurement, Measurement]:
+        """Both as a table shows them: A alone, B with the difference as its change, unless they are equal."""
+        change = None if self.verdict == "equal" else self.difference
+        return self.a.model_copy(update={"change": None}), self.b.model_copy(update={"change": change})
 
 
 @dataclass(frozen=True)
@@ -75,14 +85,8 @@ class Comparison:
             "method": METHOD,
             "warnings": list(self.warnings),
             "figures": [
-                {
-                    **_names(pair.b),
-                    "better": pair.b.better,
-                    "a": {"value": pair.a.value, "interval": pair.a.interval},
-                    "b": {"value": pair.b.value, "interval": pair.b.interval},
-                    "difference": pair.difference,
-                    "verdict": pair.verdict,
-                }
+                {**pair.b.model_dump(include={*KEYS, "better"}), "difference": pair.difference, "verdict": pair.verdict}
+                | {side: getattr(pair, side).model_dump(include={"value", "interval"}) for side in ("a", "b")}
                 for pair in self.pairs
             ],
             "only_a": [_names(row) for row in self.only_a],
@@ -139,7 +143,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
             "expected two results of the same suite"
         )
     warnings = dict.fromkeys([*_about_runs(a, b), *_about_rows(loose, pairs)])
-    matched = tuple(Pair(x, y, independent_difference(x, y)) for x, y in pairs)
+    matched = tuple(Pair(x, y) for x, y in pairs)
     return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(warnings))
 
 
@@ -228,20 +232,19 @@ def _title(row: Measurement) -> str:
     return ", ".join(filter(None, (metric_title(row.metric), row.subset, label(row))))
 
 
-def _lines(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
-    """Task -> its pairs in words; the difference in the digits of the rows: "+0.100 [+0.020, +0.180]"."""
-    tasks: dict[str, list[dict[str, Any]]] = {}
+def _tables(comparison: Comparison) -> list[Table]:
+    """One for each task, a row for each figure: A, and B with its difference to A."""
+    columns = Column("A", comparison.a), Column("B", f"{comparison.b}; below it B less A, of independent runs")
+    tasks: dict[str, list[Row]] = {}
     for pair in comparison.pairs:
-        line = {
-            "title": _title(pair.b),
-            "a": number(pair.a),
-            "b": number(pair.b),
-            "difference": change(pair.b.model_copy(update={"change": pair.difference})),
-            "verdict": pair.verdict,
-            "better": pair.b.better,
-        }
-        tasks.setdefault(pair.b.task, []).append(line)
-    return tasks
+        tasks.setdefault(pair.b.task, []).append(Row(_title(pair.b), pair.cells, direction(pair.b)))
+    return [Table(task, "figure", columns, tuple(rows)) for task, rows in tasks.items()]
+
+
+def _only(comparison: Comparison) -> dict[str, list[str]]:
+    """What one side has alone, by the name of the side."""
+    sides = (f"A, {comparison.a}", comparison.only_a), (f"B, {comparison.b}", comparison.only_b)
+    return {name: [f"{row.task}: {_title(row)}" for row in rows] for name, rows in sides if rows}
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -254,30 +257,29 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.same:
         console.print(f"same: all {len(comparison.pairs)} figures are equal", highlight=False)
         return
-    for task, lines in _lines(comparison).items():
-        grid = Grid(title=escape(task), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for table in _tables(comparison):
+        grid = Grid(
+            title=escape(table.caption), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+        )
         for head in ("", f"A: {comparison.a}", f"B: {comparison.b}", "B less A", ""):
             grid.add_column(escape(head), overflow="fold")
-        for line in lines:
-            style = {"better": "green", "worse": "red"}.get(line["verdict"])
-            cells = (line[key] for key in ("title", "a", "b", "difference", "verdict"))
-            grid.add_row(*map(escape, cells), style=style)
+        for row in table.rows:
+            a, b = (cell for cell in row.cells if cell is not None)
+            said = verdict(b) or "equal"
+            style = {"better": "green", "worse": "red"}.get(said)
+            grid.add_row(escape(row.title), number(a), number(b), change(b), said, style=style)
         console.print()
         console.print(grid)
-    for name, rows in ((comparison.a, comparison.only_a), (comparison.b, comparison.only_b)):
-        if rows:
-            listed = "; ".join(f"{row.task}: {_title(row)}" for row in rows[:8])
-            more = f"; and {len(rows) - 8} more" if len(rows) > 8 else ""
-            console.print(f"\nonly in {escape(name)}: {escape(listed)}{more}", highlight=False)
+    for name, rows in _only(comparison).items():
+        more = f"; and {len(rows) - 8} more" if len(rows) > 8 else ""
+        console.print(f"\nonly in {escape(name)}: {escape('; '.join(rows[:8]))}{more}", highlight=False)
     console.print(f"\n{METHOD}", highlight=False)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
     """One HTML file with warnings, both values and their difference; no network needed."""
-    only = {
-        name: [f"{row.task}: {_title(row)}" for row in rows]
-        for name, rows in ((f"A, {comparison.a}", comparison.only_a), (f"B, {comparison.b}", comparison.only_b))
-        if rows
-    }
-    page = html("compare.html.jinja", c=comparison, tasks=_lines(comparison), only=only, method=METHOD)
-    return write_atomically(path, page)
+    tables = _tables(comparison)
+    return write_atomically(
+        path,
+        html("compare.html.jinja", c=comparison, tables=tables, only=_only(comparison), method=METHOD, said=verdict),
+    )

@@ -6,17 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vldebias.evaluation.report.tables import Block, blocks
-from vldebias.evaluation.report.words import (
-    CHANCE,
-    change,
-    direction,
-    is_utility,
-    metric_title,
-    number,
-    sentence,
-    verdict,
-)
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.report.words import change, direction, metric_title, number, sentence, verdict
+from vldebias.evaluation.result import CHANCE, NONE, Measurement, Provenance, Result
+from vldebias.metrics.metric import metric_of
 
 ATTACHED = "default"  # the method that `debias` attaches where none is named
 OF_TEXTS = {"cosine_spread", "pair_distance"}  # measures that look at no image
@@ -76,7 +68,7 @@ def overall(tasks: Iterable[Block]) -> str:
     """One sentence over all tasks: in how many bias is lessened, by what is attached by default and by any method, and
     in how many of those that costs utility.
     """
-    moved = [(gains[0], block.moved(utility=True)) for block in tasks if (gains := block.moved(utility=False))]
+    moved = [(gains[0], block.moved("utility")) for block in tasks if (gains := block.moved("bias"))]
     # Texts that moved among themselves are no task won: nothing was searched, classified or drawn.
     moved = [one for one in moved if not {row.metric for row in one[0].values()} <= OF_TEXTS] or moved
     if not moved:
@@ -104,7 +96,7 @@ def conclusion(block: Block) -> str:
     The method is the one that `debias` attaches by default where it was measured, with the best one behind it; else the
     best one. "Best" is picked after measuring, among the changes whose intervals exclude zero.
     """
-    first = next((row.metric for row in block.headline if not is_utility(row.metric)), "")
+    first = next((row.metric for row in block.headline if metric_of(row.metric).kind == "bias"), "")
     if first in block.at_chance:
         return nothing_to_remove(block, first)
     gains, costs = _moved(block)
@@ -145,7 +137,7 @@ def _does(row: Measurement, measure: str) -> str:
 def nothing_to_remove(block: Block, metric: str) -> str:
     """Said in the place of verdicts where none is no more biased than random rankings are."""
     chance = block.at_chance[metric]
-    none = next(row for row in block.rows if (row.metric, row.method, row.subset) == (metric, "none", ""))
+    none = next(row for row in block.rows if (row.metric, row.method, row.subset) == (metric, NONE, ""))
     title = sentence(metric_title(metric))
     return f"Nothing to remove here: {title} of none is {none.value:.3f}, that of random rankings {number(chance)}."
 
@@ -160,7 +152,7 @@ def in_short(result: Result, measures: Sequence[tuple[str, str]]) -> list[str]:
         asked = {metric for task, metric in measures if task == block.task}
         gains, *costs = (
             [row for row in by_method.values() if row.metric in asked]
-            for by_method in (next(iter(block.moved(utility=False)), {}), *block.moved(utility=True))
+            for by_method in (next(iter(block.moved("bias")), {}), *block.moved("utility"))
         )
         chance = {row.metric: row.value for row in block.rows if row.method == CHANCE and not row.subset}
         fell += _ends([row for row in gains if verdict(row) == "better"], chance)
@@ -210,7 +202,7 @@ def _cost(rows: Sequence[Measurement]) -> str:
 
 def _moved(block: Block) -> tuple[dict[str, Measurement], list[dict[str, Measurement]]]:
     """Method -> its change in the first measure of bias, and in those of utility; utility first where no bias is."""
-    gains, costs = block.moved(utility=False), block.moved(utility=True)
+    gains, costs = block.moved("bias"), block.moved("utility")
     return (gains[0], costs) if gains else (costs[0] if costs else {}, [])
 
 

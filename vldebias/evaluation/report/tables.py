@@ -6,18 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vldebias.evaluation.report.words import (
-    CHANCE,
-    UTILITY,
-    change,
-    direction,
-    is_utility,
-    label,
-    metric_title,
-    sentence,
-    verdict,
-)
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.report.words import change, direction, label, metric_title, sentence, verdict
+from vldebias.evaluation.result import CHANCE, NONE, Measurement, Provenance, Result
+from vldebias.metrics.metric import METRICS, Kind, metric_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +80,7 @@ class Block:
     def at_chance(self) -> dict[str, Measurement]:
         """Measure -> its row of random rankings, where none lies within them or is less biased: nothing to remove."""
         wholes = [row for row in self.rows if not row.subset]
-        none = {row.metric: row.value for row in wholes if row.method == "none"}
+        none = {row.metric: row.value for row in wholes if row.method == NONE}
         found = {}
         for row in wholes:
             if row.method == CHANCE and row.metric in none:
@@ -102,8 +93,8 @@ class Block:
         """That on the change of a row; "" of a whole where there is nothing to remove."""
         return "" if not row.subset and row.metric in self.at_chance else verdict(row)
 
-    def moved(self, *, utility: bool) -> list[dict[str, Measurement]]:
-        """Method -> its row, for every measure of bias (or utility) that was compared with none; utility by `UTILITY`.
+    def moved(self, kind: Kind) -> list[dict[str, Measurement]]:
+        """Method -> its row, for every measure of bias (or utility, in the order of `METRICS`) that has a change.
 
         Not of a measure in which there is nothing to remove (`at_chance`).
         Of methods without labels; of a sweep over lambda its last point; of "train" and "unseen" the last. Where there
@@ -111,12 +102,13 @@ class Block:
         the groups that were mended.
         """
         compared = [r for r in self.headline if r.change is not None and not r.uses_labels]
-        rows = [r for r in compared if is_utility(r.metric) == utility and r.metric not in self.at_chance]
+        rows = [r for r in compared if metric_of(r.metric).kind == kind and r.metric not in self.at_chance]
         if any(r.metric == "average_reweighted" for r in rows):
             rows = [r for r in rows if r.metric != "average"]
         subsets = {r.metric: r.subset for r in rows}  # the last of each measure
-        if utility:
-            subsets = dict(sorted(subsets.items(), key=lambda one: UTILITY.index(one[0].partition("@")[0])))
+        if kind == "utility":
+            order = {name: place for place, name in enumerate(METRICS)}
+            subsets = dict(sorted(subsets.items(), key=lambda one: order.get(one[0].partition("@")[0], 0)))
         return [
             {r.method: r for r in rows if (r.metric, r.subset) == (metric, subset)}
             for metric, subset in subsets.items()
@@ -180,14 +172,13 @@ def _tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 
 def _wholes(frame: pd.DataFrame, caption: str) -> Iterator[Table]:
-    """One table, or several, bias and utility apart, where there are more measures than can be printed side by side."""
+    """One table, or several by kind, where there are more measures than can be printed side by side."""
     metrics = [str(metric) for metric in frame.metric.unique()]
-    if len(metrics) <= WIDE:
-        kinds = {caption: metrics} if metrics else {}
-    else:
-        kinds = {f"{caption}: bias": [m for m in metrics if not is_utility(m)]}
-        kinds[f"{caption}: utility"] = [m for m in metrics if is_utility(m)]
-    for title, chosen in kinds.items():
+    kinds: dict[str, list[str]] = {}
+    for metric in metrics:
+        title = caption if len(metrics) <= WIDE else f"{caption}: {metric_of(metric).kind}"
+        kinds.setdefault(title, []).append(metric)
+    for title, chosen in sorted(kinds.items()):
         for start in range(0, len(chosen), WIDE):
             yield _pivot(frame[frame.metric.isin(chosen[start : start + WIDE])], title, "metric")
 

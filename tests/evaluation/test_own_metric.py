@@ -1,0 +1,163 @@
+"""A metric of another package, in one file: measured beside the others, and told with its title and direction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from groups_parts import PROMPTS, birds, texts
+from made_figures import figure, protocol, result
+
+from vldebias.data import Labels
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.discrepancies import Sheet, add_bias
+from vldebias.evaluation.gallery import Gallery, Rules
+from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.plan import PlannedPrompt
+from vldebias.evaluation.report import markdown, write_page
+from vldebias.evaluation.report.front import conclusion
+from vldebias.evaluation.report.tables import blocks
+from vldebias.evaluation.result import Result, TaskResult
+from vldebias.metrics import METRICS, Metric, register_metric
+from vldebias.metrics.metric import get_metric, metric_of
+
+MINE = """
+import numpy as np
+from vldebias.metrics import Metric
+
+
+def over_groups(hits, size):
+    return (hits / np.maximum(size, 1)).sum(-1) / (size > 0).sum(-1)
+
+
+def most_shown(counts):
+    return (counts / counts.sum(-1, keepdims=True)).max(-1)
+
+
+def first_group(groups, prior):
+    return (groups[:, 0] == 0).astype(float)
+
+
+MACRO = Metric("macro", "mean over the groups", "utility", "higher", (0, 1), "groups", over_groups)
+SHOWN = Metric("most_shown", "share of the value that is shown most", "bias", "lower", (0, 1), "shares", most_shown)
+FIRST = Metric("first_group", "first place goes to the first group", "bias", "lower", (0, 1), "rankings", first_group)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed beside this package as pip would."""
+    about = tmp_path / "site" / "mine-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about.parent / "mine_metrics.py").write_text(MINE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    points = "".join(f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST"))
+    (about / "entry_points.txt").write_text(f"[vldebias.metrics]\n{points}")
+    monkeypatch.syspath_prepend(about.parent)
+    monkeypatch.setattr(METRICS, "_searched", False)
+
+
+@pytest.fixture
+def measured(mine: None) -> Result:
+    given = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": "waterbirds", "label": "label"}
+    task = GroupsTask.build({**given, "spurious": "place", "methods": ("orth",), "resamples": 200})
+    return Result.of("birds", task.measure(birds(600, noise=1.0), texts(), PROMPTS), seconds=1.0)
+
+
+def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
+    none, orth = (measured.row("birds", "macro", method) for method in ("none", "orth"))
+    groups = {
+        method: [r.value for r in measured.rows if (r.metric, r.method) == ("accuracy", method)]
+        for method in ("none", "orth")
+    }
+    assert (none.value, orth.value) == pytest.approx((np.mean(groups["none"]), np.mean(groups["orth"])))
+    assert none.change is None
+    assert orth.change is not None
+    assert orth.change[0] == pytest.approx(orth.value - none.value)
+    for row in (none, orth):
+        assert 0 <= row.interval[0] < row.value < row.interval[1] <= 1
+    told = measured.to_pandas().set_index(["metric", "method"]).loc[("macro", "orth")]
+    assert told.better == "higher"
+
+
+def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
+    (block,) = [block for block in blocks(measured) if "cosines" not in block.task]
+    columns = [column for table in block.tables for column in table.columns]
+    assert ("mean over the groups", True) in [(c.title, "higher is better" in c.hint) for c in columns]
+    page = write_page(measured, [], tmp_path / "page.html").read_text()
+    for text in (page, markdown(measured)):
+        assert "mean over the groups" in text
+        assert "macro" not in text
+    rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
+    rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
+    rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
+    (block,) = blocks(result(rows))
+    assert conclusion(block).endswith("; it costs mean over the groups: -0.200 [-0.300, -0.100].")
+
+
+def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
+    codes = np.array([[0, 0, 0, 1], [1, 1, 0, 0]])
+    sheet = Sheet(
+        "train",
+        tuple(PlannedPrompt(concept=c, prompt=c, part="train") for c in ("nurse", "pilot")),
+        {"none": np.arange(8).reshape(2, 4)},
+    )
+    drawn = TaskResult(protocol(task="generation gender"))
+    add_bias(drawn, sheet, Labels(codes.ravel(), ("male", "female")), None, noun="professions", resamples=20, seed=0)
+    (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
+    assert row.value == (3 / 4 + 2 / 4) / 2
+    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), Rules((2,)))
+    values = gallery.values(np.array([[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]))
+    assert values["first_group@2"].tolist() == [1, 0, 1]
+    assert get_metric("first_group@2").title == "first place goes to the first group@2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "good"}, "metric 'x': kind: expected one of .*'utility'.*, got 'good'"),
+        ({"better": "up"}, "metric 'x': better: expected one of .*'lower'.*, got 'up'"),
+        ({"of": "texts"}, "metric 'x': of: expected one of .*'groups'.*, got 'texts'"),
+        ({"bounds": (1, 0)}, "metric 'x': expected a name and bounds"),
+        ({"compute": np.mean}, "metric 'x': compute needs `of`"),
+    ],
+)
+def test_what_is_no_metric_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Metric("x", "x", **fields)  # type: ignore[arg-type]
+
+
+def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="metric 'gap': there is one of this name"):
+        register_metric(Metric("gap", "another gap"))
+    with pytest.raises(InvalidInputError, match=r"expected a vldebias.metrics.Metric, got 'gap'"):
+        register_metric("gap")  # type: ignore[arg-type]
+    part = TaskResult(protocol())
+    with pytest.raises(InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"):
+        part.add("acuracy", "none", 0.5, n={})
+    assert metric_of("of_another_package@5") == Metric("of_another_package@5", "of another package@5", "bias")
+
+
+def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
+    part = TaskResult(protocol())
+    values, draws = (
+        {"none": 0.1, "random": 0.2, "cali": 0.3},
+        {m: np.linspace(-1, 1, 9) for m in ("none", "random", "cali")},
+    )
+    part.add_draws("gap", values, draws, n={"images": 9})
+    part.add_draws("share", values, draws, n={"images": 9})
+    assert [row.change is None for row in part.rows] == [True, True, False, True, True, True]
+    assert {row.interval[0] for row in part.rows} == {0.0}
+    part.add_within("discrepancy", {"none": 0.1, "cali": 0.6}, {"none": 0.2, "cali": 0.2}, most=0.7, n={"images": 9})
+    assert [row.interval for row in part.rows[-2:]] == [pytest.approx((0.0, 0.3)), pytest.approx((0.4, 0.7))]
+    assert part.rows[-1].change == pytest.approx((0.5, 0.1, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("accuracy", "utility"), ("unknown", "utility"), ("signal_kept", "utility"), ("recall@5", "utility"),
+     ("max_skew@10", "bias"), ("alpha", "fact")],
+)  # fmt: skip
+def test_what_a_method_costs_is_no_bias(name: str, kind: str) -> None:
+    assert get_metric(name).kind == kind

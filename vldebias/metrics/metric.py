@@ -1,0 +1,171 @@
+"""What a metric is, and which ones there are: the one place that says what a figure is called and which way is better.
+
+A metric of your own is a `Metric`; register it with `register_metric`, or name it as an entry point of the group
+"vldebias.metrics". `TaskResult.add` then takes its name, and every table, chart, page and conclusion its title, kind
+and direction. With `compute` the tasks that have what it is `of` measure it beside their own:
+
+>>> import numpy as np
+>>> from vldebias.metrics import Metric, register_metric
+>>> def spread(hits, size):
+...     accuracy = hits / np.maximum(size, 1)
+...     return accuracy.max(-1) - accuracy.min(-1)
+>>> register_metric(Metric("spread", "spread of group accuracies", "bias", "lower", of="groups", compute=spread)).name
+'spread'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics.discrepancy import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
+from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.registry import Registry
+
+Kind = Literal["bias", "utility", "fact"]
+Better = Literal["higher", "lower", "neither"]
+Of = Literal["", "groups", "shares", "rankings"]
+SHARE = (0.0, 1.0)
+POSITIVE = (0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measure.
+
+    Attributes:
+        name: in rows and files. title: what a reader calls it.
+        kind: "bias" (what a method is for), "utility" (what it costs) or "fact" (neither, so no change is told of it).
+        better: "higher", "lower" or "neither".
+        bounds: least and most that it can be; intervals are cut there.
+        of: what `compute` takes; all of them give one value for each leading index (...):
+            "groups": hits and sizes (..., g), images of each group that are right and all of them;
+            "shares": counts (..., |A|) of images that show each value of an attribute;
+            "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g). Rows name their
+            k: "ndkl@1000".
+        compute: the function; None of metrics that a task measures in its own way.
+
+    Raises:
+        InvalidInputError: a field that is none of these.
+    """
+
+    name: str
+    title: str
+    kind: Kind = "fact"
+    better: Better = "neither"
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    of: Of = ""
+    compute: Callable[..., np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        for field, known in (("kind", Kind), ("better", Better), ("of", Of)):
+            if getattr(self, field) not in get_args(known):
+                given = getattr(self, field)
+                raise InvalidInputError(
+                    f"metric {self.name!r}: {field}: expected one of {get_args(known)}, got {given!r}"
+                )
+        if not self.name or not self.bounds[0] < self.bounds[1]:
+            raise InvalidInputError(f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}")
+        if self.compute is not None and not self.of:
+            raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[1:]}")
+
+
+def _accept(given: Any) -> tuple[str, Metric]:
+    if not isinstance(given, Metric):
+        raise InvalidInputError(f"metric: expected a vldebias.metrics.Metric, got {given!r}")
+    return given.name, given
+
+
+METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", _accept)
+
+
+def register_metric(metric: Metric) -> Metric:
+    """Make a metric known by its name, to every task, table and page of this process; returns it.
+
+    Raises:
+        InvalidInputError: not a Metric, or another one has the name.
+    """
+    return METRICS.register(metric)
+
+
+def get_metric(name: str | Metric) -> Metric:
+    """The metric of a row, by its name; of "max_skew@10" that of "max_skew", with its k. A Metric comes back unchanged.
+
+    Raises:
+        InvalidInputError: no metric of this name; the message lists them.
+    """
+    if isinstance(name, Metric):
+        return name
+    base, at, k = name.partition("@")
+    known = METRICS.named(name if name in METRICS else base)
+    return replace(known, name=name, title=f"{known.title}@{k}") if at and name not in METRICS else known
+
+
+def metric_of(name: str) -> Metric:
+    """`get_metric`, and of a name that is not known here, as in a result of another package, what the name says."""
+    try:
+        return get_metric(name)
+    except InvalidInputError:
+        return Metric(name, name.replace("_", " "), "bias")
+
+
+def computed(of: Of) -> Iterator[tuple[Metric, Callable[..., np.ndarray]]]:
+    """The metrics that are computed from what a task has, with their functions."""
+    yield from ((one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None)
+
+
+for _metric in (
+    Metric("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
+    Metric("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
+    Metric(
+        "average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE, "groups"
+    ),
+    Metric("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
+    Metric("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
+    Metric("cosine", "cosine", "bias", "lower"),
+    Metric("cosine_spread", "spread of cosines over the attribute", "bias", "lower"),
+    Metric("pair_distance", "distance of pairs", "bias", "lower", POSITIVE),
+    Metric("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings"),
+    Metric("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings"),
+    Metric("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings"),
+    Metric("discrepancy", "parity gap (L2)", "bias", "lower", SHARE, "shares", discrepancies),
+    Metric(
+        "discrepancy_squared",
+        "squared parity gap, bias-corrected",
+        "bias",
+        "lower",
+        of="shares",
+        compute=squared_discrepancies,
+    ),
+    Metric("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
+    Metric("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
+    # what a method costs, in the order in which a conclusion names it
+    Metric("precision", "precision", "utility", "higher", SHARE, "rankings"),
+    Metric("recall", "recall", "utility", "higher", SHARE),
+    Metric("accuracy", "accuracy", "utility", "higher", SHARE),
+    Metric("query_cosine", "self-similarity of queries", "utility", "higher"),
+    Metric("image_cosine", "self-similarity of images", "utility", "higher"),
+    Metric("recognised", "subject accuracy", "utility", "higher", SHARE),
+    Metric("stated_right", "explicit attribute right", "utility", "higher", SHARE),
+    Metric("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
+    Metric("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
+    Metric("fid", "FID", "utility", "lower", POSITIVE),
+    Metric("lpips", "LPIPS to the images of none", "utility", "lower", POSITIVE),
+    Metric("dino", "DINO cosine to the images of none", "utility", "higher"),
+    Metric("signal_kept", "class signal kept", "utility", "higher"),
+    Metric("unknown", "unknown attribute", "utility", "lower", SHARE),
+    Metric("cannot_tell", "answered: cannot tell", "utility", "lower", SHARE),
+    Metric("no_person", "answered: no person", "utility", "lower", SHARE),
+    Metric("no_majority", "without a majority", "utility", "lower", SHARE),
+    # how far a figure can be trusted, and what is neither good nor bad
+    Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
+    Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
+    Metric("judge_agreement", "agreement with the attribute classifier", "fact", "higher", SHARE),
+    Metric("share", "share", "fact", "neither", SHARE),
+):
+    register_metric(_metric)

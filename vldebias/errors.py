@@ -24,7 +24,6 @@ EXTRA_OF = {
     "peft": "lora",
     "sklearn": "rivals",
     "tensorboard": "track",
-    "umap": "pictures",
 }
 
 # Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from eval.benchmarks.timing import arguments, compared, report
 from eval.experiments.small_clip import LOOP, T, build, captions, pixels, train_world
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.hosts.towers import towers
 from vldebias.miniature import Preprocess
-from vldebias.training.batches import Batch, TensorBatches
+from vldebias.training.batches import Batch
 from vldebias.training.loop import fit
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.settings import LoopSettings, LossSettings

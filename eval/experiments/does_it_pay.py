@@ -28,13 +28,13 @@ from torch import Tensor, nn
 
 from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
 from eval.experiments.small_clip import ARCHITECTURE, HELD_OUT, HELD_OUT_SEED, TEXTS, build, pixels
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
 from vldebias.hosts.towers import towers
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, birds, load_clip
 from vldebias.miniature.birds import Birds
 from vldebias.training.augmentation import CropNoise
-from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
 from vldebias.training.objective import Trainee, build_objective

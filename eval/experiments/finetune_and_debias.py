@@ -21,6 +21,7 @@ import torch
 from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
 from eval.experiments.embeddings import image_features
 from eval.experiments.small_clip import TEXTS, captions, pixels
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.task import Data
@@ -29,7 +30,6 @@ from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import birds, load_clip
 from vldebias.miniature.birds import Birds
 from vldebias.prompts import load_prompts
-from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
 from vldebias.training.objective import Trainee, build_objective

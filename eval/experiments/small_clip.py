@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import Preprocess, birds, weights_dir
 from vldebias.miniature.birds import Birds
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
 from vldebias.miniature.world import SIZE
-from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
 from vldebias.training.objective import Trainee, build_objective

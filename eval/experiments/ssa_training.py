@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eval.experiments.small_clip import build
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import Preprocess
 from vldebias.miniature.birds import Birds, sample
-from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import Entry, fit
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.settings import LoopSettings, LossSettings, Partner

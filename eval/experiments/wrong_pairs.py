@@ -1,12 +1,11 @@
-"""Do low positive scores find wrong captions, and what do features look like? Figures 5-4, 5-5 and A-3 of the thesis.
+"""Do low positive scores find wrong captions? Figures 5-5 and A-3 of the thesis.
 
-    python -m eval.experiments.wrong_pairs             # writes eval/results/wrong_pairs.json and two pictures beside it
+    python -m eval.experiments.wrong_pairs             # writes eval/results/wrong_pairs.json and a picture beside it
     python -m eval.experiments.wrong_pairs --work DIR  # where trainings are kept, for a second start
 
 Small CLIPs learn from captions of which a share eta is wrong (as in noisy_captions.py, with its temperatures).
 Then the pairs that they learned from are scored: the AUROC says how often a wrong pair has a lower score than a right
-one. The pictures are of one seed: densities of the scores, and t-SNE of the features of held-out images (needs
-scikit-learn).
+one. The picture is of one seed: densities of the scores.
 """
 
 from __future__ import annotations
@@ -20,33 +19,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
 from eval.experiments.noisy_captions import LOSSES
 from eval.experiments.small_clip import (
-    HELD_OUT_SEED,
     LOOP,
     TEXTS,
     captions,
     description,
-    held_out,
     pixels,
     train,
     train_world,
 )
 from vldebias.hosts.towers import Towers
 from vldebias.metrics import auroc
-from vldebias.miniature import birds
-from vldebias.miniature.birds import SPECIES, Birds
-from vldebias.training.feature_map import feature_map
+from vldebias.miniature.birds import Birds
 from vldebias.training.pairs import Noise, Pairs, PairSource, mixture_noise
 from vldebias.training.report import score_histogram
 from vldebias.training.scores import image_features, rank_pairs, text_features
 
 COMPARED = {"InfoNCE": 0.2, "RINCE q=1.0": 0.1}  # temperatures of noisy_captions.py
 ETAS = (0.2, 0.4, 0.6)
-PICTURED, CLASSES = 0.6, 12  # eta of the pictures, and the species that a map has colours for
+PICTURED = 0.6  # eta of the picture
 
 
 def noisy(seed: int, eta: float) -> tuple[Birds, Noise]:
@@ -100,21 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def draw(folder: Path, steps: int, seed: int = 0) -> None:
-    """Both pictures, from four trainings of one seed."""
-    held = held_out()
-    chosen = held.labels < CLASSES  # type: ignore[operator]
-    maps: dict[str, Tensor] = {}
-    ranked = {}
-    for eta in (0.0, PICTURED):
-        world, noise = noisy(seed, eta)
-        pairs = _pairs(world, noise)
-        for loss in COMPARED:
-            towers = trained(loss, world, noise, seed, steps)
-            maps[f"{loss}, eta {eta:g}"] = image_features(towers, held.images[chosen])
-            if eta:
-                ranked[f"{loss}, eta {eta:g}"] = rank_pairs(pairs, scores(towers, world, noise))
-    labels = birds.sample(len(held.images), seed=HELD_OUT_SEED).species[chosen]
-    feature_map(maps, labels, SPECIES[:CLASSES], folder / "wrong_pairs_features.png")
+    """The picture, from two trainings of one seed."""
+    world, noise = noisy(seed, PICTURED)
+    pairs = _pairs(world, noise)
+    ranked = {
+        f"{loss}, eta {PICTURED:g}": rank_pairs(pairs, scores(trained(loss, world, noise, seed, steps), world, noise))
+        for loss in COMPARED
+    }
     score_histogram(ranked, folder / "wrong_pairs_scores.png")
 
 

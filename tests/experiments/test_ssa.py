@@ -17,11 +17,11 @@ from eval.experiments import ssa
 from eval.experiments.ssa import draw
 from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
 from eval.experiments.ssa_training import ARMS, MORE_ARMS, Arm, Recipe, Views, fresh_towers, train, world
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
 from vldebias.miniature.birds import sample
-from vldebias.training.batches import TensorBatches
 from vldebias.training.sampling import torch_generator
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import torch
 from tiny_towers import SIZE, tiny_towers, tokenize
 from torch import Tensor, nn
 
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
-from vldebias.training.batches import TensorBatches
 from vldebias.training.loop import HISTORY, STATE, DivergedError, Entry, InterruptedRunError, _signals, fit, steps_of
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.optim import cosine_rate, parameter_groups

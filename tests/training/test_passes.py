@@ -10,8 +10,9 @@ import torch
 from tiny_towers import SIZE, tiny_towers, tokenize
 from torch import Tensor, nn
 
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
-from vldebias.training.batches import Batch, TensorBatches
+from vldebias.training.batches import Batch
 from vldebias.training.loop import DivergedError, fit, make_accelerator
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.passes import Passes, Precision

@@ -20,7 +20,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from tiny_towers import tiny_towers
 from torch import Tensor, nn
-from training_parts import Stream, image_data, in_shards
+from training_parts import Stream, image_data
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
@@ -29,7 +29,6 @@ from vldebias.hosts.towers import towers
 from vldebias.loading import load_host
 from vldebias.methods import load_edits
 from vldebias.miniature import load_clip
-from vldebias.pictures import read_metadata
 from vldebias.progress import Progress
 from vldebias.training.batches import Batch, MapBatches
 from vldebias.training.loop import fit
@@ -143,14 +142,6 @@ def test_captions_made_from_labels_can_have_class_noise(tmp_path: Path) -> None:
     assert 0.2 < outcome["wrong_pairs"]["wrong"] < 0.8
 
 
-def test_the_features_are_drawn_before_and_after(tmp_path: Path) -> None:
-    outcome = train_model(settings(label="species", feature_map="pca", score_pairs=False), tmp_path, cpu=True)
-    assert outcome is not None
-    told = read_metadata(tmp_path / outcome["files"]["features before and after"])
-    assert (told["method"], told["images"]) == ("pca", 20)
-    assert list(told["neighbour_agreement"]) == ["before", "after"]
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -159,7 +150,6 @@ def test_the_features_are_drawn_before_and_after(tmp_path: Path) -> None:
         ({"loss": "info_nce", "q": 0.2}, "info_nce does not read q"),
         ({"class_noise": 0.2}, "needs the column of classes"),
         ({"views": "two", "tune": "text", "flip": True}, "not read by the text tower"),
-        ({"label": "label", "feature_map": "tsne"}, "tsne: a map needs at least 91 held-out images, got 20"),
         ({"loss": "spread"}, "reads the labels of every pair"),
         ({"split": "holdout"}, "expected split train, val, test, got 'holdout'"),
         ({"model": "no-such-model"}, "no-such-model"),
@@ -548,19 +538,6 @@ def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> 
     assert held["buffers/objective.queue.images"].norm(dim=1).min() > 0.99, "it is full"
     assert any(name.startswith("momentum/model.visual") for name in held)
     assert not any("frozen" in name for name in held)
-
-
-@in_shards
-def test_a_run_in_parts_goes_on_in_one_file(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train_model(small(steps=2), whole, cpu=True)
-    train_model(small(steps=2, state="sharded"), parts, cpu=True)
-    assert (parts / "state" / "about.json").is_file()
-    assert steps_done(parts) == (2, 2)
-    again = train_model(small(steps=2), parts, cpu=True)
-    assert again is not None
-    one, other = (load_file(folder / "model" / "clip.safetensors") for folder in (whole, parts))
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.slow

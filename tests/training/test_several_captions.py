@@ -22,11 +22,12 @@ from tiny_towers import tokenize as letters
 from torch import Tensor
 from training_parts import Stream, image_data, jittered, number_of, plain, same, tokenize
 
+from eval.experiments.tensor_batches import TensorBatches
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.losses import debiased_contrastive
 from vldebias.progress import SILENT
-from vldebias.training.batches import Batch, MapBatches, TensorBatches
+from vldebias.training.batches import Batch, MapBatches
 from vldebias.training.loop import make_accelerator
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, PairSource, open_images, said_wrong

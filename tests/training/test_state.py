@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from training_parts import in_shards
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
@@ -43,9 +41,7 @@ class Trainee(nn.Module):
 
 
 class Run:
-    """Everything that a run is made of, fresh. sharded: it saves in parts."""
-
-    sharded = False
+    """Everything that a run is made of, fresh."""
 
     def __init__(self, dim: int = 4, ema: bool = True) -> None:
         self.module = Trainee(dim)
@@ -75,8 +71,7 @@ class Run:
         return self
 
     def save(self, path: Path, **metadata: Any) -> None:
-        how: Any = {"averages": self.averages, "sharded": self.sharded}
-        save_state(path, self.module, self.optimizer, metadata=metadata, **how)
+        save_state(path, self.module, self.optimizer, metadata=metadata, averages=self.averages)
 
     def load(self, path: Path) -> dict[str, Any]:
         return load_state(path, self.module, self.optimizer, averages=self.averages)
@@ -102,63 +97,21 @@ def assert_same(one: Run, other: Run) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=in_shards)])
 @pytest.mark.parametrize("ema", [True, False])
-def test_going_on_is_as_never_having_stopped(ema: bool, sharded: bool, tmp_path: Path) -> None:
+def test_going_on_is_as_never_having_stopped(ema: bool, tmp_path: Path) -> None:
     whole, first, resumed = Run(ema=ema).steps(0, 7), Run(ema=ema).steps(0, 4), Run(ema=ema)
-    first.sharded = sharded
     first.save(tmp_path / "state.safetensors", step=4)
-    assert (tmp_path / "state").is_dir() == sharded
     assert read_metadata(tmp_path / "state.safetensors") == {"step": 4}
     assert resumed.load(tmp_path / "state.safetensors") == {"step": 4}
     assert_same(resumed.steps(4, 7), whole)
 
 
-@in_shards
-def test_a_state_in_parts_and_one_in_a_file_take_each_other_s_place(tmp_path: Path) -> None:
-    path, run = tmp_path / "state.safetensors", Run()
-    for step, sharded in enumerate((False, True, False)):
-        run.sharded = sharded
-        run.save(path, step=step)
-        assert read_metadata(path) == {"step": step}
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["state" if sharded else path.name]
-
-
-@in_shards
-def test_a_state_in_parts_that_is_damaged_or_another_s_is_refused(tmp_path: Path) -> None:
-    path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
-    run.sharded = True
-    run.save(path, step=2)
-    _refused(path, Run(ema=False), r"10 unexpected: average/image.0.bias, .*, \.\.\.")
-    (shard,) = (tmp_path / "state").glob("shard-00001-*")
-    for file in (shard, tmp_path / "state" / "about.json"):
-        whole = file.read_bytes()
-        damaged = bytearray(whole)
-        damaged[len(whole) // 2] ^= 4
-        file.write_bytes(damaged)
-        _refused(path, Run(), "this state is damaged, its checksum does not fit; delete it to begin anew")
-        file.write_bytes(whole)
-    assert Run().load(path) == {"step": 2}
-
-
-@in_shards
-def test_a_kill_between_the_two_moves_leaves_a_state(tmp_path: Path) -> None:
-    path, run = tmp_path / "state.safetensors", Run().steps(0, 2)
-    run.sharded = True
-    run.save(path, step=2)
-    (tmp_path / "state").rename(tmp_path / "state.before")
-    assert read_metadata(path) == {"step": 2}
-    assert Run().load(path) == {"step": 2}
-
-
-def test_a_torch_without_shards_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
-    monkeypatch.delattr("torch.distributed.checkpoint.hf_storage", raising=False)
-    run = Run()
-    run.sharded = True
-    with pytest.raises(InvalidInputError, match=r"as pickles alone; expected 2\.8 or newer, or state 'whole'"):
-        run.save(tmp_path / "state.safetensors", step=0)
-    assert list(tmp_path.glob("state*")) == []
+@pytest.mark.parametrize("folder", ["state", "state.before"])  # moved aside by a kill in the midst of a write
+def test_a_state_in_parts_says_what_to_do(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "about.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"a state in parts .*; end the run with the version that began it, or"):
+        read_metadata(tmp_path / "state.safetensors")
 
 
 def test_without_the_state_it_would_be_another_run() -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,25 +131,18 @@ def _outcome(wrapping: str, method: str, own: slice, folder: Path) -> dict[str, 
     assert resumed.keys() == through.keys()
     same = torch.tensor([torch.equal(resumed[name], through[name]) for name in through])
     if wrapping == "fsdp":
-        same = torch.cat([same, _by_parts(first, method, own, folder, through)])
+        same = torch.cat([same, _from_one(method, own, folder, first, through)])
     return {**through, "resumed as never stopped": same}
 
 
-def _by_parts(first: Run, method: str, own: slice, folder: Path, through: dict[str, Tensor]) -> Tensor:
-    """The same by parts: what both processes wrote is read by both, and what one wrote alone before."""
-    parts = folder / f"parts {method}.safetensors"
-    own_averages = {"average": first.average}
-    save_state(parts, first.module, first.optimizer, metadata={"step": STOP}, averages=own_averages, sharded=True)
-    found = []
-    for path, exact in ((parts, True), (folder / f"alone {method}.safetensors", False)):
-        fresh = Run("fsdp", method, own)
-        told = load_state(path, fresh.module, fresh.optimizer, averages={"average": fresh.average})
-        assert told == read_metadata(path) == {"step": STOP}
-        fresh.seen = first.seen[: 2 * STOP]
-        resumed = fresh.steps(STOP, STEPS).everything()
-        near = torch.equal if exact else partial(torch.allclose, rtol=1e-8, atol=1e-10)
-        found += [near(resumed[name], through[name]) for name in through]
-    return torch.tensor(found)
+def _from_one(method: str, own: slice, folder: Path, first: Run, through: dict[str, Tensor]) -> Tensor:
+    """The same from what one process wrote alone before."""
+    path, fresh = folder / f"alone {method}.safetensors", Run("fsdp", method, own)
+    told = load_state(path, fresh.module, fresh.optimizer, averages={"average": fresh.average})
+    assert told == read_metadata(path) == {"step": STOP}
+    fresh.seen = first.seen[: 2 * STOP]
+    resumed = fresh.steps(STOP, STEPS).everything()
+    return torch.tensor([torch.allclose(resumed[name], through[name], rtol=1e-8, atol=1e-10) for name in through])
 
 
 def _norms() -> dict[str, Tensor]:
@@ -205,7 +197,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("sam", "asam"):
         alone = Run("one", method, slice(None)).steps(0, STOP)
         given: dict[str, Any] = {"metadata": {"step": STOP}, "averages": {"average": alone.average}}
-        save_state(path / f"alone {method}.safetensors", alone.module, alone.optimizer, **given, sharded=True)
+        save_state(path / f"alone {method}.safetensors", alone.module, alone.optimizer, **given)
     multiprocessing.spawn(_work, args=(str(path),), nprocs=WORLD)
     return path
 
@@ -399,9 +391,7 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
 def test_two_processes_end_where_one_does_on_the_joint_batch(kind: str, tmp_path: Path) -> None:
     shared = ["--loss", "nuclr", "--temperature", "0.1", "--sharpness", "sam", "--ema", "0.5", "--steps", "3", *QUIET]
     run(tmp_path / "one", *shared, "--batch-size", "16")
-    parts = ["--state", "sharded"] if kind == "FSDP" else []
-    run(tmp_path / "two", *shared, *parts, "--batch-size", "8", launcher=LAUNCHERS[kind])
-    assert len(list((tmp_path / "two").glob("state/shard-*"))) == (2 if parts else 0)
+    run(tmp_path / "two", *shared, "--batch-size", "8", launcher=LAUNCHERS[kind])
     told = json.loads((tmp_path / "two" / "run.json").read_text())["processes"]
     assert told == {"number": 2, "kind": {"DDP": "MULTI_CPU", "FSDP": "FSDP"}[kind]}
     model, _, _ = load_clip()

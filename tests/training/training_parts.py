@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,11 +14,6 @@ from torchvision.transforms.v2 import functional as T
 
 from vldebias.data.dataset import ImageData, Labels, Record
 from vldebias.training.batches import Batch
-
-in_shards = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8),
-    reason=f"torch {torch.__version__} writes distributed checkpoints as pickles alone; 2.8 is needed",
-)
 
 SIZE = 8
 NAMES = ("cat", "dog", "owl")

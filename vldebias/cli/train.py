@@ -100,10 +100,11 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """`command` with an option for every field of TrainSettings, None where it is not given."""
-    from vldebias.training.settings import GROUPS
+    from vldebias.training.settings import GONE, GROUPS
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [_option(*field, panel) for panel, group in GROUPS.items() for field in group.model_fields.items()]
+    options += [_option(name, FieldInfo(annotation=str, default=None), "Gone", hidden=True) for name in GONE]
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]
 
     @functools.wraps(command)
@@ -115,13 +116,13 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return with_settings
 
 
-def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
     default = field.get_default()
     text = field.description or ""
     if default is not None and "Default:" not in text:
         text += f" Default: {default}."
     # Brackets in it are no markup.
-    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
+    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False, hidden=hidden)
     kind: Any = field.annotation
     if any(isinstance(one, type) and issubclass(one, BaseModel) for one in (kind, *get_args(kind))):
         option.parser, kind = _object, dict

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vldebias.training.batches import Batch, Batches, TensorBatches
+    from vldebias.training.batches import Batch, Batches, MapBatches
     from vldebias.training.loop import DivergedError, fit, steps_of
     from vldebias.training.objective import Objective, Trainee, build_objective
     from vldebias.training.optim import Sharpness
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vldebias.training.tuning import tune
 
 _MODULES = {
-    "batches": ("Batch", "Batches", "TensorBatches"),
+    "batches": ("Batch", "Batches", "MapBatches"),
     "loop": ("DivergedError", "fit", "steps_of"),
     "objective": ("Objective", "Trainee", "build_objective"),
     "optim": ("Sharpness",),
@@ -39,11 +39,11 @@ __all__ = [
     "DivergedError",
     "LoopSettings",
     "LossSettings",
+    "MapBatches",
     "Objective",
     "PairSource",
     "Pairs",
     "Sharpness",
-    "TensorBatches",
     "TrainSettings",
     "Trainee",
     "build_objective",
@@ -59,6 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "TensorBatches":
+        from vldebias.errors import InvalidInputError
+
+        raise InvalidInputError("vldebias.training.TensorBatches is gone; use MapBatches(PairSource(...), augment)")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 Augment = Callable[["Image.Image", torch.Generator], Tensor]
 """RGB image -> (3, h, w), as the image tower reads it; all its randomness must be the generator's."""
 
-BatchAugment = Callable[[Tensor, torch.Generator], Tensor]
-"""Images (b, 3, h, w) -> images; all its randomness must be the generator's, which is on the CPU."""
-
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 JITTER = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
 JITTER_SHARE = 0.8  # of the images whose colours change at all

@@ -1,4 +1,4 @@
-"""Batches of pairs by their number: read by worker processes that run ahead, or taken from tensors in memory."""
+"""Batches of pairs by their number: read by worker processes that run ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.training.augmentation import Augment, BatchAugment
+from vldebias.training.augmentation import Augment
 from vldebias.training.pairs import PairSource
 from vldebias.training.sampling import Sampler, torch_generator, turns
 
@@ -223,7 +223,7 @@ class MapBatches(Dataset[dict[str, Any]]):
         self._tokens: Tokens = lambda rows: {}
         if not two_views and tokenize is not None:
             if len(set(pairs.captions)) <= MOST_TEXTS:
-                self._tokens = _tokens_of(pairs.captions, tokenize)
+                self._tokens = tokens_of(pairs.captions, tokenize)
             else:
                 self._tokens = lambda rows: tokenize([pairs.captions[i] for i in rows.tolist()])
 
@@ -301,87 +301,6 @@ class MapBatches(Dataset[dict[str, Any]]):
         }
 
 
-class TensorBatches:
-    """Micro-batches of images that are all in memory; see `Batches`. For worlds small enough to be rendered once.
-
-    With `augment` every process augments the joint batch and keeps its share of it, so that several processes see what
-    one would.
-
-    Args:
-        images: (n, 3, h, w), as the image tower reads them.
-        captions: n texts, with `tokenize`; None for two views.
-        tokenize: of the towers; called once with every different text.
-        labels: (n,) integers, the class of each pair.
-        augment: applied to every batch, such as `vldebias.training.augmentation.CropNoise`.
-        two_views: contrast two augmentations of each image; captions are then not read.
-        further: more augmentations of each image, for losses that take further positives.
-        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-
-    Raises:
-        InvalidInputError: captions or labels of another number than images, no captions or no `tokenize` without
-            `two_views`, two views without `augment`, fewer images than a batch takes.
-    """
-
-    def __init__(
-        self,
-        images: Tensor,
-        captions: Sequence[str] | None = None,
-        *,
-        batch_size: int,
-        tokenize: Tokenize | None = None,
-        labels: Tensor | None = None,
-        augment: BatchAugment | None = None,
-        two_views: bool = False,
-        further: int = 0,
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-    ) -> None:
-        if images.ndim != 4:
-            raise InvalidInputError(f"images: expected (n, 3, h, w), got {tuple(images.shape)}")
-        if two_views and augment is None:
-            raise InvalidInputError("two_views needs augment: without it both views are the same image")
-        if further and augment is None:
-            raise InvalidInputError("further needs augment: without it they are the same image")
-        self.images, self.labels, self.augment, self.two_views = images, labels, augment, two_views
-        self.looks = 1 + two_views + further
-        self.sampler = Sampler(len(images), batch_size, seed, rank, world)
-        self.items, self.per_epoch = len(images), self.sampler.per_epoch
-        lengths = {"labels": labels, "captions": captions}
-        wrong = {name: len(rows) for name, rows in lengths.items() if rows is not None and len(rows) != len(images)}
-        if wrong:
-            raise InvalidInputError(f"expected {len(images)} rows, one per image, got {wrong}")
-        self._tokens: Tokens = lambda rows: {}
-        if not two_views:
-            if captions is None or tokenize is None:
-                raise InvalidInputError("expected captions and tokenize, which the towers come with, or two_views=True")
-            self._tokens = _tokens_of(captions, tokenize)
-
-    def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Micro-batches `first`, `first` + 1, ... without end."""
-        return (self.batch(number) for number in count(first))
-
-    def batch(self, number: int) -> Batch:
-        """Micro-batch `number` of this process."""
-        sampler = self.sampler
-        rows = torch.from_numpy(sampler.rows(number))
-        views = []
-        for view in range(self.looks):
-            read = rows if self.augment is None else torch.from_numpy(sampler.joint(number))
-            images = self.images.index_select(0, read.to(self.images.device))
-            if self.augment is not None:
-                images = self.augment(images, torch_generator("augmentation", sampler.seed, number, view))[
-                    sampler.share
-                ]
-            views.append(images)
-        return Batch(
-            **looks_of(torch.stack(views, dim=1), self.two_views),
-            texts=self._tokens(rows),
-            index=rows,
-            labels=None if self.labels is None else self.labels.index_select(0, rows),
-        )
-
-
 def looks_of(images: Tensor, two_views: bool) -> dict[str, Any]:
     """Augmentations (b, looks, 3, h, w) of each image as the columns of a batch that they are."""
     columns = {"images": images[:, 0]} | ({"views": images[:, 1]} if two_views else {})
@@ -396,7 +315,7 @@ def texts_of(tokens: Mapping[str, Tensor], each: int) -> dict[str, Any]:
     return columns | ({"further_texts": {name: part[:, 1:] for name, part in parts.items()}} if each > 1 else {})
 
 
-def _tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:
+def tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:
     """Looks up the tokens of captions, of which every different one is tokenised once, now."""
     number = {text: i for i, text in enumerate(dict.fromkeys(captions))}
     unique, of_row = list(number), torch.tensor([number[text] for text in captions])

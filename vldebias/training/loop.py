@@ -293,8 +293,7 @@ class _Run:
             "identity": self.identity,
             "scale": self.precision.scaler.state_dict(),
         }
-        how: dict[str, Any] = {"averages": self.averages, "sharded": self.settings.state == "sharded"}
-        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, **how)
+        save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, averages=self.averages)
 
     def resume(self) -> int:
         """The first step to do."""

@@ -1,6 +1,6 @@
-"""What a run leaves to look at: the scores of its pairs as table, contact sheet and densities, and its curves.
+"""What a run leaves to look at: the scores of its pairs as table, page and densities, and its curves.
 
-Source: Figures 5-5 (contact sheet) and A-3a (densities) of the thesis.
+Source: Figures 5-5 (lowest scores) and A-3a (densities) of the thesis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
-from vldebias.pictures import INK, font, for_matplotlib, save_png, subplots, wrap, write_png
+from vldebias.pictures import INK, font, for_matplotlib, save_png, subplots
 from vldebias.progress import Progress
 from vldebias.training.loop import Entry
 from vldebias.training.pairs import PairSource
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-GREY, LINE = "#6b7785", "#d5dae0"
+GREY = "#6b7785"
 RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
-THUMB, GAP, MARGIN = 160, 18, 22
-HEAD, SECTION, LINE_HEIGHT, CAPTION_LINES, LEAST_WIDTH = 44, 38, 16, 3, 460
-LEGEND = "framed: caption of another pair"
+THUMB = 160  # pixels
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <style>body{font:14px/1.4 system-ui,sans-serif;margin:2rem;color:#1c2530}h1{font-size:1.2rem}figure{margin:0}
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:1.5rem}b{color:#a13d12}
@@ -82,7 +80,7 @@ def score_pairs(
 def report_scores(
     pairs: PairSource, scores: NDArray[np.float32], folder: Path, *, wrong: NDArray[np.bool_] | None = None
 ) -> ScoredPairs:
-    """Writes pairs.csv (the most suspicious first), pairs.html, pairs.png and scores.png into `folder`.
+    """Writes pairs.csv (the most suspicious first), pairs.html and scores.png into `folder`.
 
     scores: (n,), NaN where an image could not be read.
     """
@@ -90,7 +88,6 @@ def report_scores(
     files = {
         "pairs, most suspicious first": write_table(folder / "pairs.csv", ranked).name,
         "page of the most suspicious": suspects_page(ranked, folder / "pairs.html").name,
-        "contact sheet": contact_sheet(ranked, folder / "pairs.png").name,
         "densities of scores": score_histogram({pairs.name: ranked}, folder / "scores.png").name,
     }
     known = ranked.wrong is not None and 0 < ranked.wrong[ranked.order].mean() < 1
@@ -102,7 +99,7 @@ def suspects_page(ranked: RankedPairs, path: str | Path, *, most: int = 200) -> 
     pairs, figures = ranked.pairs, []
     for rank, row in enumerate(ranked.order[:most].tolist(), start=1):
         file = io.BytesIO()
-        _Pair(ranked, row).thumbnail().convert("RGB").save(file, "JPEG", quality=85)
+        _thumbnail(pairs, row).save(file, "JPEG", quality=85)
         known = "" if ranked.wrong is None else ("<b>wrong</b> " if ranked.wrong[row] else "right ")
         where = html.escape(ranked.path(row) or pairs.ids[row])
         figures.append(
@@ -115,104 +112,18 @@ def suspects_page(ranked: RankedPairs, path: str | Path, *, most: int = 200) -> 
     return write_atomically(path, page)
 
 
-def contact_sheet(ranked: RankedPairs, path: str | Path, *, columns: int = 6) -> Path:
-    """A PNG of the pairs with the lowest, middle and highest positive scores, each with its caption.
+def _thumbnail(pairs: PairSource, row: int) -> Image.Image:
+    """The image in at most THUMB x THUMB pixels; small ones are enlarged pixel by pixel."""
+    Image, ImageDraw, ImageOps = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
 
-    A pair whose caption is known to be another one's has a frame and a mark, and below its caption its own one.
-
-    Args:
-        ranked: from `rank_pairs`.
-        path: of the PNG.
-        columns: pairs in each of the three sections; of few pairs all are shown, in three parts.
-
-    Returns:
-        `path`. What is shown stands in the PNG as JSON: data, pairs, wrong, and the ids and scores of each section.
-    """
-    order = ranked.order
-    middle = (len(order) - columns) // 2
-    parts = [order[:columns], order[middle : middle + columns], order[-columns:]]
-    if len(order) <= 3 * columns:
-        parts = np.array_split(order, 3)
-    titles = ("Lowest positive scores", "Around the median", "Highest positive scores")
-    sections = {title: rows.tolist() for title, rows in zip(titles, parts, strict=True) if len(rows)}
-    pairs, scores = ranked.pairs, ranked.scores
-    about = {
-        "kind": "contact sheet",
-        "data": pairs.name,
-        "pairs": len(order),
-        "wrong": None if ranked.wrong is None else int(ranked.wrong[order].sum()),
-        "shown": {
-            section: [{"id": pairs.ids[row], "score": round(float(scores[row]), 6)} for row in rows]
-            for section, rows in sections.items()
-        },
-    }
-    return write_png(_sheet(ranked, sections, columns), Path(path), about, optimize=True)
-
-
-def _sheet(ranked: RankedPairs, sections: Mapping[str, Sequence[int]], columns: int) -> Image.Image:
-    """A white page with a heading and a line of pairs for every section; as high as what is on it."""
-    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
-
-    lines = {name: [_Pair(ranked, row) for row in rows] for name, rows in sections.items()}
-    width = max(2 * MARGIN + columns * (THUMB + GAP) - GAP, LEAST_WIDTH)
-    heights = [max(pair.height for pair in line) for line in lines.values()]
-    image = Image.new("RGB", (width, HEAD + SECTION * len(lines) + sum(heights)), "white")
-    draw = ImageDraw.Draw(image)
-    room, small, bold = width - 2 * MARGIN, font(12), font(16, bold=True)
-    if ranked.wrong is not None:
-        left = width - MARGIN - small.getlength(LEGEND)
-        draw.rectangle((left - 20, 17, left - 8, 29), outline=WRONG, width=3)
-        draw.text((left, 15), LEGEND, INK, small)
-        room = round(left) - MARGIN - 40
-    title = f"{ranked.pairs.name}: {len(ranked.order):,} pairs by positive score"
-    draw.text((MARGIN, 12), "".join(wrap(title, bold, room, 1)), INK, bold)
-    top = HEAD
-    for (name, line), height in zip(lines.items(), heights, strict=True):
-        draw.line((MARGIN, top + 2, width - MARGIN, top + 2), LINE, 1)
-        draw.text((MARGIN, top + 9), name, GREY, font(13))
-        top += SECTION
-        for column, pair in enumerate(line):
-            pair.draw(image, draw, MARGIN + column * (THUMB + GAP), top)
-        top += height
-    return image
-
-
-class _Pair:
-    """A pair as it stands on the sheet: thumbnail, score, caption and, where that is wrong, its own one."""
-
-    def __init__(self, ranked: RankedPairs, row: int) -> None:
-        self.ranked, self.row = ranked, row
-        self.wrong = ranked.wrong is not None and bool(ranked.wrong[row])
-        caption = wrap(ranked.pairs.captions[row], font(12), THUMB, CAPTION_LINES)
-        original = ranked.original(row) if self.wrong else ""
-        own = wrap(f"its own: {original}", font(12), THUMB, CAPTION_LINES) if original else []
-        self.texts = [(line, INK) for line in caption] + [(line, GREY) for line in own]
-        self.height = THUMB + 8 + LINE_HEIGHT * (1 + len(self.texts)) + 18
-
-    def draw(self, image: Image.Image, draw: Any, left: int, top: int) -> None:
-        """On the sheet, with its upper left corner there."""
-        thumb, bold = self.thumbnail(), font(12, bold=True)
-        image.paste(thumb, (left + (THUMB - thumb.width) // 2, top + (THUMB - thumb.height) // 2))
-        score, y = f"{self.ranked.scores[self.row]:+.3f}".replace("-", "\N{MINUS SIGN}"), top + THUMB + 8
-        if self.wrong:
-            draw.rectangle((left - 4, top - 4, left + THUMB + 3, top + THUMB + 3), outline=WRONG, width=4)
-            draw.text((left + THUMB, y), "wrong", WRONG, bold, anchor="ra")
-        draw.text((left, y), score, WRONG if self.wrong else INK, bold)
-        for i, (line, colour) in enumerate(self.texts, start=1):
-            draw.text((left, y + i * LINE_HEIGHT), line, colour, font(12))
-
-    def thumbnail(self) -> Image.Image:
-        """The image in at most THUMB x THUMB pixels; small ones are enlarged pixel by pixel."""
-        Image, ImageDraw, ImageOps = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
-
-        try:
-            image = self.ranked.pairs.read(self.row).convert("RGB")
-        except OSError:  # it could be read when it was scored
-            empty = Image.new("RGB", (THUMB, THUMB), "#eef0f3")
-            ImageDraw.Draw(empty).text((THUMB // 2, THUMB // 2), "cannot be read", GREY, font(12), anchor="mm")
-            return empty
-        small = max(image.size) <= THUMB // 2
-        return ImageOps.contain(image, (THUMB, THUMB), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+    try:
+        image = pairs.read(row).convert("RGB")
+    except OSError:  # it could be read when it was scored
+        empty = Image.new("RGB", (THUMB, THUMB), "#eef0f3")
+        ImageDraw.Draw(empty).text((THUMB // 2, THUMB // 2), "cannot be read", GREY, font(12), anchor="mm")
+        return empty
+    small = max(image.size) <= THUMB // 2
+    return ImageOps.contain(image, (THUMB, THUMB), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
 
 
 def score_histogram(

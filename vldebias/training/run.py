@@ -22,7 +22,6 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.augmentation import Augmentation, CropNoise
 from vldebias.training.batches import Batches, MapBatches
-from vldebias.training.feature_map import check_map, feature_map
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_history, steps_of
 from vldebias.training.monitor import Monitor, worsened
 from vldebias.training.objective import Trainee, build_objective
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.towers import Towers
 
-SETTINGS, CURVES, FEATURES, OUTCOME, MODEL = "settings.yaml", "curves.png", "features.png", "run.json", "model"
+SETTINGS, CURVES, OUTCOME, MODEL = "settings.yaml", "curves.png", "run.json", "model"
 PROJECTION, KEPT = "projection", "models"
 _STEEP = 20.0  # q / t of rince from which on the best pairs of a batch outweigh all others
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
@@ -56,9 +55,8 @@ def train_model(
     settings.yaml       all settings, to be given as --config
     history.jsonl       loss, learning rate, temperature and scores, a line per step, as it goes
     curves.png          the same to look at
-    pairs.csv, .png     the score of every pair of the training data, lowest first, and a contact sheet of them
+    pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of the first of them
     scores.png          the densities of the scores
-    features.png        the features of held-out images by label, before and after (with feature_map)
     run.json            the scores before and after, which of them are worse, and what the run was
     state.safetensors   the last checkpoint; a run that was interrupted goes on from it
 
@@ -82,8 +80,6 @@ def train_model(
         job.announce(done, steps)
         before = job.monitor(job.towers) if job.monitor is not None else {}
         debiased_before = job.start_debiased() if accelerator.is_main_process else {}
-        drawn = job.monitor if settings.feature_map is not None else None
-        unmoved = drawn.features(job.towers) if drawn is not None else None
         history, weights = job.train(done)
         if not accelerator.is_main_process:
             return None
@@ -99,13 +95,6 @@ def train_model(
         if job.pairs is not None and job.pairs.captions and settings.score_pairs:
             scored = score_pairs(towers, job.pairs, folder, workers=settings.workers, progress=job.progress)
             files, wrong = files | scored.files, scored.detected
-        if drawn is not None and unmoved is not None:
-            places, moved = drawn.features(towers)
-            labels = drawn.data.column(settings.label or "")
-            panels = {"before": unmoved[1], "after": moved}
-            codes = labels.codes[places.numpy()]
-            feature_map(panels, codes, labels.names, folder / FEATURES, method=settings.feature_map or "")
-            files["features before and after"] = FEATURES
         # What a finished run was scored on then may have been other data.
         after = job.monitor(towers) if done == steps and job.monitor is not None else history[-1]
         debiased: dict[str, float] = {}
@@ -277,8 +266,6 @@ class Job:
         )
         warn_of_steepness(settings, objective.temperature)
         self.monitor = make_monitor(settings) if fold is None else None
-        if settings.feature_map is not None and self.monitor is not None:
-            check_map(settings.feature_map, len(self.monitor.data))
         self.towers.model.to(accelerator.device)
         decay = settings.layers.decay if settings.layers is not None else 1.0
         self.trainee = Trainee(

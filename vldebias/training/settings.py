@@ -29,6 +29,12 @@ LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "
 WORLDS = ("birds", "portraits")
 """Data that the miniature renders."""
 
+GONE = {
+    "feature_map": "the pictures by t-SNE and UMAP are gone; draw the features of `training.monitor.Monitor`",
+    "state": "a checkpoint is always one file, which any number of processes reads; leave it out",
+}
+"""Settings of earlier versions, and what to do without them."""
+
 # Settings that change no weight.
 _BESIDE = (
     "workers",
@@ -43,7 +49,6 @@ _BESIDE = (
     "allow_outside",
     "epochs",
     "compile",
-    "state",
     "keep_every",
     "keep_best",
     "group",
@@ -57,6 +62,14 @@ def _workers() -> int:
 
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gone(cls, given: Any) -> Any:
+        for name in GONE if isinstance(given, dict) else ():
+            if given.get(name) is not None:
+                raise ValueError(f"{name}: {GONE[name]}")
+        return given
 
 
 class Named(_Settings):
@@ -173,11 +186,6 @@ class DataSettings(_Settings):
         description="Prompt set by name or path: after training its projection is fitted for the model and saved.",
     )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
-    feature_map: Literal["tsne", "umap", "pca"] | None = Field(
-        None,
-        description="Picture of the features of held-out images by label, before and after (tsne and umap: "
-        "pip install 'vldebias[pictures]').",
-    )
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
 
     @property
@@ -282,11 +290,6 @@ class LoopSettings(_Settings):
     )
     eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
-    state: Literal["whole", "sharded"] = Field(
-        "whole",
-        description="One file, gathered from all processes; or each process writes its part (for FSDP), read by any "
-        "number of them.",
-    )
     keep_every: int | None = Field(
         None,
         ge=1,
@@ -348,10 +351,6 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "caption_noise": (self.views == "two", "views: captions"),
             "group": (not self.has_held_out, "held-out data (val_split, val_data)"),
             "keep_best": (not self.has_held_out, "held-out data (val_split, val_data)"),
-            "feature_map": (
-                self.label is None or not self.has_held_out,
-                "label and held-out data (val_split, val_data)",
-            ),
         }
         for name, (nothing, needs) in unread.items():
             given = getattr(self, name) not in (None, False, type(self).model_fields[name].default)

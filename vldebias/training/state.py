@@ -1,6 +1,6 @@
 """The state of a run in one safetensors file: weights, moments, averages and buffers, put in place in one move.
 
-Or, of a model that is split over many processes, in one file of each (`vldebias.training.shards`).
+A model that is split over many processes is gathered, a tensor at a time; any number of processes reads it.
 
 accelerate's `save_state` writes pickles, which we neither write nor read, and keeps no checksum.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +22,11 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import write_atomically
 from vldebias.losses.processes import rank, world_size
 from vldebias.training.optim import Average
-from vldebias.training.saving import put_back
 from vldebias.training.sharded import inner_module, is_sharded, own_name, parameters_of, sharded_like, whole
-from vldebias.training.shards import DAMAGED, check_names, load_shards, read_about, save_shards, sha256_of
 
 _ENTRY = "vldebias"  # of the header that safetensors keeps for its users
+_SHOWN = 3  # tensors named in an error
+_DAMAGED = "{}: this state is damaged, its checksum does not fit; delete it to begin anew"
 
 Optimizer = torch.optim.Optimizer
 
@@ -39,7 +38,6 @@ def save_state(
     *,
     metadata: Mapping[str, Any],
     averages: Mapping[str, Average] | None = None,
-    sharded: bool = False,
 ) -> None:
     """Writes all that a run needs to go on as if it had not stopped.
 
@@ -59,8 +57,6 @@ def save_state(
         optimizer: of parameters of `module`, accelerate's wrapper included; what it keeps are tensors, as torch's do.
         metadata: anything that json takes. safetensors allows 100 MB of it in all.
         averages: of `module`, by their names in the file.
-        sharded: each process writes its own part, into a folder of the name of `path` without its ending; see
-            `vldebias.training.shards`. What was there in the other way goes.
 
     Raises:
         InvalidInputError: a module of FSDP's first version, an optimizer of parameters that are not the module's,
@@ -74,15 +70,9 @@ def save_state(
         live |= {f"optimizer/{name}/{key}": value for key, value in moments.items() if value is not None}
     about: dict[str, Any] = {"metadata": dict(metadata)}
     try:
-        sha256_of(about)
+        _sha256_of(about)
     except TypeError as error:
         raise InvalidInputError(f"metadata: expected what json takes; {error}") from None
-    folder = path.with_suffix("")
-    if sharded:
-        save_shards(folder, live, about)
-        if rank() == 0:
-            path.unlink(missing_ok=True)
-        return
     tensors = {}
     for name, tensor in live.items():
         gathered = whole(tensor.detach())
@@ -90,11 +80,10 @@ def save_state(
             tensors[name] = gathered.to("cpu", copy=True).contiguous()  # safetensors refuses memory that is shared
     if rank() == 0:
         about["tensors"] = _digest(tensors)
-        header = {_ENTRY: json.dumps({"state": about, "sha256": sha256_of(about)})}
+        header = {_ENTRY: json.dumps({"state": about, "sha256": _sha256_of(about)})}
         for leftover in path.parent.glob(f".{path.name}.*.partial"):  # of a run that was killed, of any size
             leftover.unlink(missing_ok=True)
         write_atomically(path, lambda partial: save_file(tensors, partial, metadata=header))
-        shutil.rmtree(folder, ignore_errors=True)
     if world_size() > 1:
         dist.barrier()  # when this returns, the file is there for all
 
@@ -111,48 +100,39 @@ def load_state(
             names the first tensors that are missing, unexpected or of another shape.
     """
     named, weights = _named(module, optimizer), _weights(module, averages)
-    if path.with_suffix("").is_dir():
-        about, tensors = load_shards(path.with_suffix(""), weights, named)
-        _put_moments(optimizer, named, tensors)
-        return about
     with _opened(path) as (file, stored):
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     if stored["tensors"] != _digest(tensors):
-        raise InvalidInputError(DAMAGED.format(path))
-    check_names(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, weights)
+        raise InvalidInputError(_DAMAGED.format(path))
+    _check_names(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, weights)
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(sharded_like(tensors[name], tensor))
-    moments = {}
+    state: dict[str, dict[str, Tensor]] = {}
     for name, moment in tensors.items():
         if name.startswith("optimizer/"):
-            owner = named[name.removeprefix("optimizer/").rpartition("/")[0]]
-            split = is_sharded(owner) and moment.shape == owner.shape  # exp_avg, not the number of steps
-            moments[name] = sharded_like(moment, owner) if split else moment
-    _put_moments(optimizer, named, moments)
-    return dict(stored["metadata"])
-
-
-def _put_moments(optimizer: Optimizer, named: Mapping[str, nn.Parameter], moments: Mapping[str, Tensor]) -> None:
-    """Gives the optimizer its state, from optimizer/<name of the parameter>/<moment>."""
-    state: dict[str, dict[str, Any]] = {}
-    for name, moment in moments.items():
-        owner, _, key = name.removeprefix("optimizer/").rpartition("/")
-        state.setdefault(owner, {})[key] = moment
+            owner, _, key = name.removeprefix("optimizer/").rpartition("/")
+            like = named[owner]
+            split = is_sharded(like) and moment.shape == like.shape  # exp_avg, not the number of steps
+            state.setdefault(owner, {})[key] = sharded_like(moment, like) if split else moment
     bare = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
     by_number = {number: state[name] for number, name in enumerate(named) if name in state}
     bare.load_state_dict({"state": by_number, "param_groups": bare.state_dict()["param_groups"]})
+    return dict(stored["metadata"])
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
     """What `save_state` was given as metadata of the state at `path`, without reading its tensors; None without one.
 
     Raises:
-        InvalidInputError: the file is no state.
+        InvalidInputError: the file is no state, or one in parts, as earlier versions could write it.
     """
-    put_back(path.with_suffix(""))
-    if path.with_suffix("").is_dir():
-        return dict(read_about(path.with_suffix(""))["metadata"])
+    parts = path.with_suffix("")
+    if any((folder / "about.json").is_file() for folder in (parts, parts.with_name(parts.name + ".before"))):
+        raise InvalidInputError(
+            f"{parts}: a state in parts (state: sharded), which this version does not read; end the run with the "
+            "version that began it, or delete the folder to begin anew"
+        )
     if not path.is_file():
         return None
     with _opened(path) as (_, about):
@@ -183,6 +163,34 @@ def _named(module: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     return {names[id(parameter)]: parameter for parameter in ours}
 
 
+def _check_names(path: Path, stored: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> None:
+    """Raises InvalidInputError where a state is not of these weights, with the first tensors that say so."""
+    theirs = {name: stored[name] for name in sorted(stored) if not name.startswith("optimizer/")}
+    ours = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    problems = {
+        "missing": [name for name in ours if name not in theirs],
+        "unexpected": [name for name in theirs if name not in ours],
+        "of another shape": [
+            f"{name} {theirs[name]} instead of {shape}"
+            for name, shape in ours.items()
+            if theirs.get(name, shape) != shape
+        ],
+    }
+    listed = [
+        f"{len(names)} {problem}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for problem, names in problems.items()
+        if names
+    ]
+    if listed:
+        differ = "; ".join(listed)
+        raise InvalidInputError(f"{path}: this state is not of the model, loss and averages at hand; {differ}")
+
+
+def _sha256_of(about: Mapping[str, Any]) -> str:
+    """Of what json takes, in hexadecimal; TypeError of anything else."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     state = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
@@ -203,8 +211,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             header = json.loads((file.metadata() or {}).get(_ENTRY, "{}"))
             if not isinstance(header, dict) or header.keys() != {"state", "sha256"}:
                 raise InvalidInputError(f"{path}: tensors, but not the state of a run of this version; delete it")
-            if sha256_of(header["state"]) != header["sha256"]:
-                raise InvalidInputError(DAMAGED.format(path))
+            if _sha256_of(header["state"]) != header["sha256"]:
+                raise InvalidInputError(_DAMAGED.format(path))
             yield file, header["state"]
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: no readable state ({error}); delete it to begin anew") from None

@@ -75,5 +75,5 @@ def test_all_brings_the_extras_of_users() -> None:
 
 @pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
 def test_the_extra_that_is_named_brings_the_package(package: str, extra: str) -> None:
-    called = {"open_clip": "open-clip-torch", "PIL": "pillow", "sklearn": "scikit-learn", "umap": "umap-learn"}
+    called = {"open_clip": "open-clip-torch", "PIL": "pillow", "sklearn": "scikit-learn"}
     assert called.get(package, plain(package)) in {plain(one.partition(">=")[0]) for one in needed(extra)}

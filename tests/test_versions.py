@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vldebias.errors import EXTRA_OF
+from vldebias.hosts import LOWEST
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -62,6 +63,11 @@ def test_what_is_optional_has_one_bound() -> None:
         name, _, bound = requirement.partition(">=")
         bounds.setdefault(plain(name), set()).add(bound)
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+def test_hosts_are_warned_of_below_the_bound() -> None:
+    bounds = {plain(one.partition(">=")[0]): one.partition(">=")[2] for one in needed("all")}
+    assert {library: bounds[{"open_clip": "open-clip-torch"}.get(library, library)] for library in LOWEST} == LOWEST
 
 
 def test_the_core_needs_eight_packages() -> None:

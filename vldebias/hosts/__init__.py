@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from vldebias.errors import UnsupportedHostError
+from vldebias.errors import EXTRA_OF, UnsupportedHostError, warn
 from vldebias.hosts import diffusers, open_clip, transformers
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.base import Host
@@ -14,6 +17,10 @@ from vldebias.hosts.side import roles_of
 from vldebias.hosts.table import TextTable
 
 __all__ = ["Attachment", "CustomHost", "Host", "TextTable", "attachment_of", "custom", "refuse_second", "resolve"]
+
+
+LOWEST = {"open_clip": "3.3", "transformers": "5.10.1", "diffusers": "0.41"}
+"""The lowest versions that all tests have run with, as in pyproject.toml; older ones may do as well."""
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
@@ -32,6 +39,8 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         return TextTable(host).at(side)
     for base in type(host).__mro__:
         library = base.__module__.partition(".")[0]
+        if library in LOWEST:
+            _warn_of_older(library)
         if library == "open_clip":
             return open_clip.wrap(host, tokenizer).at(side)
         if library == "transformers":
@@ -45,6 +54,23 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         f"Any other: vldebias.hosts.custom(model, {_likely(host)!r}, embed=...) describes it, and debias() takes that; "
         "docs/how-to/own-model.md has examples."
     )
+
+
+@cache
+def _warn_of_older(library: str) -> None:
+    """Once for each library: its version here is lower than any that was tried."""
+    version, lowest = getattr(sys.modules.get(library), "__version__", ""), LOWEST[library]
+    if version and _release(version) < _release(lowest):
+        warn(
+            f"{library} {version} is older than {lowest}, the lowest version that vldebias was tried with; if anything "
+            f"fails: pip install --upgrade 'vldebias[{EXTRA_OF[library]}]'"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(5, 10, 1) of "5.10.1.dev0"."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
 
 
 def _likely(model: Any) -> str:

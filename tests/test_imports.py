@@ -177,19 +177,20 @@ def test_imports_point_down() -> None:
     assert found == []
 
 
-def arrows_of(paths: list[Path], typing: bool = True) -> dict[str, set[str]]:
-    """module -> the modules that it imports, at the top, inside functions and, with `typing`, for the type checker."""
+def arrows_of(paths: list[Path]) -> dict[str, set[str]]:
+    """module -> the modules that it imports, at the top, inside functions and for the type checker alone."""
     arrows = {}
     for path in paths:
         name, tree = name_of(path), ast.parse(path.read_text(encoding="utf-8"))
-        nodes = [node for node, _, typing_only in walk(tree) if typing or not typing_only]
-        arrows[name] = {t for node in nodes for t in targets(node, name, path.name == "__init__.py")} - {name}
+        arrows[name] = {t for node, _, _ in walk(tree) for t in targets(node, name, path.name == "__init__.py")} - {
+            name
+        }
     return arrows
 
 
 def test_no_modules_import_each_other() -> None:
-    """Nor around corners: of the package, the apps and the experiments, file by file."""
-    arrows = arrows_of(EVERY, typing=False)
+    """Nor around corners, nor for the type checker: the package, the apps and the experiments, file by file."""
+    arrows = arrows_of(EVERY)
     assert circles(arrows) == []
     assert "vldebias.hosts" in arrows["vldebias.api"]
     assert "apps.compare.engine" in arrows["apps.compare.drawing"]

@@ -112,8 +112,7 @@ def debias(
                 SuspectInputWarning,
             )
         return Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
-    problem, chosen = pose(target, prompts, method, lam, reference, max_loss)
-    chosen.check(problem)
+    problem, chosen = make_problem(target, prompts, method, lam, reference, max_loss)
 
     def fit_role(role: str) -> Edit:
         return problem.fit(chosen, role)
@@ -139,7 +138,7 @@ def fit_projections(
 ) -> dict[str, Edit]:
     """The edits that `debias` would attach, by role, without attaching them."""
     target = resolve(host, tokenizer=tokenizer)
-    problem, chosen = pose(target, prompts, method, lam, reference, max_loss)
+    problem, chosen = make_problem(target, prompts, method, lam, reference, max_loss)
     return {role: problem.fit(chosen, role) for role in target.roles}
 
 
@@ -165,7 +164,7 @@ def fit_projection(
             f"{target.name} has the roles {list(target.roles)}: choose one with role=, or use fit_projections for all"
         )
     images = reference if reference is not None else reference_images
-    problem, chosen = pose(target, prompts, method, lam, images, max_loss)
+    problem, chosen = make_problem(target, prompts, method, lam, images, max_loss)
     return problem.fit(chosen, role or target.roles[0])
 
 
@@ -193,7 +192,7 @@ def inspect(
         UnsupportedHostError, PromptSetError, InvalidInputError: as `debias`; images for a pipeline.
     """
     target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
-    problem, chosen = pose(target, prompt_set, method, lam, reference, max_loss)
+    problem, chosen = make_problem(target, prompt_set, method, lam, reference, max_loss)
     if images is not None and target.generative:
         raise InvalidInputError(f"{target.name}: it classifies no images; leave images= away")
     seen = None if images is None else Reference.of(images)
@@ -294,7 +293,7 @@ def fit_shares(
     return edit
 
 
-def pose(
+def make_problem(
     target: Host,
     prompts: Prompts,
     method: str | Method | None,

@@ -12,7 +12,7 @@ import vldebias
 from vldebias.cli import app
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.methods.equalise import Reference
+from vldebias.methods.reference import Reference
 from vldebias.miniature import load_clip, portraits
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

@@ -22,7 +22,8 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, PromptSetErr
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference, auto
 from vldebias.methods.auto import BOUND, FEWEST, FOLDS
-from vldebias.methods.bounded import Bound, losses
+from vldebias.methods.bound import Bound
+from vldebias.methods.bounded import losses
 from vldebias.metrics import max_skew
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, make_prompt_set

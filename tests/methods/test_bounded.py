@@ -15,7 +15,8 @@ from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem
-from vldebias.methods.bounded import Bound, bounded, losses
+from vldebias.methods.bound import Bound
+from vldebias.methods.bounded import bounded, losses
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 

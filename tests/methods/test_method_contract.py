@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,7 +161,9 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
     loaded = {role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()}
     for role, edit in loaded.items():
-        assert (type(edit), edit.provenance) == (type(edits[role]), edits[role].provenance)
+        assert (type(edit), edit.settings()) == (type(edits[role]), edits[role].settings())
+        saved = {one.name for one in fields(edit) if one.init} - {*edit.axes, *edit.parts}
+        assert {name: getattr(edit, name) for name in saved} == {name: getattr(edits[role], name) for name in saved}
         assert all(torch.equal(tensor, edits[role].tensors()[key]) for key, tensor in edit.tensors().items())
         for key, tensor in edit.tensors().items():
             wide, broken = tensor[None], tensor.clone()

@@ -23,7 +23,7 @@ from vldebias.methods.rivals.bend import Bend, _without
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 from vldebias.methods.rivals.erasure import inlp, leace
 from vldebias.methods.rivals.insights import roboshot
-from vldebias.methods.rivals.wording import Wording, worded
+from vldebias.methods.rivals.wording import FixedRewrite, rewrite_prompt
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
@@ -305,18 +305,20 @@ def test_dear_hides_the_attribute_and_keeps_images_close() -> None:
     ],
 )
 def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> None:
-    assert worded(prompt, words) == expected
+    assert rewrite_prompt(prompt, words) == expected
 
 
 def test_a_word_stands_behind_those_that_stay_farther_from_the_noun() -> None:
     farther = {"old", "dark-skinned"}
     assert (
-        worded("A photo of an old Dark-skinned nurse.", "male", farther) == "A photo of an old Dark-skinned male nurse."
+        rewrite_prompt("A photo of an old Dark-skinned nurse.", "male", farther)
+        == "A photo of an old Dark-skinned male nurse."
     )
-    assert worded("A photo of a tall old nurse.", "male", farther) == "A photo of a male tall old nurse."
-    assert worded("the old", "male", farther) == "the male old"
+    assert rewrite_prompt("A photo of a tall old nurse.", "male", farther) == "A photo of a male tall old nurse."
+    assert rewrite_prompt("the old", "male", farther) == "the male old"
     assert (
-        worded("a  nurse of the old  dark-skinned man", "male", farther) == "a  nurse of the old male  dark-skinned man"
+        rewrite_prompt("a  nurse of the old  dark-skinned man", "male", farther)
+        == "a  nurse of the old male  dark-skinned man"
     )
 
 
@@ -324,7 +326,7 @@ def test_wordings_are_read_and_averaged_by_whatever_embeds_the_prompts() -> None
     texts, _, _ = world()
     table = Texts(texts)
     edit = table.fit(GENDER, "each-value")
-    assert isinstance(edit, Wording)
+    assert isinstance(edit, FixedRewrite)
     pair = table.embed(["A photo of a male nurse.", "A photo of a female nurse."])
     changed = table.under(["A photo of a nurse."], edit)
     torch.testing.assert_close(changed[0], normalize(pair.mean(0), dim=0))

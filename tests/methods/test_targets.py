@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from vldebias.api import fit_shares
 from vldebias.errors import InvalidInputError
-from vldebias.methods.equalise import Reference
 from vldebias.methods.rank_shares import GroupMoments, TargetShares
+from vldebias.methods.reference import Reference
 from vldebias.methods.target import TargetProjection
 from vldebias.projection import CalibratedProjection, PairScatter
 

@@ -101,15 +101,6 @@ class TestUCE:
         assert ours.norm() > 2 * theirs.norm()
         assert (ours * theirs).sum() / (ours.norm() * theirs.norm()) < 0.5
 
-    def test_three_states(self, pipe) -> None:
-        bare = encode(pipe)
-        attachment = debias(pipe, FEW, method=UCE(SCALES))
-        assert not torch.allclose(encode(pipe), bare)
-        with attachment.disabled():
-            assert torch.equal(encode(pipe), bare)
-        attachment.remove()
-        assert torch.equal(encode(pipe), bare)
-
     def test_scales_move_by_what_is_missing(self) -> None:
         first, second = SCALES
         after = UCE(SCALES).update({first: (0.9, 0.1), second: (0.52, 0.48)})

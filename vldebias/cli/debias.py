@@ -105,7 +105,7 @@ def debias(
       vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
       vldebias debias waterbirds --model ViT-B-32 --pretrained openai --projection birds --images test.npz
     """
-    from vldebias.api import pose
+    from vldebias.api import make_problem
     from vldebias.hosts import resolve
     from vldebias.methods import load_edits
 
@@ -126,7 +126,7 @@ def debias(
     saved = None if projection is None else load_edits(projection)
     loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=prompts)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    problem, chosen = pose(host, prompts, method, weight, fitted_on, max_loss)
+    problem, chosen = make_problem(host, prompts, method, weight, fitted_on, max_loss)
     if judge is not None:
         drawing = {"images": fit_images, "steps": steps, "guidance": guidance}
         reader = _judge(judge, judge_pretrained, problem.sets[0], device_of(device))

@@ -11,14 +11,15 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.gone import missing
 from vldebias.methods.auto import Auto
+from vldebias.methods.bound import Bound
 from vldebias.methods.boundary import Boundary, class_offset, with_offset
-from vldebias.methods.bounded import Bound, Bounded
+from vldebias.methods.bounded import Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
-from vldebias.methods.equalise import Reference
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
 from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
+from vldebias.methods.reference import Reference
 from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, Entigen, RoboShot, Suffix
 from vldebias.methods.shares import Shares
 from vldebias.methods.stated import StatedValue

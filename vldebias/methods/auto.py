@@ -52,7 +52,8 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Candidate, Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, PromptSetError, ReferenceWarning, warn
-from vldebias.methods.bounded import Bound, Bounded, bounded, losses
+from vldebias.methods.bound import Bound
+from vldebias.methods.bounded import Bounded, bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
 from vldebias.methods.diagnostics import signal_kept
 from vldebias.methods.equalise import UnusableReferenceError, foreign

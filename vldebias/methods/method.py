@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,15 +29,13 @@ from vldebias.errors import (
 )
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
+from vldebias.methods.bound import Bound
 from vldebias.methods.boundary import Boundary
 from vldebias.methods.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
+from vldebias.methods.reference import Reference
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
-
-if TYPE_CHECKING:
-    from vldebias.methods.bounded import Bound
-    from vldebias.methods.equalise import Reference
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 
@@ -234,8 +232,6 @@ class Problem:
         Raises:
             InvalidInputError: no prompt set, a lam that is no number, or images that the host cannot use.
         """
-        from vldebias.methods.equalise import Reference
-
         target = resolve(host, tokenizer=tokenizer)
         if reference is not None and target.generative:
             raise InvalidInputError(

@@ -28,8 +28,8 @@ from torch.special import ndtr, ndtri
 from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
 from vldebias.methods.closed_form import pair_scatter
-from vldebias.methods.equalise import Reference
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
+from vldebias.methods.reference import Reference
 from vldebias.methods.shares import AllShares, Shares
 from vldebias.methods.target import TargetProjection
 from vldebias.projection import PairScatter

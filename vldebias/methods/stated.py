@@ -20,7 +20,7 @@ from itertools import product
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Need, Problem, register_method
-from vldebias.methods.rivals.wording import ATTRIBUTES, Reworded, attribute_of, refuse_masked, worded
+from vldebias.methods.rivals.wording import ATTRIBUTES, PromptRewrite, attribute_of, refuse_masked, rewrite_prompt
 from vldebias.methods.shares import Shares
 from vldebias.methods.steer import SampledEdit, SamplingMethod
 from vldebias.prompts import PromptSet, StatedWords
@@ -53,7 +53,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stated(SampledEdit, Reworded):
+class Stated(SampledEdit, PromptRewrite):
     """The states of a prompt in the words of the values that are drawn for each row.
 
     attributes: in the order of the values of a combination. shares, stratify: see `SampledEdit`.
@@ -91,7 +91,7 @@ class Stated(SampledEdit, Reworded):
         for own, value in sorted(drawn, key=lambda one: " " in one[0].words[one[1]]):
             farther = [other for other in self.attributes if other.rank > own.rank]
             words = {word.casefold() for one in farther for word in (*one.words, *one.stated)}
-            text = worded(text, own.words[value], words)
+            text = rewrite_prompt(text, own.words[value], words)
         return text
 
     def __post_init__(self) -> None:

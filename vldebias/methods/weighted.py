@@ -26,13 +26,13 @@ from torch import Tensor
 from vldebias.edit import Provenance, Rows
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Need, Problem, Show, register_method
-from vldebias.methods.rivals.wording import EachValue, Wording, worded
+from vldebias.methods.rivals.wording import EachValue, FixedRewrite, rewrite_prompt
 
 WEIGHTS = (0.5, 0.35, 0.65)  # at which a pipeline is read: near where most subjects change over
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Weighted(Wording):
+class Weighted(FixedRewrite):
     """The mean of two wordings, the first with the weight bias + slope p in [0, 1], p where the mean of both begins.
 
     Attributes:
@@ -57,7 +57,7 @@ class Weighted(Wording):
         return (bias + slope * rows.begun(list(zip(first, second, strict=True)))).clamp(0, 1)
 
     def mean(self, each: Tensor, rows: Rows) -> Tensor:
-        """See `Reworded.mean`, with the weights of each row."""
+        """See `PromptRewrite.mean`, with the weights of each row."""
         first = self.weights(rows).to(each).view(-1, *[1] * (each.ndim - 2))
         return first * each[:, 0] + (1 - first) * each[:, 1]
 
@@ -125,7 +125,7 @@ class WeightedValues(EachValue):
         words, width = self.words(problem.attributes[0]), problem.host.dim(role)
         bias, slope = self.weight, 0.0
         if bias is None:
-            first, second = ([worded(prompt, word) for prompt in self.readings] for word in words)
+            first, second = ([rewrite_prompt(prompt, word) for prompt in self.readings] for word in words)
             begun = problem.host.begun(list(zip(first, second, strict=True)))
             apart = begun - begun.mean()
             follows = float(apart @ self.shares / apart.square().sum().clamp(min=1e-12))

@@ -34,17 +34,17 @@ def attribute_of(prompts: PromptSet) -> str | None:
     return next((name for name in ATTRIBUTES if called.endswith(name)), None)
 
 
-def worded(prompt: str, words: str, farther: Collection[str] = ()) -> str:
+def rewrite_prompt(prompt: str, words: str, farther: Collection[str] = ()) -> str:
     """`prompt` with the words of a value: one before the noun, several after a comma; or in a whole sentence of them.
 
     words: of a value; or a sentence with {text}, the prompt without its full stop, and perhaps {about}, its noun.
     farther: words, in lower case, that stay before the one that is put in, where the prompt has them before its noun.
 
-    >>> worded("A photo of a engineer.", "female"), worded("This is a bird.", "in a forest")
+    >>> rewrite_prompt("A photo of a engineer.", "female"), rewrite_prompt("This is a bird.", "in a forest")
     ('A photo of a female engineer.', 'This is a bird, in a forest.')
-    >>> worded("A photo of a nurse.", "{text} of any gender, {about}")
+    >>> rewrite_prompt("A photo of a nurse.", "{text} of any gender, {about}")
     'A photo of a nurse of any gender, a nurse.'
-    >>> worded("A photo of an old nurse.", "male", {"young", "old"})
+    >>> rewrite_prompt("A photo of an old nurse.", "male", {"young", "old"})
     'A photo of an old male nurse.'
     """
     text = prompt.rstrip(" .")
@@ -62,7 +62,7 @@ def worded(prompt: str, words: str, farther: Collection[str] = ()) -> str:
     return f"{text[: place.start()]}{article} {phrase}{stop}"
 
 
-class Reworded(Edit):
+class PromptRewrite(Edit):
     """The mean of a prompt's embeddings in several wordings, normalised and as long as the prompt's own.
 
     Of a pipeline's states it is the mean as it stands, at each place from the start. A subclass says the wordings.
@@ -115,10 +115,10 @@ class Reworded(Edit):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Wording(Reworded):
+class FixedRewrite(PromptRewrite):
     """The same wordings for every prompt.
 
-    words: for each wording the words of a value, put into the prompt by `worded`.
+    words: for each wording the words of a value, put into the prompt by `rewrite_prompt`.
     """
 
     kind = "wording"
@@ -129,7 +129,7 @@ class Wording(Reworded):
 
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
         """Each prompt with each of the words."""
-        return [tuple(worded(text, words) for words in self.words) for text in rows.texts]
+        return [tuple(rewrite_prompt(text, words) for words in self.words) for text in rows.texts]
 
 
 def refuse_masked(problem: Problem, method: str) -> None:
@@ -145,7 +145,7 @@ def refuse_masked(problem: Problem, method: str) -> None:
         )
 
 
-class _Worded(Method):
+class _Rewriting(Method):
     """A method that puts other wordings in the place of a prompt."""
 
     needs = frozenset({Need.VALUES})
@@ -159,14 +159,14 @@ class _Worded(Method):
 
     @abstractmethod
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """For each wording what `worded` takes."""
+        """For each wording what `rewrite_prompt` takes."""
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """The words."""
-        return Wording(self.words(problem.attributes[0]), problem.host.dim(role))
+        return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
 
 
-class EachValue(_Worded):
+class EachValue(_Rewriting):
     """The mean over one wording for each value: "A photo of a male nurse." and "A photo of a female nurse."."""
 
     name, title = "each-value", "mean over a wording for each value"
@@ -177,7 +177,7 @@ class EachValue(_Worded):
         return tuple(own[0] for own in prompts.attributes.values())
 
 
-class Suffix(_Worded):
+class Suffix(_Rewriting):
     """A neutral suffix: "A photo of a nurse of any gender.".
 
     attribute: what it says; None: the attribute that the name of the prompt set ends in.

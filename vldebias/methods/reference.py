@@ -1,0 +1,79 @@
+"""Image features that methods are given: unlabelled to equalise against, or with labels to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Image features to equalise against or to learn from, how to split them, and their labels where they have some.
+
+    Attributes:
+        features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
+        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or as what has `codes`
+            and `names`; for methods that need labelled images (`vldebias.methods.labelled`). No other reads them.
+        confidence: rows whose pseudo-label has a lower probability are left out; in [0, 1).
+        within_classes: compare means inside pseudo-classes of the prompt set, where it has at least two: groups score
+            alike given their class (worst group). False: groups score alike as they come (shares of a ranking).
+        min_rows: fewest rows of a part whose mean is used. Classes without two such parts are left out; where no
+            class has them, all are pooled.
+        logit_scale: inverse temperature of the probabilities; 100 in CLIP models.
+        lam: weight of the image pairs; None for the weight of the prompt pairs.
+
+    Raises:
+        InvalidInputError: a number outside its range.
+    """
+
+    features: Any
+    confidence: float = 0.0
+    within_classes: bool = True
+    min_rows: int = 2
+    logit_scale: float = 100.0
+    lam: float | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence < 1:
+            raise InvalidInputError(f"confidence: expected a probability in [0, 1), got {self.confidence}")
+        if self.min_rows < 1 or self.logit_scale <= 0:
+            raise InvalidInputError(
+                f"expected min_rows >= 1 and logit_scale > 0, got {self.min_rows} and {self.logit_scale}"
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Reference:
+        """`given` itself if it is a Reference, else one with defaults around features, with the labels they bring."""
+        return given if isinstance(given, cls) else cls(given, labels=getattr(given, "labels", {}))
+
+    def batches(self, size: int = 4096) -> Iterator[Tensor]:
+        """The features as L2-normalised float64 batches (b, d).
+
+        Raises:
+            InvalidInputError: not (n, d), a value that is not finite, or a zero row.
+        """
+        whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
+        parts = [whole] if hasattr(whole, "shape") else whole
+        for part in parts:
+            for start in range(0, len(part), size):
+                yield _unit_rows(part[start : start + size])
+
+
+def _unit_rows(part: Any) -> Tensor:
+    rows = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(part.copy())
+    if rows.ndim != 2 or not rows.is_floating_point():
+        raise InvalidInputError(f"reference: expected image features (n, d), got {rows.dtype} {tuple(rows.shape)}")
+    rows = rows.double()
+    norms = rows.norm(dim=1)
+    bad = int((~torch.isfinite(norms) | (norms == 0)).sum())
+    if bad:
+        raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+    return normalize(rows, dim=1)

@@ -29,8 +29,12 @@ NAMES = {
 """Classes and functions by their full names."""
 
 
-def missing(module: str, name: str) -> AttributeError:
-    """The error of a module that has no such name, for its `__getattr__`."""
-    text = f"module {module!r} has no attribute {name!r}"
+def missing(module: str, name: str) -> Exception:
+    """The error of a module that has no such name, for its `__getattr__`.
+
+    Of one that went an ImportError: `from module import name` puts a sentence of its own in the place of others.
+    """
     instead = NAMES.get(f"{module}.{name}")
-    return AttributeError(text if instead is None else f"{text}, it went: {instead}")
+    if instead is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return ImportError(f"{name!r} went from {module!r}: {instead}")

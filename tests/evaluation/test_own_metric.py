@@ -118,7 +118,8 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
     [
         ({"kind": "good"}, "metric 'x': kind: expected one of .*'utility'.*, got 'good'"),
         ({"better": "up"}, "metric 'x': better: expected one of .*'lower'.*, got 'up'"),
-        ({"of": "texts"}, "metric 'x': of: expected one of .*'groups'.*, got 'texts'"),
+        ({"of": "pixels"}, "metric 'x': of: expected one of .*'groups'.*, got 'pixels'"),
+        ({"of": "texts", "compute": np.mean}, "metric 'x': compute needs `of`"),
         ({"bounds": (1, 0)}, "metric 'x': expected a name and bounds"),
         ({"compute": np.mean}, "metric 'x': compute needs `of`"),
     ],

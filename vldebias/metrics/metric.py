@@ -29,7 +29,7 @@ from vldebias.registry import Registry
 
 Kind = Literal["bias", "utility", "fact"]
 Better = Literal["higher", "lower", "neither"]
-Of = Literal["", "groups", "shares", "rankings"]
+Of = Literal["", "texts", "groups", "shares", "rankings"]
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 
@@ -43,7 +43,7 @@ class Metric:
         kind: "bias" (what a method is for), "utility" (what it costs) or "fact" (neither, so no change is told of it).
         better: "higher", "lower" or "neither".
         bounds: least and most that it can be; intervals are cut there.
-        of: what `compute` takes; all of them give one value for each leading index (...):
+        of: "texts" where no image is looked at; else what `compute` takes, a value for each leading index (...):
             "groups": hits and sizes (..., g), images of each group that are right and all of them;
             "shares": counts (..., |A|) of images that show each value of an attribute;
             "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g). Rows name their
@@ -71,8 +71,8 @@ class Metric:
                 )
         if not self.name or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}")
-        if self.compute is not None and not self.of:
-            raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[1:]}")
+        if self.compute is not None and self.of in ("", "texts"):
+            raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}")
 
 
 def _accept(given: Any) -> tuple[str, Metric]:
@@ -127,9 +127,9 @@ for _metric in (
     ),
     Metric("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
     Metric("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
-    Metric("cosine", "cosine", "bias", "lower"),
-    Metric("cosine_spread", "spread of cosines over the attribute", "bias", "lower"),
-    Metric("pair_distance", "distance of pairs", "bias", "lower", POSITIVE),
+    Metric("cosine", "cosine", "bias", "lower", of="texts"),
+    Metric("cosine_spread", "spread of cosines over the attribute", "bias", "lower", of="texts"),
+    Metric("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
     Metric("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings"),
     Metric("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings"),
     Metric("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings"),

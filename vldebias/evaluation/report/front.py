@@ -11,7 +11,6 @@ from vldebias.evaluation.result import CHANCE, NONE, Measurement, Provenance, Re
 from vldebias.metrics.metric import metric_of
 
 ATTACHED = "default"  # the method that `debias` attaches where none is named
-OF_TEXTS = {"cosine_spread", "pair_distance"}  # measures that look at no image
 FEW = 12  # groups that are counted by name
 SHOWN = 6  # methods of a forest; the others are in the appendix
 HASH = 12  # characters of a digest that a reader compares by eye; the whole one stands in the appendix
@@ -70,7 +69,7 @@ def overall(tasks: Iterable[Block]) -> str:
     """
     moved = [(gains[0], block.moved("utility")) for block in tasks if (gains := block.moved("bias"))]
     # Texts that moved among themselves are no task won: nothing was searched, classified or drawn.
-    moved = [one for one in moved if not {row.metric for row in one[0].values()} <= OF_TEXTS] or moved
+    moved = [one for one in moved if any(metric_of(row.metric).of != "texts" for row in one[0].values())] or moved
     if not moved:
         return "No method was compared with none."
     attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]

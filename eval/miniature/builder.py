@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from eval.miniature.cards import write_cards
 from eval.miniature.measure import write_metrics
 from eval.miniature.training import Stage, cosine, generator, read_weights_metadata
+from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE, PAPER_WORDS, bird_prompts, learn_merges, people_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.files import only_writer, write_atomically
 from vldebias.losses import info_nce
@@ -26,7 +27,7 @@ from vldebias.miniature.architectures import (
     build_vae,
 )
 from vldebias.miniature.models import load_text_tower, load_vae
-from vldebias.miniature.tokenizer import learn_merges, open_clip_tokenizer, save_tokenizer
+from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
 from vldebias.miniature.world import WORLDS, shuffled
 from vldebias.progress import Progress
 from vldebias.training.optim import Average
@@ -49,12 +50,6 @@ EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free 
 # What the UNet is trained on after its draft, which draws professions well, but not yet birds or the tone that is asked
 # for: mostly birds, and captions that say more. Who does what job, and which bird stands where, stays as it is.
 DRAWN_PORTRAIT_SHARE = 1 / 3
-
-# Prompts of the paper whose words no caption of the two worlds has: they shall be whole words, too.
-_PAPER_WORDS = (
-    "a photo of a white person, a black person, an asian person, an indian person, a latino person. "
-    "a face of a man, a woman, a boy, a girl. a painting, a drawing, a cartoon portrait of someone. it's on the water."
-)
 
 
 def build(
@@ -99,8 +94,7 @@ def build(
             if name not in chosen:
                 continue
             if name == "tokenizer":
-                prompts = [*birds.caption_prompts(), *people.caption_prompts(), _PAPER_WORDS]
-                save_tokenizer(learn_merges(prompts), out)
+                save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
             elif name == "measure":
                 write_metrics(out, scale=scale, device=device, progress=progress)
             elif name == "cards":
@@ -218,9 +212,9 @@ def _train_unet(stage: Stage) -> None:
     """Writes unet.safetensors: the draft, trained further."""
     pictures = _Pictures(
         stage.stream,
-        lean=replace(stage.lean, shares=birds.DRAWN_SHARES),
+        lean=replace(stage.lean, shares=DRAWN_BIRDS),
         portrait_share=DRAWN_PORTRAIT_SHARE,
-        people_captions=people.DRAWN_SHARES,
+        people_captions=DRAWN_PEOPLE,
     )
     _train_noise_predictor(stage, pictures, start=stage.out / "draft.safetensors")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.miniature.training import read_weights_metadata
+from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE
 from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import EMBED_DIM, LATENTS, VISION, build_unet
@@ -160,8 +161,8 @@ def _diffusion_card(metrics: dict[str, Any]) -> str:
     return _DIFFUSION.format(
         size=SIZE,
         latents=" x ".join(map(str, LATENTS)),
-        drawn_tone=people.stated(people.DRAWN_SHARES)["tone"],
-        drawn_scene=sum(share for name, share in zip(birds.KINDS, birds.DRAWN_SHARES, strict=True) if "scene" in name),
+        drawn_tone=people.stated(DRAWN_PEOPLE)["tone"],
+        drawn_scene=sum(share for name, share in zip(birds.KINDS, DRAWN_BIRDS, strict=True) if "scene" in name),
         unet=sum(weight.numel() for weight in build_unet().parameters()) / 1e6,
         prompt=conditions["prompt"],
         images=conditions["images per profession"],

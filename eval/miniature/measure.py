@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from vldebias.api import debias
+from vldebias.errors import WideEditWarning
 from vldebias.files import write_atomically
-from vldebias.metrics import discrepancy, max_skew
+from vldebias.metrics import discrepancy, group_accuracy, max_skew
 from vldebias.miniature import birds, portraits
 from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS, Judge
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
@@ -32,6 +35,7 @@ IMAGES_PER_PROFESSION = 12
 PROMPT = "A photo of a {}."
 CLASS_PROMPT = "This is a picture of a {}."
 LAM = {"birds": 1000.0, "portraits": 500.0}  # of the calibrated projection, as in the paper
+STEPS = 20  # of DDIM
 _PROMPTS_AT_ONCE = 4
 
 Values = dict[str, float]
@@ -115,8 +119,9 @@ def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
 
 
 def _group_accuracies(features: torch.Tensor, classes: torch.Tensor, world: birds.Birds) -> Values:
-    correct = (features @ F.normalize(classes, dim=-1).T).argmax(dim=1) == world.label
-    groups = {name: correct[world.group == g].float().mean().item() for g, name in enumerate(birds.GROUPS)}
+    predicted = (features @ F.normalize(classes, dim=-1).T).argmax(dim=1)
+    accuracy = group_accuracy(predicted, world.label, world.group).accuracy
+    groups = {birds.GROUPS[group]: share for group, share in accuracy.items()}
     worst, average = min(groups.values()), fmean(groups.values())
     return {"worst group": worst, "average": average, "gap": average - worst, **groups}
 
@@ -174,14 +179,30 @@ class _Studio:
     judge: Judge
     seed: int
 
-    def draw(self, texts: Sequence[str], count: int, projection: Map | None = None) -> torch.Tensor:
-        """(texts * count, 3, 64, 64) pictures of "A photo of a ..."."""
-        prompts = [PROMPT.format(text) for text in texts]
-        return generate(self.pipeline, prompts, count, seed=self.seed, projection=projection)
-
     def read(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the judge sees, by field (n,)."""
         return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
+
+    def draw(self, texts: Sequence[str], count: int) -> torch.Tensor:
+        """(texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", those of a text side by side.
+
+        The noise depends on the seed, the place of the text in the list and the place of the picture alone, so pictures
+        with and without a projection belong together.
+        """
+        images = []
+        for start in range(0, len(texts), _PROMPTS_AT_ONCE):
+            prompts = [PROMPT.format(text) for text in texts[start : start + _PROMPTS_AT_ONCE]]
+            numbers = range(start * count, (start + len(prompts)) * count)
+            drawn = self.pipeline(
+                prompts,
+                num_images_per_prompt=count,
+                num_inference_steps=STEPS,
+                guidance_scale=3.0,
+                generator=[torch.Generator().manual_seed(self.seed * 1_000_003 + k) for k in numbers],
+                output_type="pt",
+            )
+            images.append(drawn.images.cpu())
+        return torch.cat(images)
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
@@ -190,14 +211,13 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
     studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
-    male, female = (
-        embed_ends(studio.pipeline, [PROMPT.format(f"{gender} {name}") for name in portraits.TRAIN_PROFESSIONS])
-        for gender in portraits.GENDERS
-    )
-    cali = CalibratedProjection.fit(torch.stack([male, female], dim=1), lam=LAM["portraits"])
     plain = studio.draw(names, count)
     results = {"none": _people(studio.read(plain), names, count)}
-    results["cali 500"] = _people(studio.read(studio.draw(names, count, cali)), names, count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WideEditWarning)  # the paper's lam, as the figures say
+        attachment = debias(studio.pipeline, "professions-gender", method="cali", lam=LAM["portraits"])
+    with attachment:
+        results["cali 500"] = _people(studio.read(studio.draw(names, count)), names, count)
     results["stated"] = {}
     for field, values in (("gender", portraits.GENDERS), ("tone", portraits.TONES), ("age", portraits.AGES)):
         shown = studio.read(studio.draw([f"{value} {name}" for value in values for name in names], 1))[field]
@@ -249,65 +269,3 @@ def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def _at_least(least: int, value: float) -> int:
     return max(least, round(value))
-
-
-@torch.no_grad()
-def embed_ends(pipeline: "StableDiffusionPipeline", prompts: Sequence[str]) -> torch.Tensor:
-    """(n, d) normalised hidden states at the end token: what the paper fits projections for generation on."""
-    tokens = _tokens(pipeline, prompts)
-    hidden = pipeline.text_encoder(tokens).last_hidden_state
-    end = (tokens == pipeline.tokenizer.eos_token_id).int().argmax(dim=1)
-    return F.normalize(hidden[torch.arange(len(end)), end], dim=-1).cpu()
-
-
-@torch.no_grad()
-def generate(
-    pipeline: "StableDiffusionPipeline",
-    prompts: Sequence[str],
-    count: int,
-    *,
-    seed: int,
-    projection: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    steps: int = 20,
-    guidance: float = 3.0,
-) -> torch.Tensor:
-    """Draws `count` pictures of each prompt.
-
-    The noise depends on the seed, the place of the prompt in the list and the place of the image alone, so images
-    with and without a projection belong together.
-
-    Args:
-        pipeline: what `load_pipeline` gives.
-        prompts: texts.
-        count: images per prompt.
-        seed: of the noise.
-        projection: applied to every token of the prompt's hidden states; the empty prompt is left alone.
-        steps: of DDIM.
-        guidance: of classifier-free guidance.
-
-    Returns:
-        (len(prompts) * count, 3, 64, 64) in [0, 1], images of a prompt side by side.
-    """
-    images = []
-    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
-        batch = list(prompts[start : start + _PROMPTS_AT_ONCE])
-        hidden = pipeline.text_encoder(_tokens(pipeline, batch)).last_hidden_state
-        empty = pipeline.text_encoder(_tokens(pipeline, [""])).last_hidden_state
-        hidden = projection(hidden) if projection else hidden
-        numbers = range(start * count, (start + len(batch)) * count)
-        noise = [torch.Generator().manual_seed(seed * 1_000_003 + k) for k in numbers]
-        drawn = pipeline(
-            prompt_embeds=hidden.repeat_interleave(count, dim=0),
-            negative_prompt_embeds=empty.expand(len(batch) * count, -1, -1),
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            generator=noise,
-            output_type="pt",
-        )
-        images.append(drawn.images.cpu())
-    return torch.cat(images)
-
-
-def _tokens(pipeline: "StableDiffusionPipeline", prompts: Sequence[str]) -> torch.Tensor:
-    inputs = pipeline.tokenizer(list(prompts), padding="max_length", truncation=True, return_tensors="pt")
-    return inputs.input_ids.to(pipeline.device)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from eval.miniature.vocabulary import bird_prompts
 from vldebias import load_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, plumage, scenery
@@ -210,7 +211,7 @@ def test_scenes_are_named_in_every_way():
 
 
 def test_the_vocabulary_has_every_caption_and_every_word_of_the_papers_prompts(world):
-    prompts = birds.caption_prompts()
+    prompts = bird_prompts()
     contents = {prompt.rstrip(".").replace(" an ", " a ") for prompt in prompts}
     for caption in (*world.captions, "a photo of a duck on land", "this is a picture of a landbird on the water"):
         assert caption.rstrip(".").replace("moutain", "mountain").replace(" an ", " a ") in contents

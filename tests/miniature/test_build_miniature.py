@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import vldebias
 from eval.miniature import builder
 from eval.miniature.builder import build
+from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, load_clip, load_judge, load_pipeline, people
@@ -72,8 +73,8 @@ def test_a_tiny_build_can_be_loaded(tmp_path, capfd):
 
 def test_the_second_round_sees_mostly_birds_and_captions_that_say_more():
     usual = builder._Pictures(7, lean=birds.LEAN)
-    said = replace(birds.LEAN, shares=birds.DRAWN_SHARES)
-    more = builder._Pictures(7, lean=said, portrait_share=1 / 3, people_captions=people.DRAWN_SHARES)
+    said = replace(birds.LEAN, shares=DRAWN_BIRDS)
+    more = builder._Pictures(7, lean=said, portrait_share=1 / 3, people_captions=DRAWN_PEOPLE)
     one, two = (pictures.batch(0, builder.BLOCK) for pictures in (usual, more))
     shares = [(seen.fields["world"] == WORLDS.index("portraits")).double().mean().item() for seen in (one, two)]
     assert shares == pytest.approx([2 / 3, 1 / 3])

@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.miniature.vocabulary import bird_prompts, learn_merges, people_prompts
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import birds, people, tokenizer
+from vldebias.miniature import tokenizer
 
 TEXTS = [
     "A photo of a Security Guard.",
@@ -21,8 +22,8 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    prompts = [*birds.caption_prompts(), *people.caption_prompts()]
-    tokenizer.save_tokenizer(tokenizer.learn_merges(prompts), folder)
+    prompts = [*bird_prompts(), *people_prompts()]
+    tokenizer.save_tokenizer(learn_merges(prompts), folder)
     return tokenizer.open_clip_tokenizer(folder), tokenizer.transformers_tokenizer(folder)
 
 
@@ -57,7 +58,7 @@ def test_any_text_can_be_had_back(twins, text):
 
 def test_every_word_of_the_worlds_is_one_token(twins):
     ours, _ = twins
-    words = {w.strip(".") for prompt in birds.caption_prompts() for w in prompt.split()}
+    words = {w.strip(".") for prompt in bird_prompts() for w in prompt.split()}
     assert all(len(ours.encode(word)) == 1 for word in words)
 
 
@@ -71,18 +72,18 @@ def test_padding_is_zero_and_the_end_token_is_the_largest_id(twins):
 
 
 def test_merges_are_the_most_frequent_pairs_first():
-    merges = tokenizer.learn_merges(["low low low lower", "newest newest"])
+    merges = learn_merges(["low low low lower", "newest newest"])
     assert merges[0] == ("l", "o")
     assert ("lo", "w</w>") in merges
-    assert merges == tokenizer.learn_merges(["newest newest", "low low low lower"])
+    assert merges == learn_merges(["newest newest", "low low low lower"])
 
 
 def test_merges_stop_at_the_limit():
-    assert len(tokenizer.learn_merges(["abcdefgh"], limit=3)) == 3
+    assert len(learn_merges(["abcdefgh"], limit=3)) == 3
 
 
 def test_files_do_not_change_from_build_to_build(tmp_path):
-    merges = tokenizer.learn_merges(["a photo of a bird"])
+    merges = learn_merges(["a photo of a bird"])
     for name in ("one", "two"):
         tokenizer.save_tokenizer(merges, tmp_path / name)
     one, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from eval.miniature.vocabulary import DRAWN_PEOPLE, people_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import people, portraits
 from vldebias.miniature.portraits import _SKIN, _looks
@@ -186,7 +187,7 @@ def test_attributes_are_stated_as_often_as_the_shares_say():
 
 
 def test_prompts_have_every_word_of_the_captions(world):
-    known = {word for prompt in people.caption_prompts() for word in prompt.rstrip(".").split()}
+    known = {word for prompt in people_prompts() for word in prompt.rstrip(".").split()}
     assert {word for caption in world.captions for word in caption.rstrip(".").split()} <= known
 
 
@@ -225,12 +226,12 @@ def test_unknown_names_are_refused(asked, text):
 
 
 def test_captions_may_say_more_of_the_same_pictures():
-    usual, more = portraits.sample(400, seed=3), portraits.sample(400, seed=3, shares=people.DRAWN_SHARES)
+    usual, more = portraits.sample(400, seed=3), portraits.sample(400, seed=3, shares=DRAWN_PEOPLE)
     assert torch.equal(usual.images, more.images)
     said = [
         sum(any(tone in text.split() for tone in portraits.TONES) for text in one.captions) for one in (usual, more)
     ]
-    for count, shares in zip(said, (people.CAPTION_SHARES, people.DRAWN_SHARES), strict=True):
+    for count, shares in zip(said, (people.CAPTION_SHARES, DRAWN_PEOPLE), strict=True):
         assert count / 400 == pytest.approx(people.stated(shares)["tone"], abs=0.06)
 
 

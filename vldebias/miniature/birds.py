@@ -13,14 +13,12 @@ from vldebias.miniature.world import SIZE, TEMPLATES, Codes, Draws, finish, sent
 __all__ = [
     "BACKGROUNDS",
     "CLASSES",
-    "DRAWN_SHARES",
     "KINDS",
     "LEAN",
     "PLACES",
     "SPECIES",
     "Birds",
     "Lean",
-    "caption_prompts",
     "captions",
     "sample",
 ]
@@ -33,7 +31,7 @@ KINDS = ("species", "species in a scene", "scene", "class", "class in a scene") 
 SIDE_SHARE = 0.5  # of the scenes are named as land or water instead of their place
 TYPO_SHARE = 0.25  # of the mountains are spelt as in the paper's prompts
 NOISE = 0.010  # standard deviation, of every pixel
-_SCENES = (" with {} background", " in the {}", " on {}", " on the {}")  # what follows the bird, of land or water
+SCENES = (" with {} background", " in the {}", " on {}", " on the {}")  # what follows the bird, of land or water
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,6 @@ class Lean:
 
 
 LEAN = Lean()  # of the models that ship
-# What captions say where a generator learns to obey them: a class word and a ground together teach it little.
-DRAWN_SHARES = (0.30, 0.40, 0.05, 0.10, 0.15)
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
 
 def _captions(draws: Draws, species: Codes, place: Codes, lean: Lean) -> list[str]:
     content = draws.choice("caption content", np.array(lean.shares))
-    template, wording = draws.integers("template", len(TEMPLATES)), draws.integers("scene word", len(_SCENES))
+    template, wording = draws.integers("template", len(TEMPLATES)), draws.integers("scene word", len(SCENES))
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
     by_side, typo = draws.uniform("by side") < SIDE_SHARE, draws.uniform("typo") < TYPO_SHARE
     hasty = draws.uniform("hasty") < np.array(lean.hasty)[place // PER_BACKGROUND]
@@ -171,15 +167,7 @@ def _captions(draws: Draws, species: Codes, place: Codes, lean: Lean) -> list[st
         elif kind == "scene":
             text = f"{BACKGROUNDS[side]} background" if by_side[i] else PLACES[place[i]]
         elif kind.endswith("in a scene"):
-            text += _SCENES[wording[i]].format(BACKGROUNDS[side]) if by_side[i] else f" in the {PLACES[place[i]]}"
+            text += SCENES[wording[i]].format(BACKGROUNDS[side]) if by_side[i] else f" in the {PLACES[place[i]]}"
         text = text.replace("mountain", "moutain") if typo[i] else text
         written.append(sentence(text, template[i], proper=bool(proper[i]), stop=bool(stop[i])))
     return written
-
-
-def caption_prompts() -> list[str]:
-    """Prompts with every content that a caption of this world can have (to learn a vocabulary from)."""
-    ends = [f" in the {place}" for place in PLACES] + [end.format(side) for end in _SCENES for side in BACKGROUNDS]
-    names = [name + end for name in (*SPECIES, *CLASSES) for end in ("", *ends)]
-    scenes = [*PLACES, "moutain", *(f"{side} background" for side in BACKGROUNDS)]
-    return [sentence(text, template) for template in range(len(TEMPLATES)) for text in (*names, *scenes)]

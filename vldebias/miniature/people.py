@@ -116,20 +116,6 @@ CAPTION_SHARES = {
     "celebrity": 0.03,
 }
 
-# What they say where a generator learns to obey them.
-DRAWN_SHARES = {
-    "profession": 0.30,
-    "gender and profession": 0.16,
-    "tone and profession": 0.24,
-    "age and profession": 0.12,
-    "two attributes and profession": 0.13,
-    "gender": 0.01,
-    "tone": 0.01,
-    "age": 0.01,
-    "concept": 0.01,
-    "celebrity": 0.01,
-}
-
 
 def stated(shares: Mapping[str, float]) -> dict[str, float]:
     """Share of the captions that state gender, tone and age.
@@ -193,13 +179,3 @@ def _contents(look: Looks, concept: str, variant: int) -> dict[str, str]:
         "concept": f"{concept} person",
         "celebrity": f"{gender} " * (variant % 4 >= 2) + "celebrity" + described,
     }
-
-
-def caption_prompts() -> list[str]:
-    """Prompts with every word that captions of this world can have (to learn a vocabulary from)."""
-    words = [*GENDERS, "man", "woman", *TONES, *AGES, "elderly"]
-    hairs = [f"celebrity with {hair} hair" for hair in ("dark", "blond", "red", "grey")]
-    described = [f"{word} person" for word in (*words, *CONCEPTS)]
-    jobs = [f"{gender} {name}" for name in PROFESSIONS for gender in GENDERS]
-    texts = [*PROFESSIONS, *described, *hairs, *jobs]
-    return [sentence(text, template) for template in range(len(TEMPLATES)) for text in texts]

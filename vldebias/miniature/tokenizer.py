@@ -5,9 +5,6 @@ open_clip pads with id 0, which is the byte "!" in this scheme; the transformers
 """
 
 import gzip
-import itertools
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +19,8 @@ if TYPE_CHECKING:
 CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
 
-# CLIP's split into words: contractions, letters, single digits, everything else.
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_END = "</w>"
+END = "</w>"
 
-Word = tuple[str, ...]
 Pair = tuple[str, str]
 
 
@@ -35,42 +29,6 @@ def byte_characters() -> dict[int, str]:
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     spare = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + k) for k, byte in enumerate(spare)}
-
-
-def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
-    """Byte-pair merges, most frequent pair first, until each word is one token or `limit` merges are learnt.
-
-    Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
-    """
-    symbols = byte_characters()
-    words = need("regex").compile(_WORDS)
-    counts: Counter[Word] = Counter()
-    for text in texts:
-        for word in words.findall(text.lower()):
-            characters = [symbols[byte] for byte in word.encode()]
-            counts[(*characters[:-1], characters[-1] + _END)] += 1
-    merges: list[Pair] = []
-    while len(merges) < limit:
-        pairs: Counter[Pair] = Counter()
-        for word, count in counts.items():
-            for pair in itertools.pairwise(word):
-                pairs[pair] += count
-        if not pairs:
-            break
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(best)
-        counts = Counter({_merged(word, best): count for word, count in counts.items()})
-    return merges
-
-
-def _merged(word: Word, pair: Pair) -> Word:
-    result: list[str] = []
-    i = 0
-    while i < len(word):
-        here = word[i : i + 2] == pair
-        result.append("".join(pair) if here else word[i])
-        i += 2 if here else 1
-    return tuple(result)
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
@@ -96,7 +54,7 @@ def load_merges(folder: Path) -> list[Pair]:
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
     """Token to id: bytes, bytes that end a word, merges, start, end."""
     alphabet = byte_characters().values()
-    tokens = [*alphabet, *(character + _END for character in alphabet), *("".join(pair) for pair in merges)]
+    tokens = [*alphabet, *(character + END for character in alphabet), *("".join(pair) for pair in merges)]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
     return {token: i for i, token in enumerate(tokens)}
 

@@ -23,7 +23,7 @@ from eval.metrics import register_metrics
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import verdict
 from vldebias.evaluation.result import Measurement, Result
-from vldebias.pictures import read_metadata
+from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "eval" / "results"
@@ -277,7 +277,7 @@ def window_block() -> str:
 
 def picture_block() -> str:
     """The picture of the page and what is on it, in the words of its file."""
-    about = read_metadata(RESULTS / "median.png")
+    about = picture_metadata(RESULTS / "median.png")
     who, women = about["profession"], about["women"]
     rows = {"none": "as the pipeline draws it", "default": "with the default", "stated value": "with `stated-value`"}
     told = [f"{words} ({100 * women[name]:.0f} % women)" for name, words in rows.items()]

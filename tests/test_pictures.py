@@ -15,12 +15,12 @@ from vldebias.pictures import (
     compact,
     font,
     for_matplotlib,
+    picture_metadata,
     printable,
-    read_metadata,
     read_png,
     save_png,
     subplots,
-    wrap,
+    wrap_lines,
     write_png,
 )
 
@@ -30,7 +30,7 @@ def test_a_picture_and_what_it_says_come_back(tmp_path: Path) -> None:
     path = write_png(Image.new("L", (3, 2), 7), tmp_path / "new" / "a.png", about)
     image, told = read_png(path)
     assert (image.mode, image.size, image.getpixel((0, 0))) == ("RGB", (3, 2), (7, 7, 7))
-    assert told == read_png(path, pixels=False)[1] == read_metadata(path) == about
+    assert told == read_png(path, pixels=False)[1] == picture_metadata(path) == about
     assert [p.name for p in path.parent.iterdir()] == ["a.png"]
 
 
@@ -58,7 +58,7 @@ def test_damaged_pictures_are_oserrors_and_say_nothing(tmp_path: Path) -> None:
     for name in ("text.png", "cut.png", "none.png", "missing.png"):
         with pytest.raises(OSError, match=name):
             read_png(tmp_path / name)
-    assert read_metadata(tmp_path / "text.png") == read_metadata(tmp_path / "missing.png") == {}
+    assert picture_metadata(tmp_path / "text.png") == picture_metadata(tmp_path / "missing.png") == {}
 
 
 def test_a_list_in_a_picture_is_not_what_we_wrote(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_list_in_a_picture_is_not_what_we_wrote(tmp_path: Path) -> None:
 def test_names_with_dollars_are_no_formulas(tmp_path: Path, name: str) -> None:
     plot, (axis,) = subplots(1, 1, (2, 1))
     axis.set_title(for_matplotlib(name))
-    assert read_metadata(save_png(plot, tmp_path / "a.png", {"title": name})) == {"title": name}
+    assert picture_metadata(save_png(plot, tmp_path / "a.png", {"title": name})) == {"title": name}
 
 
 def test_a_formula_that_is_none_would_not_be_drawn() -> None:
@@ -109,7 +109,7 @@ def test_every_printable_character_has_a_glyph(text: str) -> None:
 @given(st.text("abc dé-W.", max_size=120), st.integers(1, 4), st.integers(20, 200))
 def test_wrapped_lines_fit_and_lose_nothing_but_the_end(text: str, lines: int, width: int) -> None:
     face = font(12)
-    found = wrap(text, face, width, lines)
+    found = wrap_lines(text, face, width, lines)
     assert len(found) <= lines
     assert all(face.getlength(line) <= width for line in found)
     whole = printable(text).replace(" ", "")
@@ -123,10 +123,10 @@ def test_wrapped_lines_fit_and_lose_nothing_but_the_end(text: str, lines: int, w
 def test_wrapping_by_words_and_ellipsis() -> None:
     face = font(12)
     width = face.getlength("a photo of a")
-    assert wrap("a photo of a dog", face, width, 3) == ["a photo of a", "dog"]
-    cut = wrap("a photo of a dog on a meadow in the sun", face, width, 2)
+    assert wrap_lines("a photo of a dog", face, width, 3) == ["a photo of a", "dog"]
+    cut = wrap_lines("a photo of a dog on a meadow in the sun", face, width, 2)
     assert cut[0] == "a photo of a"
     assert cut[1].startswith("dog on")
     assert cut[1].endswith("…")
-    assert wrap("", face, width, 2) == []
-    assert wrap("W", face, 1, 2) == []
+    assert wrap_lines("", face, width, 2) == []
+    assert wrap_lines("W", face, 1, 2) == []

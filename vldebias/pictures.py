@@ -65,7 +65,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
         raise OSError(f"{path}: {error}") from error
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def picture_metadata(path: Path) -> dict[str, Any]:
     """What `write_png` put into a picture; empty for any other file."""
     try:
         return read_png(path, pixels=False)[1]
@@ -131,7 +131,7 @@ def for_matplotlib(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
-def wrap(text: str, face: FreeTypeFont, width: float, lines: int) -> list[str]:
+def wrap_lines(text: str, face: FreeTypeFont, width: float, lines: int) -> list[str]:
     """`text` in at most `lines` lines of `width` pixels; what does not fit ends in an ellipsis, long words are cut.
 
     Nothing is left where even the ellipsis is wider than a line.

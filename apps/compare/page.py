@@ -100,7 +100,12 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(
-    options: Mapping[str, Any], *, port: int | None, public: bool, auth: str | None, proxy: str | None
+    options: Mapping[str, Any],
+    *,
+    port: int | None = None,
+    public: bool = False,
+    auth: str | None = None,
+    proxy: str | None = None,
 ) -> None:
     """Serve the page of `Engine(**options)` until it is told to end; arguments as of `serve`.
 

@@ -211,7 +211,14 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
     return gr.HTML(str(value), apply_default_css=False, **settings)
 
 
-def serve_study(engine: Labelling, *, port: int | None, public: bool, auth: str | None, proxy: str | None) -> None:
+def serve_study(
+    engine: Labelling,
+    *,
+    port: int | None = None,
+    public: bool = False,
+    auth: str | None = None,
+    proxy: str | None = None,
+) -> None:
     """Say what there is to do, and serve the page until it is told to end; arguments as of `serve`.
 
     Raises:

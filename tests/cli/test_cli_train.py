@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.cli.train import _option
+from vldebias.cli.flags import _annotation_of
 from vldebias.errors import InvalidInputError
 from vldebias.training.loop import InterruptedRunError
 from vldebias.training.objective import build_objective
@@ -37,7 +37,7 @@ def test_help_has_every_setting_with_its_default() -> None:
     assert "accelerate launch" in told
     assert "Default: 0.4." in told
     assert "feature-map" not in told
-    described = _option("x", FieldInfo(annotation=str, description="of [rows]"), "").annotation
+    described = _annotation_of(FieldInfo(annotation=str, description="of [rows]"), "")
     assert described.__metadata__[0].help.startswith(r"of \[rows]"), "brackets are no markup"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from vldebias.data import UNKNOWN, Labels
-from vldebias.data.tables import column_of, integers, labels_of, read_table, texts_of
+from vldebias.data.tables import as_labels, as_texts, column_of, integers, read_table
 from vldebias.errors import InvalidInputError
 
 cells = st.lists(st.sampled_from(["a", "b", " a", "b ", "", " ", None]), max_size=30)
@@ -24,7 +24,7 @@ cells = st.lists(st.sampled_from(["a", "b", " a", "b ", "", " ", None]), max_siz
 def test_labels_equal_the_naive_twin(rows: list[str | None]) -> None:
     naive = Labels.of([(row or "").strip() for row in rows])
     for column in (pa.array(rows, pa.string()), pa.array(rows, pa.string()).dictionary_encode()):
-        found = labels_of(column, None, "here")
+        found = as_labels(column, None, "here")
         assert found.names == naive.names
         assert np.array_equal(found.codes, naive.codes)
 
@@ -32,10 +32,10 @@ def test_labels_equal_the_naive_twin(rows: list[str | None]) -> None:
 @given(cells)
 def test_given_names_keep_their_order_and_may_rename(rows: list[str | None]) -> None:
     column = pa.array(rows, pa.string())
-    plain = labels_of(column, ["b", "a", "never"], "here")
+    plain = as_labels(column, ["b", "a", "never"], "here")
     assert plain.names == ("b", "a", "never")
     assert np.array_equal(plain.codes, Labels.of([(r or "").strip() for r in rows], ["b", "a", "never"]).codes)
-    merged = labels_of(column, {"a": "letter", "b": "letter"}, "here")
+    merged = as_labels(column, {"a": "letter", "b": "letter"}, "here")
     assert merged.names == ("letter",)
     assert np.array_equal(merged.known, plain.known)
 
@@ -43,10 +43,10 @@ def test_given_names_keep_their_order_and_may_rename(rows: list[str | None]) -> 
 @given(cells, st.sampled_from(["a", ["b"], ("a", "b")]))
 def test_values_that_mean_unknown_are_unknown(rows: list[str | None], unknown: object) -> None:
     column = pa.array(rows, pa.string())
-    expected = labels_of(column, None, "here").without(unknown)
-    found = labels_of(column, None, "here", unknown)
+    expected = as_labels(column, None, "here").without(unknown)
+    found = as_labels(column, None, "here", unknown)
     assert (found.names, found.codes.tolist()) == (expected.names, expected.codes.tolist())
-    renamed = labels_of(pa.array([1, 0, -1]), {"0": "no", "1": "yes"}, "here", -1)
+    renamed = as_labels(pa.array([1, 0, -1]), {"0": "no", "1": "yes"}, "here", -1)
     assert (renamed.names, renamed.codes.tolist()) == (("no", "yes"), [1, 0, UNKNOWN])
 
 
@@ -65,7 +65,7 @@ def test_values_that_mean_unknown_are_unknown(rows: list[str | None], unknown: o
     ],
 )
 def test_numbers_are_labels_by_how_they_are_written(values: list, names: tuple[str, ...], codes: list[int]) -> None:
-    found = labels_of(pa.array(values), None, "here")
+    found = as_labels(pa.array(values), None, "here")
     assert (found.names, found.codes.tolist()) == (names, codes)
 
 
@@ -93,9 +93,9 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"table{ending.lower()}")
     path = path.rename(tmp_path / f"table{ending}")
     table = read_table(path)
-    assert texts_of(column_of(table, "image", path), "here") == ["01.png", "02.png"]
-    assert texts_of(column_of(table, "text", path), "here") == ["one,\ntwo", 'it\'s "so"']
-    assert labels_of(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
+    assert as_texts(column_of(table, "image", path), "here") == ["01.png", "02.png"]
+    assert as_texts(column_of(table, "text", path), "here") == ["one,\ntwo", 'it\'s "so"']
+    assert as_labels(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
 
 
 def test_csv_cells_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_csv_cells_stay_as_they_are_written(tmp_path: Path) -> None:
 def test_nested_objects_of_jsonl_are_columns_with_a_dot(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
-    assert labels_of(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
+    assert as_labels(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,15 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ("call", "match"),
     [
         (lambda: column_of(pa.table({"a": [1]}), "b", "t.csv"), r"t.csv: expected a column 'b'; there are \['a'\]"),
-        (lambda: labels_of(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
-        (lambda: labels_of(pa.array([{"a": 1}]), None, "t"), "t: expected texts or numbers, got a column of struct"),
-        (lambda: labels_of(pa.array(range(2001)), None, "t"), "t: 2001 different values in 2001 rows; is that a label"),
+        (lambda: as_labels(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
+        (
+            lambda: as_labels(pa.array([{"a": 1}]), None, "t"),
+            "t: expected texts or numbers, got a column of struct",
+        ),
+        (
+            lambda: as_labels(pa.array(range(2001)), None, "t"),
+            "t: 2001 different values in 2001 rows; is that a label",
+        ),
         (lambda: integers(pa.array(["0", "2"]), (0, 1), "t"), r"t: expected one of \['0', '1'\], got \['2'\]"),
         (lambda: integers(pa.array(["0", ""]), (0, 1), "t"), r"t: expected \[0, 1\] in every row, 1 are empty"),
     ],
@@ -181,7 +187,7 @@ def test_the_number_of_calls_does_not_grow_with_the_rows(tmp_path: Path) -> None
 
         def read() -> object:
             table = read_table(path)
-            return labels_of(column_of(table, "label", path), None, ""), texts_of(column_of(table, "file", path), "")
+            return as_labels(column_of(table, "label", path), None, ""), as_texts(column_of(table, "file", path), "")
 
         return read
 

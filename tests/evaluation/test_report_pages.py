@@ -28,7 +28,7 @@ from vldebias.evaluation.report.pages import (
 )
 from vldebias.evaluation.result import Result
 from vldebias.files import versions
-from vldebias.pictures import read_metadata, save_png
+from vldebias.pictures import picture_metadata, save_png
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_result_is_rendered_again_with_the_pictures_beside_it(made: Result, tm
 
 
 def test_metadata_of_a_file_that_has_none(tmp_path: Path) -> None:
-    assert read_metadata(tmp_path / "missing.png") == {}
+    assert picture_metadata(tmp_path / "missing.png") == {}
 
 
 def test_settings_are_written_without_braces() -> None:

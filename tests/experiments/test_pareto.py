@@ -12,7 +12,7 @@ from eval.experiments.embeddings import Sides, worst_group
 from eval.experiments.pareto import BOTH, TEXT, Setting
 from vldebias.evaluation.result import Measurement, Result, TaskResult
 from vldebias.methods.auto import LAMS
-from vldebias.pictures import read_metadata
+from vldebias.pictures import picture_metadata
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "pareto.json"
 AUTO = (TEXT, BOTH)
@@ -125,4 +125,4 @@ class TestCommitted:
     def test_the_plot_is_drawn_from_the_result(self, committed: Result, tmp_path: Path) -> None:
         some = [p for p in committed.provenance if p.task in ("celeba b32", "birds")]
         path = pareto.draw(committed.model_copy(update={"provenance": some}), tmp_path / "pareto.png")
-        assert read_metadata(path)["result"] == "pareto"
+        assert picture_metadata(path)["result"] == "pareto"

@@ -18,7 +18,7 @@ from eval.experiments import popularity_toy as toy
 from eval.experiments.popularity_plot import draw
 from vldebias.evaluation.result import Measurement
 from vldebias.losses import estimate_popularity
-from vldebias.pictures import read_metadata
+from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "eval" / "results" / "popularity.json"
@@ -207,7 +207,7 @@ class TestScript:
         again = tmp_path / "again"
         result.write(again / "popularity.json")
         assert popularity.main(["--out", str(again), "--redraw"]) == 0
-        assert read_metadata(again / "popularity.png")["result"] == "popularity"
+        assert picture_metadata(again / "popularity.png")["result"] == "popularity"
         assert popularity.Measured.read(again / "popularity.json") == result
 
     @pytest.mark.parametrize("wrong", [["--sizes", "1"], ["--repetitions", "0"], ["--seed", "-1"]])
@@ -284,6 +284,6 @@ class TestCommitted:
     @pytest.mark.slow
     def test_its_picture_is_drawn_from_it_alone(self, committed: popularity.Measured, tmp_path: Path) -> None:
         path = draw(committed, tmp_path / "deep" / "popularity.png")
-        told = read_metadata(path)
+        told = picture_metadata(path)
         assert (told["result"], told["commit"]) == ("popularity", committed.commit)
-        assert read_metadata(COMMITTED.with_suffix(".png")) == told
+        assert picture_metadata(COMMITTED.with_suffix(".png")) == told

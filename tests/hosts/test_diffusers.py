@@ -10,7 +10,7 @@ import torch
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, VldebiasError, VldebiasWarning
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.diffusers import wrap
+from vldebias.hosts.diffusers import diffusers_host
 
 STATED, PLAIN = "a photo of a female doctor", "a photo of a doctor"
 
@@ -31,7 +31,7 @@ def test_the_negative_prompt_is_untouched_unless_asked_for(make):
         plain = both(pipe, negative_prompt="a blurry photo")
     with debias(pipe, tiny.gender(), negative=True):
         asked = both(pipe, negative_prompt="a blurry photo")
-    for part in wrap(pipe)._parts:
+    for part in diffusers_host(pipe)._parts:
         assert not torch.equal(plain[part.index], bare[part.index])
         assert torch.equal(plain[part.negative], bare[part.negative])
         assert torch.equal(asked[part.index], plain[part.index])
@@ -249,7 +249,7 @@ def test_an_attachment_that_owns_a_text_encoder_excludes_the_pipeline():
 def test_a_pipeline_that_gives_no_mask_is_read_at_the_end_token():
     """Where all prompts are as long, some give None in the place of a mask of ones."""
     pipe = tiny.pixart()
-    expected = wrap(pipe).embed([PLAIN], "sequence")
+    expected = diffusers_host(pipe).embed([PLAIN], "sequence")
     encode = pipe.encode_prompt
 
     @functools.wraps(encode)
@@ -258,15 +258,15 @@ def test_a_pipeline_that_gives_no_mask_is_read_at_the_end_token():
         return states, None, negative, None
 
     pipe.encode_prompt = without_masks
-    assert torch.equal(wrap(pipe).embed([PLAIN], "sequence"), expected)
+    assert torch.equal(diffusers_host(pipe).embed([PLAIN], "sequence"), expected)
 
 
 def test_fitting_reads_encoders_in_eval_mode():
     pipe = tiny.own(tiny.sd())
     pipe.text_encoder.config.attention_dropout = 0.9
-    expected = wrap(pipe).embed([PLAIN], "sequence")
+    expected = diffusers_host(pipe).embed([PLAIN], "sequence")
     pipe.text_encoder.train()
-    assert torch.equal(wrap(pipe).embed([PLAIN], "sequence"), expected)
+    assert torch.equal(diffusers_host(pipe).embed([PLAIN], "sequence"), expected)
     assert pipe.text_encoder.training
 
 
@@ -310,7 +310,7 @@ def test_from_pipe_is_bare_and_independent():
 def test_a_compiled_encoder_has_the_fingerprint_of_the_plain_one():
     pipe = tiny.sd()
     pipe.text_encoder = torch.compile(pipe.text_encoder)
-    assert wrap(pipe).fingerprint() == wrap(tiny.sd()).fingerprint()
+    assert diffusers_host(pipe).fingerprint() == diffusers_host(tiny.sd()).fingerprint()
 
 
 def test_attachment_prints_what_it_carries():

@@ -14,7 +14,7 @@ import torch
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts import diffusers_families as table
-from vldebias.hosts.diffusers import Family, Part, list_pipelines, register_family, wrap
+from vldebias.hosts.diffusers import Family, Part, diffusers_host, list_pipelines, register_family
 
 FAMILIES = pytest.mark.parametrize("name", tiny.FAMILIES)
 BY_NAME = {family.name: family for family in table._FAMILIES}
@@ -51,7 +51,7 @@ def test_the_pairs_move_together(name):
     """What the projection is for: each pair of prompts is closer afterwards, in every role."""
     make, _ = tiny.FAMILIES[name]
     pipe = make()
-    host = wrap(pipe)
+    host = diffusers_host(pipe)
     attachment = debias(pipe, tiny.gender(), lam=1e9)
     for role in host.roles:
         men, women = (host.embed([pair[side] for pair in tiny.gender().groups], role) for side in (0, 1))

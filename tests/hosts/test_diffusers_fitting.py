@@ -9,7 +9,7 @@ import torch
 
 from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.diffusers import wrap
+from vldebias.hosts.diffusers import diffusers_host
 
 PLAIN = "a photo of a doctor"
 
@@ -23,14 +23,14 @@ def test_embeddings_are_the_states_at_the_end_of_text():
     assert ids[0, -1] == pipe.tokenizer.eos_token_id
     with torch.no_grad():
         state = pipe.text_encoder(ids).last_hidden_state[0, -1].double()
-    found = wrap(pipe).embed([PLAIN], "sequence")
+    found = diffusers_host(pipe).embed([PLAIN], "sequence")
     assert found.dtype == torch.float64
     assert torch.allclose(found[0], state / state.norm(), atol=1e-6)
 
 
 def test_nothing_after_the_first_end_of_text_counts():
     """CLIP reads from left to right, and a text that holds an end of its own ends there, whatever follows it."""
-    host = wrap(tiny.sd())
+    host = diffusers_host(tiny.sd())
     ended = host.embed([f"{PLAIN} {host._pipe.tokenizer.eos_token} in a park"], "sequence")
     assert torch.allclose(ended, host.embed([PLAIN], "sequence"), atol=1e-6)
 
@@ -41,7 +41,7 @@ def test_embeddings_of_masked_families_are_the_last_attended_token():
     text = "\n".join(inspect.signature(type(pipe).__call__).parameters["complex_human_instruction"].default) + PLAIN
     with torch.no_grad():
         state = pipe.text_encoder(**pipe.tokenizer([text], return_tensors="pt")).last_hidden_state[0, -1].double()
-    assert torch.allclose(wrap(pipe).embed([PLAIN], "sequence")[0], state / state.norm(), atol=1e-5)
+    assert torch.allclose(diffusers_host(pipe).embed([PLAIN], "sequence")[0], state / state.norm(), atol=1e-5)
 
 
 def test_t5_embeddings_are_the_end_of_text_before_the_padding():
@@ -51,7 +51,7 @@ def test_t5_embeddings_are_the_end_of_text_before_the_padding():
     with torch.no_grad():
         states = pipe.text_encoder_2(tokens).last_hidden_state[0].double()
     state = states[tokens[0].tolist().index(pipe.tokenizer_2.eos_token_id)]
-    assert torch.allclose(wrap(pipe).embed([PLAIN], "sequence")[0], state / state.norm(), atol=1e-6)
+    assert torch.allclose(diffusers_host(pipe).embed([PLAIN], "sequence")[0], state / state.norm(), atol=1e-6)
 
 
 def test_padding_is_as_long_as_in_a_call():
@@ -66,27 +66,27 @@ def test_padding_is_as_long_as_in_a_call():
         states = pipe([PLAIN])[0][0].double()
     tokens = pipe.tokenizer_2([PLAIN]).input_ids[0]
     state = states[tokens.index(pipe.tokenizer_2.eos_token_id)]
-    found = wrap(pipe).embed([PLAIN], "sequence")[0]
+    found = diffusers_host(pipe).embed([PLAIN], "sequence")[0]
     assert torch.allclose(found, state / state.norm(), atol=1e-6)
-    assert not torch.allclose(found, wrap(tiny.flux()).embed([PLAIN], "sequence")[0], atol=1e-5)
+    assert not torch.allclose(found, diffusers_host(tiny.flux()).embed([PLAIN], "sequence")[0], atol=1e-5)
 
 
 def test_batches_and_repeats_do_not_matter():
-    host = wrap(tiny.sd())
+    host = diffusers_host(tiny.sd())
     prompts = [f"photo {i}" for i in range(40)] + ["photo 3"]
     together = host.embed(prompts, "sequence")
     assert torch.equal(together[40], together[3])
-    alone = torch.cat([wrap(tiny.sd()).embed([p], "sequence") for p in prompts])
+    alone = torch.cat([diffusers_host(tiny.sd()).embed([p], "sequence") for p in prompts])
     assert torch.allclose(together, alone, atol=1e-6)
 
 
 def test_unknown_roles_are_refused():
     with pytest.raises(InvalidInputError, match=r"expected a role of \['sequence', 'pooled'\], got 'joint'"):
-        wrap(tiny.sdxl()).embed([PLAIN], "joint")
+        diffusers_host(tiny.sdxl()).embed([PLAIN], "joint")
     with pytest.raises(InvalidInputError, match="got 'pooled@clip_skip=2'"):
-        wrap(tiny.sdxl()).embed([PLAIN], "pooled@clip_skip=2")
+        diffusers_host(tiny.sdxl()).embed([PLAIN], "pooled@clip_skip=2")
     with pytest.raises(InvalidInputError, match="got 'sequence@clip_skip=0'"):
-        wrap(tiny.sdxl()).embed([PLAIN], "sequence@clip_skip=0")
+        diffusers_host(tiny.sdxl()).embed([PLAIN], "sequence@clip_skip=0")
 
 
 # ---- clip_skip and lengths ---------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_unknown_roles_are_refused():
 
 def test_clip_skip_is_a_space_of_its_own():
     pipe = tiny.sdxl()
-    bare, at_two = tiny.encode(pipe, clip_skip=1), wrap(pipe).embed([PLAIN], "sequence@clip_skip=1")
+    bare, at_two = tiny.encode(pipe, clip_skip=1), diffusers_host(pipe).embed([PLAIN], "sequence@clip_skip=1")
     attachment = debias(pipe, tiny.gender())
     assert set(attachment.projections) == {"sequence", "pooled"}
     attached = tiny.encode(pipe, clip_skip=1)
@@ -102,7 +102,7 @@ def test_clip_skip_is_a_space_of_its_own():
     assert projection.space == "StableDiffusionXL.sequence@clip_skip=1"
     assert torch.equal(attached[0], projection(bare[0]))
     assert torch.equal(attached[2], attachment.projections["pooled"](bare[2]))
-    assert not torch.equal(at_two, wrap(pipe).embed([PLAIN], "sequence"))
+    assert not torch.equal(at_two, diffusers_host(pipe).embed([PLAIN], "sequence"))
     assert not torch.equal(projection.matrix(), attachment.projections["sequence"].matrix())
 
 

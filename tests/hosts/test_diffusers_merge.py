@@ -7,7 +7,7 @@ import torch
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError, VldebiasError, VldebiasWarning
-from vldebias.hosts.diffusers import wrap
+from vldebias.hosts.diffusers import diffusers_host
 
 MERGEABLE = {
     name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"
@@ -114,7 +114,7 @@ def test_what_guidance_loses_is_said(name):
         attachment.merge()
     reference = make()
     for role, edit in edits.items():
-        states, _ = wrap(reference).sequences([""], role)
+        states, _ = diffusers_host(reference).sequences([""], role)
         share = float((edit(states) - states).norm() / states.norm())
         assert share > 0
         assert f"{role}: the states of '' move by {share:.1%} of their length" in str(said[0].message)

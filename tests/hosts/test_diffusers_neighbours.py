@@ -155,11 +155,11 @@ def test_textual_inversion_is_untouched():
 
 
 def test_textual_inversion_of_several_tokens_moves_the_end_of_text():
-    from vldebias.hosts.diffusers import wrap
+    from vldebias.hosts.diffusers import diffusers_host
 
     pipe = _with_inversion(tiny.own(tiny.sd()))
     state = tiny.encode(pipe, "a doctor in <style>")[0][0, 7].double()  # start, a, doctor, in, three tokens, end
-    found = wrap(pipe).embed(["a doctor in <style>"], "sequence")[0]
+    found = diffusers_host(pipe).embed(["a doctor in <style>"], "sequence")[0]
     assert torch.allclose(found, state / state.norm(), atol=1e-6)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from vldebias.api import steer
 from vldebias.hosts.attachment import attachment_of
-from vldebias.hosts.diffusers import wrap
+from vldebias.hosts.diffusers import diffusers_host
 
 PROMPTS = ["a photo of a doctor", "a photo of a nurse", "a photo of a female doctor"]
 SHARES = {"male": 0.5, "female": 0.5}
@@ -36,7 +36,7 @@ def test_three_states(family):
     with steer(pipe, gender(), SHARES) as steering:
         steering.seeds = SEEDS
         steered = tiny.encode(pipe, PROMPTS, **call)
-        for part in wrap(make())._parts:
+        for part in diffusers_host(make())._parts:
             for row in (0, 1):
                 assert not torch.equal(steered[part.index][row], bare[part.index][row])
             assert torch.equal(steered[part.index][2], bare[part.index][2]), "a stated prompt is left alone"
@@ -68,7 +68,7 @@ def test_every_family_draws_within_a_call(family):
         steered = tiny.encode(pipe, [PROMPTS[0]] * 4, **call)
         males = [value == "male" for value in steering.drawn]
     assert sum(males) == 2
-    for part in wrap(make())._parts:
+    for part in diffusers_host(make())._parts:
         moves = (steered[part.index] - bare[part.index]).flatten(1).double()
         alike = torch.cdist(moves, moves) < 1e-4 * moves.norm(dim=1)
         assert torch.equal(alike, torch.tensor([[a == b for a in males] for b in males]))

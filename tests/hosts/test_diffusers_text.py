@@ -10,7 +10,7 @@ from diffusers_text import CASES, encode
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import diffusers_families as table
-from vldebias.hosts.diffusers import list_families, wrap
+from vldebias.hosts.diffusers import diffusers_host, list_families
 
 PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 NEGATIVE = "old smiling person"
@@ -45,7 +45,7 @@ def same(one, other):
 
 def parts_of(pipe, asked):
     """The parts that a call with these arguments returns."""
-    return [p for p in wrap(pipe)._parts if p.when is None or asked.get(p.when[0], 0) == p.when[1]]
+    return [p for p in diffusers_host(pipe)._parts if p.when is None or asked.get(p.when[0], 0) == p.when[1]]
 
 
 def calls_of(case):
@@ -98,7 +98,7 @@ def test_the_rows_of_the_prompt_are_projected_and_nothing_else_changes(name):
     attachment.remove()
     assert unchanged()
     assert vars(pipe).keys() == before.keys()
-    assert all(not module._forward_pre_hooks for module in wrap(pipe)._encoders)
+    assert all(not module._forward_pre_hooks for module in diffusers_host(pipe)._encoders)
 
 
 TWINS = [n for n in CASES if any(p.negative is not None for f in list_families() if f.name == n for p in f.parts)]
@@ -138,7 +138,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name, prompt)
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
     case = CASES[name]
     pipe = case.make()
-    host = wrap(pipe)
+    host = diffusers_host(pipe)
     part = next(part for part in host._parts if part.template)
     given = []
     encoder = getattr(pipe, part.encoders[0])
@@ -175,9 +175,9 @@ def test_prompts_of_one_length_have_no_mask_and_the_same_states():
     pipe = case.make()
     assert encode(pipe, case, [PLAIN])[1] is None
     assert encode(pipe, case, [PLAIN, STATED + ", smiling"])[1] is not None
-    host = wrap(pipe)
+    host = diffusers_host(pipe)
     together = host.embed([PLAIN, STATED, "a cook"], "sequence")
-    alone = torch.stack([wrap(pipe).embed([prompt], "sequence")[0] for prompt in (PLAIN, STATED, "a cook")])
+    alone = torch.stack([diffusers_host(pipe).embed([prompt], "sequence")[0] for prompt in (PLAIN, STATED, "a cook")])
     assert torch.equal(together, alone)
 
 
@@ -233,7 +233,7 @@ TWICE = {
 def test_the_negative_prompt_of_a_second_call_stays(name, negative):
     case = CASES[name]
     pipe = case.make()
-    key = wrap(pipe)._parts[0].given
+    key = diffusers_host(pipe)._parts[0].given
     call = {"prompt": PLAIN, "negative_prompt": negative} | TWICE[name]
     if name == "Flux2Klein":  # its negative prompt is the empty one
         del call["negative_prompt"]

@@ -33,7 +33,7 @@ from vldebias.errors import (
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
-from vldebias.hosts.open_clip import OpenClipHost, wrap
+from vldebias.hosts.open_clip import OpenClipHost, open_clip_host
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 from vldebias.prompts.stated_words import StatedWords
@@ -95,7 +95,7 @@ def test_the_same_tower_through_another_door_is_refused(gender: PromptSet, age: 
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
 def test_ids_are_read_back_as_the_text(text: str) -> None:
-    host = wrap(make_clip())
+    host = open_clip_host(make_clip())
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
@@ -103,7 +103,7 @@ def test_ids_are_read_back_as_the_text(text: str) -> None:
 
 
 def test_ids_are_read_back_row_by_row() -> None:
-    host, texts = wrap(make_clip()), ["a doctor", "a nurse", "a baker"]
+    host, texts = open_clip_host(make_clip()), ["a doctor", "a nurse", "a baker"]
     ids = open_clip.SimpleTokenizer()(texts)
     assert [text.strip() for text in host.texts(ids)] == texts
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_fitting_inside_other_modes(gender: PromptSet) -> None:
 
 
 def test_batches_do_not_show(gender: PromptSet) -> None:
-    host = wrap(make_clip())
+    host = open_clip_host(make_clip())
     prompts = [f"a photo of {n} doctors" for n in range(70)]
     rows = host.embed(prompts)
     assert rows.shape == (70, DIM)
@@ -149,7 +149,7 @@ def test_batches_do_not_show(gender: PromptSet) -> None:
 
 
 def test_long_prompts_warn(gender: PromptSet) -> None:
-    host = wrap(make_clip())
+    host = open_clip_host(make_clip())
     host.embed(["doctor " * 75])  # 77 with start and end
     with pytest.warns(TruncatedPromptWarning, match=r"CLIP reads 77 tokens; the rest of 'doctor .*\(78 tokens\)"):
         host.embed(["a photo", "doctor " * 76])
@@ -157,7 +157,7 @@ def test_long_prompts_warn(gender: PromptSet) -> None:
 
 def test_a_shorter_model_cuts_its_prompts() -> None:
     model = make_clip(context_length=8)
-    host = wrap(model, open_clip.SimpleTokenizer())
+    host = open_clip_host(model, open_clip.SimpleTokenizer())
     assert host.embed(["a photo of a doctor"]).shape == (1, DIM)
     with pytest.warns(TruncatedPromptWarning, match="CLIP reads 8 tokens"):
         host.embed(["a photo of a doctor and a nurse"])
@@ -244,7 +244,7 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet, bert_tok
     with vldebias.debias(model, gender, tokenizer=tokenizer):
         attached = model.encode_text(ids)
         with pytest.warns(TruncatedPromptWarning, match=r"reads 12 tokens; .*\(13 tokens\)"):
-            wrap(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
+            open_clip_host(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
     assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
 
 
@@ -272,7 +272,7 @@ def test_torchscript_is_refused(gender: PromptSet) -> None:
     with pytest.raises(UnsupportedHostError, match="RecursiveScriptModule"):
         vldebias.debias(scripted, gender)
     with pytest.raises(UnsupportedHostError, match=r"TorchScript model has its calls fixed.*jit=False"):
-        wrap(scripted)
+        open_clip_host(scripted)
 
 
 @torch.no_grad()

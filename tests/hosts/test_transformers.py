@@ -21,7 +21,7 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts import transformers as families
-from vldebias.hosts.transformers import SUPPORTED, wrap
+from vldebias.hosts.transformers import SUPPORTED, transformers_host
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -60,7 +60,7 @@ def test_every_path_gives_the_projected_embedding(case: Case, gender: PromptSet)
 
 @torch.no_grad()
 def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
-    host = wrap(case.model, case.tokenizer)
+    host = transformers_host(case.model, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
     assert host.dim("joint") == rows.shape[1]
@@ -69,11 +69,11 @@ def test_embeddings_for_fitting(case: Case, gender: PromptSet) -> None:
     for one, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
         torch.testing.assert_close(host.embed([prompt])[0], one, atol=1e-5, rtol=1e-4)
     with case.debias(gender):
-        assert torch.equal(wrap(case.model, case.tokenizer).embed(PROMPTS), rows)
+        assert torch.equal(transformers_host(case.model, case.tokenizer).embed(PROMPTS), rows)
 
 
 def test_long_prompts_warn(case: Case) -> None:
-    host = wrap(case.model, case.tokenizer)
+    host = transformers_host(case.model, case.tokenizer)
     limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "Blip": 52, "Clap": 38, "VisionText": 52}
     reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
     special = host.token_counts(["doctor"])[0] - 1
@@ -240,7 +240,7 @@ def test_padding_with_the_end_token(eos: int, clip_tokenizer: Any) -> None:
     """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest ids."""
     assert clip_tokenizer.pad_token_id == clip_tokenizer.eos_token_id == 49407
     model = make_clip_text(eos_token_id=eos).eval()
-    host = wrap(model, clip_tokenizer)
+    host = transformers_host(model, clip_tokenizer)
     short = "a doctor"
     alone = host.embed([short])
     torch.testing.assert_close(host.embed([short, "a photo of " * 6])[:1], alone, atol=1e-6, rtol=1e-5)
@@ -308,8 +308,8 @@ class OldClip(transformers.CLIPModel):
 def test_transformers_4_and_subclasses(clip: Case, gender: PromptSet) -> None:
     old = OldClip(clip.model.config).eval()
     old.load_state_dict(clip.model.state_dict())
-    base, expected = clip.features(), wrap(clip.model, clip.tokenizer).embed(PROMPTS)
-    assert torch.equal(wrap(old, clip.tokenizer).embed(PROMPTS), expected)
+    base, expected = clip.features(), transformers_host(clip.model, clip.tokenizer).embed(PROMPTS)
+    assert torch.equal(transformers_host(old, clip.tokenizer).embed(PROMPTS), expected)
     with vldebias.debias(old, gender, tokenizer=clip.tokenizer, keep_stated=False) as attachment:
         found = old.get_text_features(**clip.inputs())
         torch.testing.assert_close(found, attachment.projections["joint"](base))
@@ -373,9 +373,9 @@ def test_a_class_of_ones_own_as_the_refusal_says(
             return self.to_joint(self.text_model(input_ids, attention_mask).pooler_output)
 
     model = AcmeModel(clip.model)
-    with pytest.raises(UnsupportedHostError, match=r"register_family\(Family\(head='text_projection'\), 'AcmeModel'\)"):
+    with pytest.raises(UnsupportedHostError, match=r"register_model_family\(.*'text_projection'\), 'AcmeModel'\)"):
         vldebias.debias(model, gender, tokenizer=clip.tokenizer)
-    families.register_family(families.Family(head="to_joint"), "AcmeModel")
+    families.register_model_family(families.ModelFamily(head="to_joint"), "AcmeModel")
     assert "AcmeModel" in families.list_models()
     ids = clip.inputs()["input_ids"]
     base = model.get_text_features(ids)
@@ -383,8 +383,8 @@ def test_a_class_of_ones_own_as_the_refusal_says(
         torch.testing.assert_close(model.get_text_features(ids), attachment.projections["joint"](base))
     assert torch.equal(model.get_text_features(ids), base)
     for names in (("CLIPModel",), ("AcmeModel",), ()):
-        with pytest.raises(InvalidInputError, match=r"register_family: got .*expected names of classes that are not"):
-            families.register_family(families.Family(), *names)
+        with pytest.raises(InvalidInputError, match=r"register_model_family: got .*names of classes that are not"):
+            families.register_model_family(families.ModelFamily(), *names)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from vldebias import Attachment, debias, fit_projections, load_prompts
 from vldebias.edit import Rows
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import TextTable
-from vldebias.hosts.diffusers import wrap
+from vldebias.hosts.diffusers import diffusers_host
 from vldebias.methods import Problem, StatedValue, load_edit
 from vldebias.methods.rivals.wording import rewrite_prompt
 from vldebias.methods.shares import Shares
@@ -75,7 +75,7 @@ def test_each_image_is_that_of_the_prompt_that_states_what_was_drawn_for_it(made
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_states_of_a_call_are_those_of_the_stated_prompts_or_it_is_refused(family: str) -> None:
     pipe = FAMILIES[family][0]()
-    host = wrap(pipe)
+    host = diffusers_host(pipe)
     assert host.masked == (family in {"Chroma", "PixArt", "Sana"})
     if host.masked:
         with pytest.raises(UnsupportedHostError, match="a mask goes with them"):

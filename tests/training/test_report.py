@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_towers import tiny_image
 
 from vldebias.errors import InvalidInputError
-from vldebias.pictures import read_metadata
+from vldebias.pictures import picture_metadata
 from vldebias.training import report as module
 from vldebias.training.pairs import Pairs, PairSource
 from vldebias.training.report import THUMB, score_histogram, suspects_page
@@ -57,7 +57,7 @@ def test_the_histogram_tells_its_auroc(tmp_path: Path) -> None:
     noisy = ranked(80, eta=0.5)
     assert noisy.wrong is not None
     path = score_histogram({"RINCE": noisy, "plain": ranked(60)}, tmp_path / "new" / "h.png", resamples=50)
-    told = read_metadata(path)["panels"]
+    told = picture_metadata(path)["panels"]
     assert told["RINCE"]["auroc"]["value"] == pytest.approx(roc_auc_score(noisy.wrong, -noisy.scores))
     assert told["plain"] == {"pairs": 60, "scored": 60}
 

@@ -10,7 +10,7 @@ import typer
 import vldebias
 from vldebias.cli import apps, evaluate, miniature, prompts
 from vldebias.cli.common import err, make_app, tell
-from vldebias.cli.debias import debias, merge, methods
+from vldebias.cli.debias import debias_command, merge, methods
 from vldebias.cli.pairs import pairs
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 
 app = make_app("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
 app.command()(quickstart)
-app.command()(debias)
+app.command("debias")(debias_command)
 app.command()(merge)
 app.command()(methods)
 app.command("train")(train)

@@ -44,6 +44,15 @@ Lam = Annotated[
     ),
 ]
 
+HOST_FLAGS: list[tuple[str, Any, Any]] = [
+    ("model", Model, None),
+    ("pretrained", Pretrained, None),
+    ("pipeline", Pipeline, None),
+    ("device", Device, "auto"),
+    ("dtype", Dtype, None),
+]
+"""What names a host: the keywords of `load`, for `vldebias.cli.flags.with_flags`."""
+
 
 def make_app(text: str) -> typer.Typer:
     """A group of commands with help in rich markup and errors left to `main`."""
@@ -117,12 +126,12 @@ def device_of(name: str) -> str:
 
 
 def load(
-    model: str | None,
+    model: str | None = None,
     pretrained: str | None = None,
     pipeline: str | None = None,
     *,
-    device: str,
-    dtype: str | None,
+    device: str = "auto",
+    dtype: str | None = None,
     prompts: Sequence[str] = (),
 ) -> Loaded:
     """The model or pipeline that the options name, once the prompt sets are found to exist.

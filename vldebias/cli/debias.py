@@ -12,14 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vldebias.cli.common import (
-    Device,
-    Dtype,
+    HOST_FLAGS,
     Json,
     Lam,
     Method,
-    Model,
-    Pipeline,
-    Pretrained,
     check_method,
     device_of,
     err,
@@ -28,6 +24,7 @@ from vldebias.cli.common import (
     print_json,
     print_named,
 )
+from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -48,15 +45,13 @@ HEADINGS = {
 }
 
 
-def debias(
+@with_flags(HOST_FLAGS)
+def debias_command(
     prompts: Annotated[list[str], typer.Argument(help="Prompt sets by name or YAML path; several are solved jointly.")],
     save: Annotated[Path | None, typer.Option("--out", help="Folder to save the projection in.")] = None,
     projection: Annotated[
         Path | None, typer.Option(help="Instead of fitting one: the folder of a projection, to see what it does here.")
     ] = None,
-    model: Model = None,
-    pretrained: Pretrained = None,
-    pipeline: Pipeline = None,
     method: Method = None,
     lam: Lam = None,
     reference: Annotated[
@@ -84,9 +79,8 @@ def debias(
     fit_images: Annotated[int, typer.Option(min=1, help="With --judge: images of each prompt and round.")] = 4,
     steps: Annotated[int, typer.Option(min=1, help="With --judge: denoising steps.")] = 50,
     guidance: Annotated[float, typer.Option(help="With --judge: guidance scale.")] = 7.5,
-    device: Device = "auto",
-    dtype: Dtype = None,
     as_json: Json = False,
+    **named: Any,
 ) -> None:
     """Fit a projection for a model or pipeline, save it, and say what it does to its own texts.
 
@@ -116,20 +110,20 @@ def debias(
     if projection is not None and any(value is not None for value in fitting.values()):
         given = next(name for name, value in fitting.items() if value is not None)
         raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
-    if images is not None and pipeline is not None:
+    if images is not None and "pipeline" in named:
         raise InvalidInputError("--images are for a --model: a pipeline classifies none")
     weight, fitted_on = _lam(lam), _reference(reference, confidence)
     seen = None if images is None else _features(images)
     check_method(method, images=fitted_on is not None, judge=judge is not None)
     if judge is not None:
-        _check_judged(method, prompts, pipeline, max_loss)
+        _check_judged(method, prompts, named.get("pipeline"), max_loss)
     saved = None if projection is None else load_edits(projection)
-    loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=prompts)
+    loaded = load(**named, prompts=prompts)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     problem, chosen = make_problem(host, prompts, method, weight, fitted_on, max_loss)
     if judge is not None:
         drawing = {"images": fit_images, "steps": steps, "guidance": guidance}
-        reader = _judge(judge, judge_pretrained, problem.sets[0], device_of(device))
+        reader = _judge(judge, judge_pretrained, problem.sets[0], device_of(named["device"]))
         assert save is not None
         chosen = _read(problem, chosen, loaded, reader, save / "readings", drawing)
     edits = {role: problem.fit(chosen, role) for role in host.roles} if saved is None else saved
@@ -282,17 +276,14 @@ def _features(path: Path, confidence: float = 0.0) -> Reference:
     return Reference(embeddings.features, confidence, labels=embeddings.labels)
 
 
+@with_flags(HOST_FLAGS)
 def merge(
     prompts: Annotated[str, typer.Argument(help="A prompt set, or a folder that `vldebias debias` wrote.")],
     save: Annotated[Path, typer.Option("--out", help="Folder for the merged checkpoint.")],
-    model: Model = None,
-    pretrained: Pretrained = None,
-    pipeline: Pipeline = None,
     method: Method = None,
     lam: Lam = None,
     strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the projection, 0 to 1.")] = 1.0,
-    device: Device = "auto",
-    dtype: Dtype = None,
+    **named: Any,
 ) -> None:
     """Fold a projection into plain weights: the checkpoint then runs without this package.
 
@@ -315,7 +306,7 @@ def merge(
     edits = load_edits(folder) if folder.is_dir() else None
     names = [] if edits is not None else [prompts]
     check_method(method, images=edits is not None)
-    loaded = load(model, pretrained, pipeline, device=device, dtype=dtype, prompts=names)
+    loaded = load(**named, prompts=names)
     attachment = attach(
         loaded.host, edits or prompts, method=method, lam=weight, strength=strength, tokenizer=loaded.tokenizer
     )

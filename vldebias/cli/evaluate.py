@@ -11,7 +11,9 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from vldebias.cli.common import Json, device_of, err, out, print_json
+from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.options import Options
 
 
 class SuiteGroup(TyperGroup):
@@ -54,58 +56,21 @@ app = typer.Typer(
 Results = Annotated[Path, typer.Argument(help="A result.json of `vldebias eval`, or the folder that holds one.")]
 
 
-def _grouped(panel: str, value: str | None, text: str, *names: str, **more: Any) -> Any:
-    """An option in a group of the help, which is a page long otherwise; value: what stands for it, None for a flag."""
-    return typer.Option(*names, help=text, rich_help_panel=panel, metavar=value, show_default=False, **more)
-
-
 @app.command("run", cls=RunCommand)
+@with_flags(flags_of_options())
 def run(
     suite: Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")],
-    folder: Annotated[Path | None, _grouped("Run", "DIR", "For results. Default: vldebias-SUITE.", "--out")] = None,
-    only: Annotated[list[str] | None, _grouped("Run", "TASK", "Only this task. *")] = None,
-    attributes: Annotated[list[str] | None, _grouped("Run", "NAMES", "Of retrieval only these: gender,race. *")] = None,
-    device: Annotated[str, _grouped("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str | None, _grouped("Run", "NAME", "float32, float16 or bfloat16.")] = None,
-    fresh: Annotated[bool, _grouped("Run", None, "Again, or take over what is done.", "--fresh/--resume")] = False,
-    resamples: Annotated[int | None, _grouped("Run", "N", "Bootstrap resamples. Default: 2000.", min=1)] = None,
-    as_json: Annotated[bool, _grouped("Run", None, "Print JSON alone on stdout.", "--json")] = False,
-    model: Annotated[str | None, _grouped("Model", "NAME", "open_clip or transformers, or 'miniature'.")] = None,
-    pretrained: Annotated[str | None, _grouped("Model", "TAG", "open_clip tag or checkpoint file.")] = None,
-    pipeline: Annotated[str | None, _grouped("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None,
-    methods: Annotated[list[str] | None, _grouped("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None,
-    projections: Annotated[
-        list[Path] | None, _grouped("Methods", "DIR", "A saved edit, measured beside the methods. *", "--projection")
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this task. *", metavar="TASK", rich_help_panel="Run")
     ] = None,
-    reference: Annotated[
-        Path | None, _grouped("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(help="Of retrieval only these: gender,race. *", metavar="NAMES", rich_help_panel="Run"),
     ] = None,
-    lam: Annotated[float | None, _grouped("Methods", "X", "Lambda instead of the suite's.", "--lam", min=0)] = None,
-    max_loss: Annotated[float | None, _grouped("Methods", "X", "Most that a neutral cosine may lose.")] = None,
-    side: Annotated[str | None, _grouped("Methods", "SIDE", "What methods act on: text, image or both.")] = None,
-    data_root: Annotated[str | None, _grouped("Images", "DIR", "Folder of the data set (or a manifest file).")] = None,
-    limit: Annotated[int | None, _grouped("Images", "N", "At most so many of each split, at random.", min=1)] = None,
-    strict: Annotated[bool, _grouped("Images", None, "Stop at an image that cannot be read.", "--strict")] = False,
-    embeddings: Annotated[Path | None, _grouped("Images", "FILE", "Features of your own (.npz, .safetensors).")] = None,
-    texts: Annotated[Path | None, _grouped("Images", "FILE", "Text embeddings of your own (see eval texts).")] = None,
-    keys: Annotated[
-        list[str] | None, _grouped("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
-    ] = None,
-    unknown: Annotated[
-        list[str] | None, _grouped("Images", "VALUE", "A label that means unknown, such as -1. *")
-    ] = None,
-    cache: Annotated[Path | None, _grouped("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None,
-    feature_dtype: Annotated[str, _grouped("Images", "NAME", "How features are kept there.")] = "float16",
-    images: Annotated[int | None, _grouped("Drawn images", "N", "Of each prompt and seed.", min=1)] = None,
-    fit_images: Annotated[
-        int | None, _grouped("Drawn images", "N", "The same, for methods that are fitted to judged images.", min=1)
-    ] = None,
-    seeds: Annotated[list[int] | None, _grouped("Drawn images", "N", "Seed. *", "--seed")] = None,
-    steps: Annotated[int | None, _grouped("Drawn images", "N", "Denoising steps.", min=1)] = None,
-    judge: Annotated[str | None, _grouped("Drawn images", "NAME", "Model that reads them, named as --model.")] = None,
-    judge_pretrained: Annotated[str | None, _grouped("Drawn images", "TAG", "open_clip tag of the judge.")] = None,
-    labels: Annotated[list[Path] | None, _grouped("Drawn images", "FILE", "Answers of an annotator. *")] = None,
-    drawn: Annotated[Path | None, _grouped("Drawn images", "DIR", "Folder of the images that were labelled.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON alone on stdout.", rich_help_panel="Run", show_default=False)
+    ] = False,
+    **given: Any,
 ) -> None:
     """Run a suite and write result.json, pictures and one page; a second run goes on where the first stopped.
 
@@ -120,21 +85,17 @@ def run(
       vldebias eval generation --pipeline DIR --out sd21
       vldebias eval human --labels anna.jsonl --drawn sd21/images/gender
     """
-    chosen = {name: value for name, value in locals().items() if value not in (None, [])}
-    chosen["keys"] = dict(_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in keys or ())
+    keys = dict(_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ()))
     _check_suite(suite)
     from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import load_suite
-    from vldebias.evaluation.task import Options
 
     loaded = load_suite(suite).of_attributes(_split(attributes))
-    out_folder = folder or Path(f"vldebias-{loaded.name}")
-    chosen |= {"out": out_folder, "device": device_of(device), "methods": _names(methods)}
-    fields = Options.__dataclass_fields__  # every other option is called as the field that it fills
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if name in fields}
-    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    options = Options(**given)
+    fields: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}"), "device": "auto", "keys": keys, **given}
+    fields |= {"device": device_of(fields["device"]), "methods": _names(fields.get("methods"))}
+    fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
+    options = Options(**fields)
     result = run_suite(loaded, options, console=err, only=only or ())
     if as_json:
         print_json(result.to_dict())
@@ -201,7 +162,7 @@ def list_all(as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show(
+def show_suite(
     suite: Annotated[str, typer.Argument(help="Name of a suite or path of a YAML file.")],
     as_json: Json = False,
 ) -> None:
@@ -284,7 +245,7 @@ def report(
 
 
 @app.command("verify")
-def verify(
+def verify_run(
     result: Annotated[Path, typer.Argument(help="The folder of a run, or its result.json.")],
     as_json: Json = False,
 ) -> None:
@@ -320,7 +281,7 @@ def verify(
 
 
 @app.command("compare")
-def compare(
+def compare_results(
     a: Results,
     b: Results,
     page: Annotated[Path | None, typer.Option("--out", help="Also write an HTML page.")] = None,

@@ -56,7 +56,7 @@ def info(as_json: Json = False) -> None:
 
 
 @app.command("render")
-def render(
+def render_world(
     world: Annotated[str, typer.Argument(help="portraits or birds.")],
     path: Annotated[Path, typer.Option("--out", help="PNG to write; captions and ground truth go beside it as JSON.")],
     n: Annotated[int, typer.Option("-n", min=1, max=4096, help="How many images.")] = 64,

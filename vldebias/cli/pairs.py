@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from vldebias.cli.common import Device, Dtype, Json, Pretrained, device_of, err, out, print_json
+from vldebias.cli.common import Device, Dtype, Json, device_of, err, out, print_json
+from vldebias.cli.flags import flags_of_fields, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.training.settings import GROUPS, load_settings
 
 ScoreName = Literal["cosine", "softmax"]
 
 
+# Settings of a training that say what pairs there are, and which model scores them.
+_PAIRS = ("model", "pretrained", "split", "image", "caption", "label", "caption_template", "image_root",
+          "allow_outside", "caption_noise", "items")  # fmt: skip
+
+
+@with_flags(flags_of_fields(GROUPS, only=_PAIRS, panels=False))
 def pairs(
     data: Annotated[str, typer.Argument(help="What `vldebias train --data` takes: folder, file, id, or birds.")],
-    model: Annotated[str, typer.Option(help="As for `vldebias train`, or the model that it left.")] = "miniature",
-    pretrained: Pretrained = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the table and the pictures.")] = Path(
         "vldebias-pairs"
     ),
-    split: Annotated[str, typer.Option(help="Split to score.")] = "train",
-    image: Annotated[str | None, typer.Option(help="Column of the images.")] = None,
-    caption: Annotated[str | None, typer.Option(help="Column of the captions.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of classes, for --caption-template.")] = None,
-    caption_template: Annotated[
-        str | None, typer.Option(help="Make captions from the label instead: 'a photo of a {}.'")
-    ] = None,
-    image_root: Annotated[str | None, typer.Option(help="Folder that the paths of a table start from.")] = None,
-    allow_outside: Annotated[
-        bool, typer.Option("--allow-outside", help="Also take paths of a table that lead out of its folder.")
-    ] = False,
-    caption_noise: Annotated[
-        float, typer.Option(help="Make this share of captions wrong first, to see how well low scores find them.")
-    ] = 0.0,
     score: Annotated[
         ScoreName, typer.Option(help="cosine, or softmax: how surely image and caption pick each other.")
     ] = "cosine",
@@ -52,11 +43,11 @@ def pairs(
     config: Annotated[
         Path | None, typer.Option(help="Settings of those trainings, as `vldebias train --config` takes them.")
     ] = None,
-    items: Annotated[int, typer.Option(help="Images of a world of the miniature.")] = 4000,
-    workers: Annotated[int, typer.Option(min=0, help="Threads that read images.")] = 4,
+    workers: Annotated[int | None, typer.Option(min=0, help="Threads that read images. Default: 4.")] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Score every pair of an image and its caption, and list them with the most suspicious first.
 
@@ -78,32 +69,14 @@ def pairs(
     from vldebias.training.pairs import make_pairs, open_images, said_wrong
     from vldebias.training.report import report_scores, score_pairs
     from vldebias.training.scores import write_kept
-    from vldebias.training.settings import load_settings
 
-    given: dict[str, Any] = {
-        "data": data,
-        "split": split,
-        "image": image,
-        "caption": caption,
-        "label": label,
-        "caption_template": caption_template,
-        "image_root": image_root,
-        "allow_outside": allow_outside,
-        "caption_noise": caption_noise,
-        "items": items,
-        "workers": workers,
-    }
     if (folds is None) != (config is None):
         raise InvalidInputError("--folds and --config go together: how many trainings, and their settings")
     if (keep is None) != (write is None):
         raise InvalidInputError("--keep and --write go together: the share to keep, and the file to put it in")
     if folds is not None and dtype is not None:
         raise InvalidInputError("--dtype: the trainings of --folds have the precision of their settings")
-    if config is not None:  # what was not said here is as the file says
-        given |= {"model": model, "pretrained": pretrained}
-        own = inspect.signature(pairs).parameters
-        given = {name: value for name, value in given.items() if value != own[name].default}
-    settings = load_settings(config, **given)
+    settings = load_settings(config, data=data, **given, **({} if workers is None else {"workers": workers}))
     opened = open_images(settings, also=() if wrong is None else (wrong,))
     if not isinstance(opened, ImageData):
         raise InvalidInputError(f"{data}: expected data that can be read in any order, got a stream")
@@ -121,9 +94,9 @@ def pairs(
         from vldebias.hosts.towers import towers
         from vldebias.loading import load_host
 
-        loaded = load_host(model, pretrained, device=device_of(device), dtype=dtype)
+        loaded = load_host(settings.model, settings.pretrained, device=device_of(device), dtype=dtype)
         scorer = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
-        found = score_pairs(scorer, scored, folder, by=score, wrong=known, workers=workers)
+        found = score_pairs(scorer, scored, folder, by=score, wrong=known, workers=4 if workers is None else workers)
     outcome: dict[str, Any] = {"pairs": scored.items, "wrong_pairs": found.detected, "files": found.files}
     if write is not None and keep is not None:
         outcome["kept"] = {"pairs": len(found.ranked.kept(keep)), "file": str(write_kept(write, found.ranked, keep))}

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
-import yaml
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from rich.table import Table
 
 from vldebias.cli.common import Json, err, out, print_json
+from vldebias.cli.flags import flags_of_fields, hidden_flags, with_flags
+from vldebias.training.settings import GONE, GROUPS, load_settings
 
 
-def _train(
+@with_flags([*flags_of_fields(GROUPS), *hidden_flags(GONE)])
+def train(
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings: the names below with underscores. Flags come first.")
     ] = None,
@@ -49,9 +46,8 @@ def _train(
     """
     from vldebias.progress import SILENT, Progress
     from vldebias.training.run import train_model
-    from vldebias.training.settings import load_settings
 
-    settings = load_settings(config, **{name: value for name, value in given.items() if value is not None})
+    settings = load_settings(config, **given)
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
@@ -96,47 +92,3 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         out.print(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
     for name, path in outcome["files"].items():
         out.print(f"{name}: {folder / path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with an option for every field of TrainSettings, None where it is not given."""
-    from vldebias.training.settings import GONE, GROUPS
-
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = [_option(*field, panel) for panel, group in GROUPS.items() for field in group.model_fields.items()]
-    options += [_option(name, FieldInfo(annotation=str, default=None), "Gone", hidden=True) for name in GONE]
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]
-
-    @functools.wraps(command)
-    def with_settings(**given: Any) -> None:
-        command(**given)
-
-    setattr(with_settings, "__signature__", inspect.Signature(parameters))  # noqa: B010
-    with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_settings
-
-
-def _option(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
-    default = field.get_default()
-    text = field.description or ""
-    if default is not None and "Default:" not in text:
-        text += f" Default: {default}."
-    # Brackets in it are no markup.
-    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False, hidden=hidden)
-    kind: Any = field.annotation
-    if any(isinstance(one, type) and issubclass(one, BaseModel) for one in (kind, *get_args(kind))):
-        option.parser, kind = _object, dict
-        option.metavar = "TEXT"
-    annotation: Any = Annotated[kind | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _object(text: str) -> Any:
-    """An object or a name, as the file has it: {rows: 4096, momentum: 0.99}."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise typer.BadParameter(f"expected a name, or an object such as {{rows: 4096}}; {error}") from None
-
-
-train = _with_settings(_train)

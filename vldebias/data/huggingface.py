@@ -18,12 +18,12 @@ from vldebias.data.pictures import Ends, decode, ends_of, fingerprint_ends, fing
 from vldebias.data.tables import (
     ColumnNames,
     Names,
+    as_labels,
+    as_texts,
     captions_in,
     captions_of,
     column_of,
-    labels_of,
     mapped_columns,
-    texts_of,
 )
 from vldebias.errors import InvalidInputError, need
 from vldebias.hub import asked_once, reason
@@ -107,7 +107,7 @@ def open_huggingface(
         raise InvalidInputError(f"huggingface: {root}: expected columns {missing}; there are {list(features)}")
     below = Path(images) if images is not None else folder if folder.is_dir() else folder.parent
     base = None if isinstance(features[image], datasets.Image) else below
-    rows = Rows(where, image, caption, id, columns, given, classes, base)
+    rows = TableRows(where, image, caption, id, columns, given, classes, base)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(_tops(features, needed)).cast_column(image, datasets.Image(decode=False))
 
@@ -270,7 +270,7 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """How rows are read.
 
     image, caption, id: columns. labels: name here -> column. names: see vldebias.data.sources.open_manifest.
@@ -322,15 +322,15 @@ class Rows:
         there = self.labels[here]
         column, where = column_of(table, there, self.where), f"{self.where}: column {there!r}"
         if there not in self.classes:
-            return labels_of(column, self.names.get(here), where)
+            return as_labels(column, self.names.get(here), where)
         codes = Labels(column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(), self.classes[there])
         if here not in self.names:
             return codes
         texts = pa.array([*codes.names, None], pa.string())  # the same rows under other names or another order
-        return labels_of(texts.take(pa.array(codes.codes % len(texts))), self.names[here], where)
+        return as_labels(texts.take(pa.array(codes.codes % len(texts))), self.names[here], where)
 
 
-def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: Mapping[str, Any]) -> ImageData:
+def dataset_images(dataset: Dataset, rows: TableRows, name: str, split: str, about: Mapping[str, Any]) -> ImageData:
     """A map-style data set; labels and captions are read at once, images when asked for."""
     pa = need("pyarrow")
     pc = need("pyarrow.compute")
@@ -344,7 +344,7 @@ def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: M
     if rows.base is not None:
         paths = pc.struct_field(images.with_format("arrow")[:].column(rows.image), "path")
         refuse_outside(name, rows.base, paths.fill_null("").to_pylist())
-    ids = texts_of(column_of(table, rows.id, rows.where), rows.where) if rows.id else _numbers(len(dataset))
+    ids = as_texts(column_of(table, rows.id, rows.where), rows.where) if rows.id else _numbers(len(dataset))
     where = f"{rows.where}: column {rows.caption!r}"
     captions, more = captions_of(column_of(table, rows.caption, rows.where), where) if rows.caption else ([], [])
     return ImageData(
@@ -361,7 +361,7 @@ def dataset_images(dataset: Dataset, rows: Rows, name: str, split: str, about: M
     )
 
 
-def dataset_fingerprint(dataset: Dataset, rows: Rows, ids: list[str] | None = None) -> str:
+def dataset_fingerprint(dataset: Dataset, rows: TableRows, ids: list[str] | None = None) -> str:
     """The fingerprint that files of the same content and ids would have."""
     ends = []
     for table in dataset.select_columns([rows.image]).with_format("arrow").iter(batch_size=1000):
@@ -378,7 +378,7 @@ class RowStream:
     """Rows of an iterable data set, from any row on; see vldebias.data.ImageStream."""
 
     dataset: IterableDataset
-    rows: Rows
+    rows: TableRows
     name: str
     split: str
     about: Mapping[str, Any]

@@ -21,13 +21,13 @@ from vldebias.data.pictures import file_images
 from vldebias.data.tables import (
     ColumnNames,
     Names,
+    as_labels,
+    as_texts,
     captions_of,
     column_of,
     integers,
-    labels_of,
     mapped_columns,
     read_table,
-    texts_of,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
 
@@ -82,7 +82,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
         return integers(column_of(table, column, path), range(n), f"{path}: column {column!r}")
 
     rows = _rows_of(split, codes("split", len(SPLITS)))
-    files = texts_of(column_of(table, "img_filename", path), str(path))
+    files = as_texts(column_of(table, "img_filename", path), str(path))
     labels = {
         "label": Labels(codes("y", 2)[rows], ("landbird", "waterbird")),
         "place": Labels(codes("place", 2)[rows], ("land", "water")),
@@ -120,7 +120,7 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     if images is None:
         raise InvalidInputError(f"celeba: no folder img_align_celeba in {root}; expected {CELEBA}")
     attributes = _read_celeba(attributes_path, header_line=1)
-    files = texts_of(attributes.column(0).combine_chunks(), str(attributes_path))
+    files = as_texts(attributes.column(0).combine_chunks(), str(attributes_path))
     partition = _read_celeba(partition_path)  # in any order
     splits = integers(partition.column(1).combine_chunks(), list(SPLITS.values()), f"{partition_path}: column 1")
     places = {file: place for place, file in reversed(list(enumerate(partition.column(0).to_pylist())))}
@@ -201,9 +201,9 @@ def open_fairface(root: Path, split: str = "val", *, padding: str = "0.25") -> I
         if path is None:
             raise InvalidInputError(f"fairface: no fairface_label_{part}.csv in {root}; expected {FAIRFACE}")
         table = read_table(path)
-        files += texts_of(column_of(table, "file", path), str(path))
+        files += as_texts(column_of(table, "file", path), str(path))
         for column, names in _FAIRFACE_COLUMNS.items():
-            codes[column].append(labels_of(column_of(table, column, path), names, f"{path}: column {column!r}").codes)
+            codes[column].append(as_labels(column_of(table, column, path), names, f"{path}: column {column!r}").codes)
     images = _find(root, [cropped]) or root
     missing = [part for part in parts if not (images / part).is_dir()]
     if missing:
@@ -307,17 +307,17 @@ def open_manifest(
     table = read_table(path)
 
     def texts(column: str) -> list[str]:
-        return texts_of(column_of(table, column, path), f"{path}: column {column!r}")
+        return as_texts(column_of(table, column, path), f"{path}: column {column!r}")
 
     def labels_in(column: str, known: Names = None) -> Labels:
-        return labels_of(column_of(table, column, path), known, f"{path}: column {column!r}", unknown)
+        return as_labels(column_of(table, column, path), known, f"{path}: column {column!r}", unknown)
 
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
                 f"{path}: split {split!r} needs split_column, the column that names it; without one take split 'all'"
             )
-        splits = labels_of(column_of(table, split_column, path), None, f"{path}: column {split_column!r}")
+        splits = as_labels(column_of(table, split_column, path), None, f"{path}: column {split_column!r}")
         if split not in splits.names:
             raise InvalidInputError(f"{path}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}")
         table = table.take(np.flatnonzero(splits.codes == splits.names.index(split)))

@@ -111,7 +111,7 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     return table.column(name).combine_chunks()
 
 
-def texts_of(column: pa.Array, where: str) -> list[str]:
+def as_texts(column: pa.Array, where: str) -> list[str]:
     """The texts of a column, "" where there is none."""
     return _as_text(column, where).fill_null("").to_pylist()
 
@@ -126,7 +126,7 @@ def captions_of(column: pa.Array, where: str) -> tuple[list[str], list[tuple[str
 
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return texts_of(column, where), []
+        return as_texts(column, where), []
     rows = [captions_in(cell, where) for cell in column.to_pylist()]
     return [first for first, _ in rows], [more or () for _, more in rows]
 
@@ -148,13 +148,13 @@ def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
 
 def integers(column: pa.Array, allowed: Sequence[int], where: str) -> NDArray[np.int64]:
     """The column as int64 (n,), whose values must all be among `allowed`."""
-    labels = labels_of(column, [str(value) for value in allowed], where)
+    labels = as_labels(column, [str(value) for value in allowed], where)
     if not labels.known.all():
         raise InvalidInputError(f"{where}: expected {list(allowed)} in every row, {(~labels.known).sum()} are empty")
     return np.array(allowed, dtype=np.int64)[labels.codes]
 
 
-def labels_of(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
+def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
     """Labels of a column; empty and missing values are unknown, and those that `unknown` names.
 
     Space around a value does not count.

@@ -20,7 +20,7 @@ from vldebias.evaluation.report.charts import contact_sheet, dumbbells, strength
 from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import Method
-from vldebias.pictures import INK, font, wrap
+from vldebias.pictures import INK, font, wrap_lines
 from vldebias.prompts import PromptSet, load_prompts
 
 if TYPE_CHECKING:
@@ -158,10 +158,10 @@ def _composed(texts: Sequence[str], images: Mapping[str, Tensor], heads: Sequenc
     for i, text in enumerate(texts):
         for j, (name, drawn) in enumerate(images.items()):
             top = HEAD + (i * len(images) + j) * (cell[1] + GAP)
-            lines = [*wrap(name, bold, LABEL - 2 * GAP, 2)]
+            lines = [*wrap_lines(name, bold, LABEL - 2 * GAP, 2)]
             pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
             if j == 0:
-                words = wrap(text, face, LABEL - 2 * GAP, max(1, cell[1] // 16 - len(lines)))
+                words = wrap_lines(text, face, LABEL - 2 * GAP, max(1, cell[1] // 16 - len(lines)))
                 pen.multiline_text((GAP, top + 17 * len(lines)), "\n".join(words), "#52606d", face)
             for column, image in enumerate(drawn[i]):
                 pixels = (image.permute(1, 2, 0) * 255).round().byte().numpy()

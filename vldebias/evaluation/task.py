@@ -26,6 +26,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
+from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 
@@ -138,61 +139,6 @@ class Task(Strict, ABC):
             **self.inputs(session),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user brings to a suite; None leaves the choice to the suite.
-
-    Attributes:
-        out: folder for result.json, the page, the pictures and drawn images.
-        model, pretrained, pipeline, device, dtype: see `vldebias.loading.load_host`.
-        judge, judge_pretrained: the image-text model that reads drawn images, in the place of the suite's.
-        data_root: folder of the data set. embeddings: a file of image features in the place of images and model;
-            texts: a file of text embeddings, where that one has none; keys: where they name things otherwise, see
-            `vldebias.data.load_embeddings`.
-        methods, max_loss, side, lam: of the tasks that compare methods.
-        reference: a file of unlabelled image features for the methods that use images.
-        projections: folders of saved edits, measured beside the methods.
-        labels, drawn: files of annotators, and the folder of images that they labelled.
-        unknown: values of labels that mean "not known", such as "-1".
-        cache: folder of the embedding cache. feature_dtype: how features are kept there.
-        strict: stop at an image that cannot be read. limit: look at this many images of each data set, drawn at random.
-        images, fit_images, seeds, steps, resamples: in the place of the suite's.
-        fresh: measure again what a run before has measured.
-    """
-
-    out: Path
-    model: str | None = None
-    pretrained: str | None = None
-    pipeline: str | None = None
-    device: str = "cpu"
-    dtype: str | None = None
-    judge: str | None = None
-    judge_pretrained: str | None = None
-    data_root: Path | str | None = None
-    embeddings: Path | None = None
-    texts: Path | None = None
-    keys: Mapping[str, str] = field(default_factory=dict)
-    methods: tuple[str, ...] | None = None
-    max_loss: float | None = None
-    side: str | None = None
-    lam: float | None = None
-    reference: Path | None = None
-    projections: tuple[Path, ...] = ()
-    labels: tuple[Path, ...] = ()
-    drawn: Path | None = None
-    unknown: tuple[str, ...] = ()
-    cache: Path | None = None
-    feature_dtype: str = "float16"
-    strict: bool = False
-    limit: int | None = None
-    images: int | None = None
-    fit_images: int | None = None
-    seeds: tuple[int, ...] | None = None
-    steps: int | None = None
-    resamples: int | None = None
-    fresh: bool = False
 
 
 @dataclass

@@ -42,11 +42,11 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         if library in LOWEST:
             _warn_of_older(library)
         if library == "open_clip":
-            return open_clip.wrap(host, tokenizer).at(side)
+            return open_clip.open_clip_host(host, tokenizer).at(side)
         if library == "transformers":
-            return transformers.wrap(host, tokenizer).at(side)
+            return transformers.transformers_host(host, tokenizer).at(side)
         if library == "diffusers":
-            return diffusers.wrap(host, negative=negative).at(side)
+            return diffusers.diffusers_host(host, negative=negative).at(side)
     raise UnsupportedHostError(
         f"{type(host).__module__}.{type(host).__qualname__}: no model of open_clip, transformers or diffusers.\n"
         "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "

@@ -19,7 +19,7 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 Config = dict[str, Any]
 
 
-def family_of(model: nn.Module) -> str:
+def library_of(model: nn.Module) -> str:
     """ "open_clip" or "transformers": the library that reads what `write_checkpoint` writes."""
     libraries = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     return "open_clip" if "open_clip" in libraries else "transformers"
@@ -40,7 +40,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     from safetensors.torch import save_file
 
     model: Any = towers.model
-    if family_of(model) == "transformers":
+    if library_of(model) == "transformers":
         model.save_pretrained(folder, state_dict=dict(weights))
         for part in _savable_parts(towers):
             part.save_pretrained(folder)
@@ -60,7 +60,7 @@ def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str
         InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
             that its library cannot store.
     """
-    if family_of(towers.model) == "transformers":
+    if library_of(towers.model) == "transformers":
         _savable_parts(towers)
         return
     config = _config(towers, name)

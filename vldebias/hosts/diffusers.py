@@ -42,10 +42,10 @@ __all__ = [
     "DiffusersHost",
     "Family",
     "Part",
+    "diffusers_host",
     "list_families",
     "list_pipelines",
     "register_family",
-    "wrap",
 ]
 
 _BATCH = 32
@@ -61,7 +61,7 @@ _CALL: ContextVar[_Beginnings] = ContextVar("vldebias_beginnings")
 _Readings = Mapping[str, Sequence[Reading]]
 
 
-def wrap(pipe: Any, *, negative: bool = False) -> DiffusersHost:
+def diffusers_host(pipe: Any, *, negative: bool = False) -> DiffusersHost:
     """A pipeline as a host.
 
     Args:

@@ -183,7 +183,7 @@ def _host(model: Any) -> JointHost:
     """The model with an image tower; compiled code may be read, though nothing can be attached to it."""
     if open_clip.is_supported(model):
         return open_clip.OpenClipHost(model)
-    family = transformers.family_of(model)
+    family = transformers.model_family_of(model)
     host = None if family is None else transformers.TransformersHost(model, family)
     if host is None or not host.image_tower():
         raise UnsupportedHostError(

@@ -30,7 +30,7 @@ def is_supported(model: object) -> bool:
     return any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__)
 
 
-def wrap(model: Any, tokenizer: Any = None) -> OpenClipHost:
+def open_clip_host(model: Any, tokenizer: Any = None) -> OpenClipHost:
     """The host for an open_clip model.
 
     Args:

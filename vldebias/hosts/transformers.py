@@ -23,7 +23,7 @@ from vldebias.hub import NO_CODE, asked_once
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """How a family of models makes embeddings.
 
     head: name of the Linear that makes that of a text, on the model or, for "head", on its text tower; dots go inward.
@@ -61,18 +61,18 @@ def _embed_blip2(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     return model.text_projection(states.last_hidden_state[:, 0])
 
 
-_CLIP = Family()
-_SIGLIP = Family(head="head", image_head="head", padding="max_length", lower=True)
-_TEXTS = Family(images=False)
-_BLIP = Family(head="text_proj", text="text_encoder", images=False, embed=_embed_blip)
-_BLIP2 = Family(
+_CLIP = ModelFamily()
+_SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
+_TEXTS = ModelFamily(images=False)
+_BLIP = ModelFamily(head="text_proj", text="text_encoder", images=False, embed=_embed_blip)
+_BLIP2 = ModelFamily(
     text="embeddings",
     config="qformer_config",
     parts=("embeddings", "qformer", "text_projection"),
     images=False,
     embed=_embed_blip2,
 )
-_CLAP = Family(head="text_projection.linear2", parts=("text_model", "text_projection"), offset=True, images=False)
+_CLAP = ModelFamily(head="text_projection.linear2", parts=("text_model", "text_projection"), offset=True, images=False)
 
 _FAMILIES = {
     "CLIPModel": _CLIP,
@@ -81,8 +81,8 @@ _FAMILIES = {
     "MetaClip2TextModelWithProjection": _CLIP,
     "CLIPSegModel": _CLIP,
     "ChineseCLIPModel": _CLIP,
-    "AlignModel": Family(image_head="pooler"),
-    "AltCLIPModel": Family(offset=True),
+    "AlignModel": ModelFamily(image_head="pooler"),
+    "AltCLIPModel": ModelFamily(offset=True),
     "SiglipModel": _SIGLIP,
     "SiglipTextModel": _SIGLIP,
     "Siglip2Model": _SIGLIP,
@@ -100,17 +100,17 @@ _FAMILIES = {
 SUPPORTED = tuple(_FAMILIES)
 WITH_IMAGES = tuple(name for name in SUPPORTED if "Text" not in name and _FAMILIES[name].images)
 
-_REGISTERED: dict[str, Family] = {}
+_REGISTERED: dict[str, ModelFamily] = {}
 
 
-def register_family(family: Family, *models: str) -> None:
+def register_model_family(family: ModelFamily, *models: str) -> None:
     """Make classes known that derive from `transformers.PreTrainedModel`, of remote code too, by their names::
 
-        register_family(Family(head="text_proj"), "AcmeCLIPModel")
+        register_model_family(ModelFamily(head="text_proj"), "AcmeCLIPModel")
         vldebias.debias(model, "gender", tokenizer=tokenizer)
 
-    They have `get_text_features`, which with `forward` goes through the head, or `Family.embed`. A subclass of a listed
-    class needs no entry.
+    They have `get_text_features`, which with `forward` goes through the head, or `ModelFamily.embed`. A subclass of a
+    listed class needs no entry.
 
     Raises:
         InvalidInputError: no name, or one that is taken.
@@ -118,8 +118,11 @@ def register_family(family: Family, *models: str) -> None:
     taken = set(models) & {*_FAMILIES, *_REGISTERED}
     if taken or not models:
         came = f"{sorted(taken)}, known already" if taken else "no name"
-        raise InvalidInputError(f"register_family: got {came}; expected names of classes that are not listed")
+        raise InvalidInputError(f"register_model_family: got {came}; expected names of classes that are not listed")
     _REGISTERED.update(dict.fromkeys(models, family))
+
+
+Family, register_family = ModelFamily, register_model_family  # their names up to 0.2
 
 
 def list_models() -> list[str]:
@@ -142,13 +145,13 @@ def _names(model: object) -> list[str]:
     return [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
 
 
-def family_of(model: object) -> Family | None:
+def model_family_of(model: object) -> ModelFamily | None:
     """That of its nearest listed base; None where none is listed."""
     own = [_REGISTERED[b.__name__] for b in type(model).__mro__ if b.__name__ in _REGISTERED]
     return next(iter((*own, *(_FAMILIES[name] for name in _names(model) if name in _FAMILIES))), None)
 
 
-def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
+def transformers_host(model: Any, tokenizer: Any = None) -> TransformersHost:
     """The host for a transformers model.
 
     Args:
@@ -158,7 +161,7 @@ def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
     Raises:
         UnsupportedHostError: another class, or compiled code.
     """
-    family = family_of(model)
+    family = model_family_of(model)
     if family is None:
         name = type(model).__name__
         near = "".join(f"the nearest is {known}" for known in get_close_matches(name, list_models(), n=1))
@@ -167,7 +170,7 @@ def wrap(model: Any, tokenizer: Any = None) -> TransformersHost:
             f"{name}: expected a transformers model whose text tower ends in a head that is known"
             f"{f'; {instead}' if instead else ''}\n"
             "All that are known: vldebias.hosts.transformers.list_models(). One more: "
-            f"register_family(Family(head='text_projection'), {name!r}) beside it\n"
+            f"register_model_family(ModelFamily(head='text_projection'), {name!r}) beside it\n"
             "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
             "docs/how-to/own-model.md"
         )
@@ -189,7 +192,7 @@ class TransformersHost(JointHost):
     library = "transformers"
     held = ("model", "_text")
 
-    def __init__(self, model: Any, family: Family, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, family: ModelFamily, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.model_id = getattr(model, "name_or_path", None) or None
         self._family = family

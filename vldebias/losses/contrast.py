@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_choice, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, own_rows
-from vldebias.losses.sums import Term, blocks, matrix_sums, scores
+from vldebias.losses.sums import Reduction, matrix_sums, row_blocks, score_block
 
 
 class Flow(TypedDict, total=False):
@@ -32,7 +32,7 @@ class Flow(TypedDict, total=False):
     within_view: bool
 
 
-class Options(Flow):
+class LossOptions(Flow):
     """What every loss takes; `vldebias.losses.info_nce` says what each option means."""
 
     temperature: Required[float | Tensor]
@@ -110,7 +110,7 @@ class Contrast:
         """Autocast off: it would round the similarities to half precision, which the division by t makes large."""
         return torch.autocast(self._device, enabled=False)
 
-    def sums(self, *terms: Term, margin: Tensor | None = None) -> list[Tensor]:
+    def sums(self, *terms: Reduction, margin: Tensor | None = None) -> list[Tensor]:
         """(2, n) of each term, over the negatives of every anchor.
 
         margin: (2, N), for `LogSum()`: taken from the similarity to each row of the joint batch as a negative; row 0
@@ -128,7 +128,7 @@ class Contrast:
                 parts += [self._of_queue(terms, across) for across in (True, False)[: 1 + self.within_view]]
             return [functools.reduce(term.merged, each) for term, *each in zip(terms, *parts, strict=True)]
 
-    def _of_queue(self, terms: tuple[Term, ...], across: bool) -> Tensor:
+    def _of_queue(self, terms: tuple[Reduction, ...], across: bool) -> Tensor:
         """(T, 2, n) of the anchors over the queue of the other view, or of their own."""
         views = self.queue[::-1] if across else self.queue
         none = len(views[0])  # no column of it is the pair of a row
@@ -140,7 +140,7 @@ class Contrast:
             dim=1,
         )
 
-    def _of_both(self, terms: tuple[Term, ...], margin: Tensor | None) -> Tensor:
+    def _of_both(self, terms: tuple[Reduction, ...], margin: Tensor | None) -> Tensor:
         """(T, 2, n) of images over texts and of texts over images, from one matrix."""
         a, b = self.anchors[0], self.joint[1]
         if margin is not None:  # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum
@@ -148,7 +148,7 @@ class Contrast:
         sums = torch.stack(matrix_sums(terms, a, b, chunk_size=self.chunk_size), dim=1)
         return sums if margin is None else sums + margin.flip(0)
 
-    def _of_rows(self, terms: tuple[Term, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
+    def _of_rows(self, terms: tuple[Reduction, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
         """(T, n) of the anchors k over the joint rows j: 0 images, 1 texts."""
         a, b = self.anchors[k], self.joint[j]
         if margin is not None:
@@ -168,17 +168,17 @@ class Contrast:
             raise InvalidInputError("queue: this loss asks for the labels of its rows, and those of a queue have none")
         with self.precise():
             n, whole = len(self.positive), self.chunk_size is None and len(self.positive) == len(self.joint[0])
-            shared = scores(self.anchors[0], self.joint[1], 0) if whole else None
+            shared = score_block(self.anchors[0], self.joint[1], 0) if whole else None
 
             def one(k: int, block: slice) -> Tensor:
                 anchors, pair = self.anchors[k][block], self.rows.start + block.start
-                across = scores(anchors, self.joint[1 - k], pair) if shared is None else (shared, shared.T)[k]
-                own = [scores(anchors, self.joint[k], pair)] if self.within_view else []
+                across = score_block(anchors, self.joint[1 - k], pair) if shared is None else (shared, shared.T)[k]
+                own = [score_block(anchors, self.joint[k], pair)] if self.within_view else []
                 return row_loss(torch.cat([across, *own], dim=1) if own else across, block)
 
             if self.chunk_size is None:
                 return torch.stack([one(k, slice(0, n)) for k in (0, 1)])
-            cut = list(blocks(n, self.chunk_size))
+            cut = list(row_blocks(n, self.chunk_size))
             parts = [[checkpoint(one, k, block, use_reentrant=False) for block in cut] for k in (0, 1)]
             return torch.stack([torch.cat(of_side) for of_side in parts])
 

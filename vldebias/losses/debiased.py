@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.checks import check_choice, check_interval, check_step
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
-from vldebias.losses.sums import LogSum, LogWeightedSoftplus, Term, softplus
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.sums import LogSum, LogWeightedSoftplus, Reduction, softplus
 
 BelowFloor = Literal["clamp", "uncorrected"]
 Form = Literal["nce", "jsd"]
@@ -78,7 +78,7 @@ def debiased_contrastive(
     tau_plus: float = 0.1,
     floor: float | None = None,
     below_floor: BelowFloor = "clamp",
-    **options: Unpack[Options],
+    **options: Unpack[LossOptions],
 ) -> Tensor:
     """-log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both directions.
 
@@ -130,7 +130,7 @@ def hard_negative_contrastive(
     form: Form = "nce",
     floor: float | None = None,
     below_floor: BelowFloor = "clamp",
-    **options: Unpack[Options],
+    **options: Unpack[LossOptions],
 ) -> Tensor:
     """The loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives drawn in proportion to e^{beta s}.
 
@@ -164,12 +164,12 @@ def hard_negative_contrastive(
     batch = Contrast(image_features, text_features, **options)
     # (2, n, M) similarities of the anchors to their positives: M = 1 is the pair's own
     scores = batch.positive.expand(2, -1)[..., None] if positives is None else batch.samples(positives)
-    hard: Term = LogSum(1 + beta) if form == "nce" else LogWeightedSoftplus(beta)
+    hard: Reduction = LogSum(1 + beta) if form == "nce" else LogWeightedSoftplus(beta)
     terms = [hard, *([LogSum(beta)] if beta else []), *([LogSum()] if form == "nce" and below_floor != "clamp" else [])]
     terms = list(dict.fromkeys(terms))
     sums = dict(zip(terms, batch.sums(*terms), strict=True))
 
-    def log_mean(total: Callable[[Term], Tensor], count: int) -> Tensor:
+    def log_mean(total: Callable[[Reduction], Tensor], count: int) -> Tensor:
         return total(hard) - (total(LogSum(beta)) if beta else math.log(count))
 
     log_all = log_mean(sums.__getitem__, batch.count)

@@ -6,11 +6,11 @@ from typing import Unpack
 
 from torch import Tensor
 
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import LogSum, softplus
 
 
-def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Options]) -> Tensor:
+def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
 
     s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss of this

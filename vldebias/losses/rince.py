@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vldebias.losses.checks import check_interval, check_step
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import LogSum
 
 # Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold, which Adam and the
@@ -30,7 +30,7 @@ def _check(q: float, lam: float) -> None:
 
 
 def rince(
-    image_features: Tensor, text_features: Tensor, *, q: float = 0.5, lam: float = 0.01, **options: Unpack[Options]
+    image_features: Tensor, text_features: Tensor, *, q: float = 0.5, lam: float = 0.01, **options: Unpack[LossOptions]
 ) -> Tensor:
     """-e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of the thesis.
 

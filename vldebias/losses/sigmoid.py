@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import SoftplusSum, softplus
 
 
 def sigmoid(
-    image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[Options]
+    image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[LossOptions]
 ) -> Tensor:
     """1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, Options
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.processes import gather_rows
 from vldebias.losses.sums import softplus
 
@@ -33,7 +33,7 @@ def _check(alpha: float) -> None:
 
 
 def spread(
-    image_features: Tensor, text_features: Tensor, labels: Tensor, *, alpha: float = 0.5, **options: Unpack[Options]
+    image_features: Tensor, text_features: Tensor, labels: Tensor, *, alpha: float = 0.5, **options: Unpack[LossOptions]
 ) -> Tensor:
     """alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced (2022).
 

@@ -30,7 +30,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Term:
+class Reduction:
     """A sum over the negatives of an anchor: log sum_j e^{u(s_j)}; or sum_j u(s_j), where `log` is False."""
 
     log: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class LogSum(Term):
+class LogSum(Reduction):
     """log sum_j e^{scale s_j}."""
 
     scale: float = 1.0
@@ -68,7 +68,7 @@ class LogSum(Term):
 
 
 @dataclass(frozen=True)
-class LogWeightedSoftplus(Term):
+class LogWeightedSoftplus(Reduction):
     """log sum_j e^{beta s_j} log(1 + e^{s_j})."""
 
     beta: float = 0.0
@@ -85,7 +85,7 @@ class LogWeightedSoftplus(Term):
 
 
 @dataclass(frozen=True)
-class SoftplusSum(Term):
+class SoftplusSum(Reduction):
     """sum_j log(1 + e^{s_j})."""
 
     log: ClassVar[bool] = False
@@ -99,7 +99,7 @@ class SoftplusSum(Term):
         return torch.sigmoid(s)
 
 
-def scores(a: Tensor, b: Tensor, pair: int) -> Tensor:
+def score_block(a: Tensor, b: Tensor, pair: int) -> Tensor:
     """S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative of it."""
     s: Tensor = _Product.apply(a, b)
     s.diagonal(pair).fill_(-torch.inf)
@@ -122,7 +122,7 @@ class _Product(torch.autograd.Function):
 
 
 def matrix_sums(
-    terms: Sequence[Term], a: Tensor, b: Tensor, *, pair: int = 0, chunk_size: int | None = None, both: bool = True
+    terms: Sequence[Reduction], a: Tensor, b: Tensor, *, pair: int = 0, chunk_size: int | None = None, both: bool = True
 ) -> tuple[Tensor, ...]:
     """All terms of every row of S = A B^T (T, n) and, with `both`, of every column (T, N).
 
@@ -137,7 +137,7 @@ def matrix_sums(
     return sums
 
 
-def _block_sums(terms: Sequence[Term], s: Tensor, dims: Sequence[int]) -> list[Tensor]:
+def _block_sums(terms: Sequence[Reduction], s: Tensor, dims: Sequence[int]) -> list[Tensor]:
     """All terms of a block, summed over each of the dimensions."""
     totals = []
     for term in terms:
@@ -147,7 +147,7 @@ def _block_sums(terms: Sequence[Term], s: Tensor, dims: Sequence[int]) -> list[T
 
 
 def _block_gradient(
-    terms: Sequence[Term], s: Tensor, sums: Sequence[tuple[Tensor, Tensor]], dims: Sequence[int]
+    terms: Sequence[Reduction], s: Tensor, sums: Sequence[tuple[Tensor, Tensor]], dims: Sequence[int]
 ) -> Tensor:
     """Gradient (c, N) of a block, from the sums of all terms and their gradients for each of the dimensions."""
     gradient: Tensor | None = None
@@ -172,7 +172,7 @@ class _MatrixSums(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        terms: tuple[Term, ...],
+        terms: tuple[Reduction, ...],
         pair: int,
         chunk_size: int | None,
         dims: tuple[int, ...],
@@ -181,8 +181,8 @@ class _MatrixSums(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.settings = terms, pair, chunk_size, dims
         rows, columns, kept = a.new_empty(len(terms), len(a)), None, None
-        for block in blocks(len(a), chunk_size):
-            kept = scores(a[block], b, pair + block.start)
+        for block in row_blocks(len(a), chunk_size):
+            kept = score_block(a[block], b, pair + block.start)
             rows[:, block], *rest = _block_sums(terms, kept, dims)
             for part in rest:
                 both = zip(terms, part if columns is None else columns, part, strict=True)
@@ -197,11 +197,11 @@ class _MatrixSums(torch.autograd.Function):
         a, b, kept, *sums = ctx.saved_tensors
         with torch.autocast(a.device.type, enabled=False):
             if torch.is_grad_enabled():  # differentiated again: left to autograd, on the whole matrix
-                again = _block_sums(terms, scores(a, b, pair), dims)
+                again = _block_sums(terms, score_block(a, b, pair), dims)
                 return (None,) * 4 + torch.autograd.grad(again, (a, b), outer, create_graph=True)
             to_a, to_b = torch.empty_like(a), torch.zeros_like(b)
-            for block in blocks(len(a), chunk_size):
-                s = scores(a[block], b, pair + block.start) if kept is None else kept
+            for block in row_blocks(len(a), chunk_size):
+                s = score_block(a[block], b, pair + block.start) if kept is None else kept
                 cuts = [slice(None) if dim == 0 else block for dim in dims]
                 parts = [(total[:, cut], g[:, cut]) for total, g, cut in zip(sums, outer, cuts, strict=True)]
                 gradient = _block_gradient(terms, s, parts, dims)
@@ -210,7 +210,7 @@ class _MatrixSums(torch.autograd.Function):
         return None, None, None, None, to_a, to_b
 
 
-def blocks(n: int, chunk_size: int | None) -> Iterator[slice]:
+def row_blocks(n: int, chunk_size: int | None) -> Iterator[slice]:
     """The rows of each block, one of all where there is no `chunk_size`."""
     size = chunk_size or n
     for start in range(0, n, size):

@@ -14,7 +14,7 @@ import yaml
 
 from vldebias.errors import PromptSetError
 from vldebias.files import prompt_file, prompt_names
-from vldebias.prompts.recipe import Recipe, fail, fill, naming, read_recipe, render, validate
+from vldebias.prompts.recipe import Recipe, fill, naming, read_recipe, refuse, render_recipe, validate
 from vldebias.prompts.stated_words import StatedWords
 
 Prompts = tuple[str, ...]
@@ -203,7 +203,7 @@ class PromptSet:
         """
         path = Path(path)
         if path.suffix not in _ENDINGS:
-            fail("path", repr(str(path)), "a name that ends in .yaml", "add the ending")
+            refuse("path", repr(str(path)), "a name that ends in .yaml", "add the ending")
         text = yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True, width=110)
         path.write_text(text, encoding="utf-8")
         return path
@@ -214,7 +214,7 @@ class PromptSet:
         if self._recipe is not None and _build(self._recipe, self.name) == self:
             return self._recipe.model_dump(exclude_unset=True)
         if self.parts:
-            fail("parts", "a changed set of several attributes", "one attribute", "write its parts one by one")
+            refuse("parts", "a changed set of several attributes", "one attribute", "write its parts one by one")
         content = {
             **{key: getattr(self, key) for key in ("description", "source", "limits", "note")},
             "classes": dict(zip(self.class_names, self.classes, strict=True)),
@@ -253,7 +253,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     if not isinstance(name_or_path, (str, Path)):
         came = f"{name_or_path!r} ({type(name_or_path).__name__})"
         names = f"names are {', '.join(list_prompts())}"
-        fail("prompts", came, "a name, a path or a PromptSet, or a mapping with the keys of a file", names)
+        refuse("prompts", came, "a name, a path or a PromptSet, or a mapping with the keys of a file", names)
     path = Path(name_or_path)
     if not isinstance(name_or_path, Path) and path.suffix not in _ENDINGS and len(path.parts) < 2:
         path = prompt_file(name_or_path)
@@ -295,7 +295,7 @@ def make_prompt_set(
         PromptSetError: as `load_prompts`, naming the argument.
     """
     if not isinstance(attribute, Mapping):
-        fail("attribute", repr(attribute), "a mapping of values to words", "write {'male': ['male', 'man'], ...}")
+        refuse("attribute", repr(attribute), "a mapping of values to words", "write {'male': ['male', 'man'], ...}")
     default = ["A photo of a {attribute}."]
     content = {
         "description": description,
@@ -320,7 +320,7 @@ def _list(words: Sequence[str]) -> Any:
 
 
 def _build(recipe: Recipe, name: str) -> PromptSet:
-    fields = render(recipe)
+    fields = render_recipe(recipe)
     if recipe.parts:
         parts = tuple(map(_part, recipe.parts))
         for key in (*_LISTS, *_GROUPS, "stated_words"):
@@ -332,7 +332,7 @@ def _build(recipe: Recipe, name: str) -> PromptSet:
 def _part(name: str) -> PromptSet:
     recipe = read_recipe(prompt_file(name))
     if recipe.parts:  # also what keeps two sets from being parts of each other
-        fail("parts", f"{name!r}, which has parts itself", "sets of one attribute", "name its parts")
+        refuse("parts", f"{name!r}, which has parts itself", "sets of one attribute", "name its parts")
     return _build(recipe, name)
 
 
@@ -346,38 +346,38 @@ def _check(prompts: PromptSet) -> None:
     for key in _GROUPS:
         groups = getattr(prompts, key)
         if not isinstance(groups, tuple):
-            fail(key, f"{groups!r}", "a tuple of groups", "write ((prompt, prompt),)")
+            refuse(key, f"{groups!r}", "a tuple of groups", "write ((prompt, prompt),)")
         for i, group in enumerate(groups):
             _check_texts(f"{key}[{i}]", group)
             if len(group) < 2:
-                fail(f"{key}[{i}]", f"{len(group)} prompt", "two or more", "add the prompts it is paired with")
+                refuse(f"{key}[{i}]", f"{len(group)} prompt", "two or more", "add the prompts it is paired with")
         repeated = _repeated(frozenset(pair) for pair in _pairs(groups))
         if repeated:
-            fail(key, f"the pair {sorted(repeated[0])} twice", "each pair once", "take one of them out")
+            refuse(key, f"the pair {sorted(repeated[0])} twice", "each pair once", "take one of them out")
     if not isinstance(prompts.attributes, Mapping) or len(prompts.attributes) == 1:
         expected = "two or more values and their words"
-        fail("attributes", f"{prompts.attributes!r}", expected, "write {value: words, ...}")
+        refuse("attributes", f"{prompts.attributes!r}", expected, "write {value: words, ...}")
     for value, words in prompts.attributes.items():
         _check_texts(f"attributes[{value!r}]", words)
     if not prompts.groups:
-        fail("groups", "no groups", "at least one group of two prompts", "add one")
+        refuse("groups", "no groups", "at least one group of two prompts", "add one")
     for kind in ("", "held_out_"):
         names, classes = getattr(prompts, f"{kind}class_names"), getattr(prompts, f"{kind}classes")
         if len(names) != len(classes):
-            fail(f"{kind}class_names", f"{len(names)} names", f"{len(classes)}, one per class", "name each")
+            refuse(f"{kind}class_names", f"{len(names)} names", f"{len(classes)}, one per class", "name each")
     seen = set(chain(*prompts.groups)).intersection(chain(*prompts.held_out_groups))
     if seen:
-        fail("held_out_groups", f"{min(seen)!r}, which groups has", "unseen prompts", "take it out of one")
+        refuse("held_out_groups", f"{min(seen)!r}, which groups has", "unseen prompts", "take it out of one")
 
 
 def _check_texts(key: str, texts: object) -> None:
     if not isinstance(texts, tuple) or not all(
         isinstance(text, str) and text and text == text.strip() for text in texts
     ):
-        fail(key, f"{texts!r}", "a tuple of texts without spaces at the ends", "write (text,) for a single one")
+        refuse(key, f"{texts!r}", "a tuple of texts without spaces at the ends", "write (text,) for a single one")
     repeated = _repeated(texts)
     if repeated:
-        fail(key, f"{repeated[0]!r} twice", "each once", "take one of them out")
+        refuse(key, f"{repeated[0]!r} twice", "each once", "take one of them out")
 
 
 def _repeated(items: Iterable[Hashable]) -> list[Any]:

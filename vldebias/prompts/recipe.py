@@ -18,7 +18,7 @@ from vldebias.prompts.stated_words import before_person
 MAX_PAIRS = 200_000
 
 
-def fail(key: str, came: str, expected: str, remedy: str) -> NoReturn:
+def refuse(key: str, came: str, expected: str, remedy: str) -> NoReturn:
     """As `vldebias.errors.fail`, of a prompt set."""
     errors.fail(key, came, expected, remedy, PromptSetError)
 
@@ -83,7 +83,7 @@ def check_slots(key: str, template: str, required: Collection[str] = (), optiona
         return
     expected = " and ".join(f"{{{slot}}}" for slot in required or optional)
     expected = expected if required else f"no placeholder but {expected}"
-    fail(key, repr(template), expected, "write it in braces, and no other braces")
+    refuse(key, repr(template), expected, "write it in braces, and no other braces")
 
 
 # ---- the schema --------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Concepts(_Strict):
     test: _Texts | None = None
 
 
-class Stated(_Strict):
+class StatedRecipe(_Strict):
     """Words that state the attribute; `before_person` only do so in front of a word for a person."""
 
     like: _Text | None = None
@@ -144,7 +144,7 @@ class Recipe(_Strict):
     class_template: _Text = "A photo of a {concept}."
     concepts: Annotated[Concepts, _bare_list_as("train")] | None = None
     pairing: Literal["aligned", "all"] = "aligned"
-    stated_words: Annotated[Stated, _bare_list_as("words")] | None = None
+    stated_words: Annotated[StatedRecipe, _bare_list_as("words")] | None = None
     parts: _Texts | None = None
 
 
@@ -165,7 +165,7 @@ def validate(content: object) -> Recipe:
         PromptSetError: for the first key that is unknown, missing or of the wrong kind.
     """
     if not isinstance(content, dict):
-        fail("file", _show(content), "a mapping of keys to values", "see prompts/README.md for the keys")
+        refuse("file", _show(content), "a mapping of keys to values", "see prompts/README.md for the keys")
     _refuse_nothing(content)
     try:
         recipe = Recipe.model_validate(content)
@@ -178,7 +178,7 @@ def validate(content: object) -> Recipe:
 def _refuse_nothing(content: Mapping[Any, Any], prefix: str = "") -> None:
     for key, value in content.items():
         if value is None:
-            fail(f"{prefix}{key}", "nothing", "a value", "write one after the colon, or take the key out")
+            refuse(f"{prefix}{key}", "nothing", "a value", "write one after the colon, or take the key out")
         if isinstance(value, dict):
             _refuse_nothing(value, f"{prefix}{key}.")
 
@@ -203,16 +203,16 @@ def _explain(error: ValidationError, content: Mapping[str, Any]) -> NoReturn:
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     kind = first["type"]
     if kind == "extra_forbidden":
-        inner: dict[str | int, type[BaseModel]] = {"concepts": Concepts, "stated_words": Stated}
+        inner: dict[str | int, type[BaseModel]] = {"concepts": Concepts, "stated_words": StatedRecipe}
         known = sorted((inner[first["loc"][0]] if len(first["loc"]) > 1 else Recipe).model_fields)
         remedy = did_you_mean(first["loc"][-1], known, "take it out")
         raise PromptSetError(f"{key}: unknown key; expected one of {', '.join(known)}; {remedy}")
     if kind == "missing":
-        fail(key, f"no such key among {sorted(map(str, content))}", "the key", f"add '{key}: ...'")
+        refuse(key, f"no such key among {sorted(map(str, content))}", "the key", f"add '{key}: ...'")
     expected, remedy = _EXPECTED.get(kind, (str(first["msg"]).removeprefix("Value error, "), "correct it"))
     if kind == "too_short":
         expected = f"at least {first['ctx']['min_length']} items"
-    fail(key, _show(first["input"]), expected, remedy)
+    refuse(key, _show(first["input"]), expected, remedy)
 
 
 _GENERATED = ("templates", "concepts")
@@ -226,21 +226,21 @@ def _check_keys(recipe: Recipe) -> None:
     if len(ways) != 1:
         came = " and ".join(key for way in ways for key in way if key in given) or "no pairs"
         choice = "pairs or groups; or attribute, templates and concepts; or parts"
-        fail("pairs", came, f"one way to write them: {choice}", "choose one")
+        refuse("pairs", came, f"one way to write them: {choice}", "choose one")
     generated = ways[0] is _GENERATED
     for key in ("attribute", *_GENERATED):
         if generated and key not in given:
-            fail(key, "no such key", "attribute, templates and concepts together", f"add '{key}: ...'")
+            refuse(key, "no such key", "attribute, templates and concepts together", f"add '{key}: ...'")
     for key in ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing"):
         if key in given:
             other = "beside templates, which make it" if generated else "without templates"
-            fail(key, "this key", f"it not to be there {other}", "take it out")
+            refuse(key, "this key", f"it not to be there {other}", "take it out")
 
 
 # ---- what a recipe makes -----------------------------------------------------------------------------------
 
 
-def render(recipe: Recipe) -> dict[str, Any]:
+def render_recipe(recipe: Recipe) -> dict[str, Any]:
     """Fields of the PromptSet that a recipe describes (a set of parts: without `groups` and `parts`)."""
     attributes = {value: tuple(words) for value, words in (recipe.attribute or {}).items()}
     owners: dict[str, str] = {}
@@ -248,7 +248,7 @@ def render(recipe: Recipe) -> dict[str, Any]:
         for word in words:
             if word in owners:
                 came = f"{word!r} under {owners[word]!r} and under {value!r}"
-                fail("attribute", came, "each word once", "take one of them out")
+                refuse("attribute", came, "each word once", "take one of them out")
             owners[word] = value
     fields = {name: getattr(recipe, name) or "" for name in ("description", "source", "limits", "note")}
     fields |= {"attributes": attributes, "spurious": _spurious(recipe, tuple(owners))}
@@ -261,12 +261,12 @@ def _spurious(recipe: Recipe, words: Sequence[str]) -> tuple[str, ...]:
     for i, template in enumerate(recipe.spurious or ()):
         check_slots(f"spurious[{i}]", template, optional=("attribute",))
         if "{" in template and not words:
-            fail(f"spurious[{i}]", repr(template), "an 'attribute' to fill it with", "add 'attribute: ...'")
+            refuse(f"spurious[{i}]", repr(template), "an 'attribute' to fill it with", "add 'attribute: ...'")
         prompts += [fill(template, attribute=word) for word in words] if "{" in template else [template]
     return tuple(prompts)
 
 
-def _stated(stated: Stated) -> tuple[str, ...]:
+def _stated(stated: StatedRecipe) -> tuple[str, ...]:
     words, adjectives = list(stated.words or ()), list(stated.before_person or ())
     if stated.like:
         other = _borrow(stated.like, "stated_words")
@@ -276,7 +276,7 @@ def _stated(stated: Stated) -> tuple[str, ...]:
         professions = _borrow("professions-gender", "concepts")
         words += before_person(adjectives, [*(professions.train or ()), *(professions.test or ())])
     if not stated.model_fields_set:
-        fail("stated_words", "no words", "words, before_person or like", "add one of them")
+        refuse("stated_words", "no words", "words, before_person or like", "add one of them")
     return tuple(dict.fromkeys(words))
 
 
@@ -284,7 +284,7 @@ def _borrow(name: str, key: str) -> Any:
     """What another packaged set writes under a key, literally: one level, so that there are no circles."""
     value = getattr(read_recipe(prompt_file(name)), key)
     if value is None or value.like:
-        fail(f"{key}.like", repr(name), f"a set that spells out its {key}", "name the set it takes them from")
+        refuse(f"{key}.like", repr(name), f"a set that spells out its {key}", "name the set it takes them from")
     return value
 
 
@@ -308,7 +308,7 @@ def _generated(recipe: Recipe, concepts: Concepts, attributes: Mapping[str, tupl
         counts = {value: len(words) for value, words in attributes.items()}
         if len(set(counts.values())) > 1:
             remedy = "give every value as many words, or write 'pairing: all' to pair every word with every other"
-            fail("attribute", f"word counts {counts}", "the same number of words for every value", remedy)
+            refuse("attribute", f"word counts {counts}", "the same number of words for every value", remedy)
         rows = list(zip(*attributes.values(), strict=True))
     _check_size(rows, len(templates) * sum(map(len, names.values())))
     fields: dict[str, Any] = {"templates": templates}
@@ -332,10 +332,10 @@ def _concepts(concepts: Concepts) -> dict[str, tuple[str, ...]]:
         train += other.train or ()
         test += other.test or ()
     if not train:
-        fail("concepts", "no train concepts", "at least one", "add 'train: [...]'")
+        refuse("concepts", "no train concepts", "at least one", "add 'train: [...]'")
     repeated = next((concept for concept, n in Counter([*train, *test]).items() if n > 1), None)
     if repeated:
-        fail("concepts", f"{repeated!r} twice", "each concept once, in train or in test", "take one out")
+        refuse("concepts", f"{repeated!r} twice", "each concept once, in train or in test", "take one out")
     return {"": tuple(train), "held_out_": tuple(test)}
 
 
@@ -343,4 +343,4 @@ def _check_size(rows: Sequence[Sequence[str]], times: int = 1) -> None:
     # Before the prompts are made: a file of a few lines can stand for billions of pairs.
     pairs = times * sum(len(row) * (len(row) - 1) // 2 for row in rows)
     if pairs > MAX_PAIRS:
-        fail("pairs", f"{pairs:,} pairs", f"at most {MAX_PAIRS:,}", "use fewer words, templates or concepts")
+        refuse("pairs", f"{pairs:,} pairs", f"at most {MAX_PAIRS:,}", "use fewer words, templates or concepts")

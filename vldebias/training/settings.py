@@ -137,7 +137,7 @@ class DataSettings(_Settings):
         description="Folder, parquet file, tar, table of paths (csv, tsv, jsonl), id of the Hugging Face hub, "
         "or a world of the miniature: birds, portraits.",
     )
-    split: str = Field("train", description="Split to learn from.")
+    split: str = Field("train", description="Split to read.")
     image: str | None = Field(None, description="Column of the images. Default: found by its type.")
     caption: str | None = Field(
         None,

@@ -11,11 +11,12 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json
+from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError, need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
@@ -27,15 +28,32 @@ if not (_HERE / "compare").is_dir():
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before Gradio is imported: it asks for its own version
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")  # else it remembers the last 10,000 events
 
-Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")]
-Public = Annotated[bool, typer.Option("--public", help="Listen to the network; needs a password.")]
-Auth = Annotated[
-    str | None,
-    typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the environment variable {AUTH}."),
-]
-Proxy = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Where a reverse proxy in front calls from; its X-Forwarded-For is believed."),
+_WHERE: list[tuple[str, Any, Any]] = [
+    (
+        "port",
+        Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")],
+        None,
+    ),
+    ("public", Annotated[bool, typer.Option("--public", help="Listen to the network; needs a password.")], False),
+    (
+        "auth",
+        Annotated[
+            str | None,
+            typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the variable {AUTH}."),
+        ],
+        None,
+    ),
+    (
+        "proxy",
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="ADDRESS",
+                help="Where a reverse proxy in front calls from; its X-Forwarded-For is believed.",
+            ),
+        ],
+        None,
+    ),
 ]
 
 
@@ -57,6 +75,7 @@ def page(name: str) -> ModuleType:
         raise
 
 
+@with_flags(_WHERE)
 def demo_command(
     pipeline: Annotated[str, typer.Option(help="diffusers id or folder that draws, or 'miniature'.")] = "miniature",
     model: Model = None,
@@ -72,10 +91,7 @@ def demo_command(
     gallery: Annotated[
         Path | None, typer.Option(help="Leaf through what `eval generation` drew: its --out, or a folder of several.")
     ] = None,
-    port: Port = None,
-    public: Public = False,
-    auth: Auth = None,
-    proxy: Proxy = None,
+    **where: Any,
 ) -> None:
     """Open a page that compares generations, classifies, retrieves, inspects and exports a projection.
 
@@ -101,13 +117,11 @@ def demo_command(
             "images": images,
             "gallery": gallery,
         },
-        port=port,
-        public=public,
-        auth=auth,
-        proxy=proxy,
+        **where,
     )
 
 
+@with_flags(_WHERE)
 def label_command(
     folder: Annotated[
         Path, typer.Argument(help="Folder of images, or one that `vldebias eval generation` wrote.", show_default=False)
@@ -140,10 +154,7 @@ def label_command(
     votes: Annotated[str, typer.Option(help="Of results: majority (one vote per image) or each answer.")] = "majority",
     resamples: Annotated[int, typer.Option(min=1, help="Of results: bootstrap resamples.")] = 2000,
     as_json: Json = False,
-    port: Port = None,
-    public: Public = False,
-    auth: Auth = None,
-    proxy: Proxy = None,
+    **where: Any,
 ) -> None:
     """Label generated images by hand: one at a time, blinded, in an order of its own for every annotator.
 
@@ -160,8 +171,7 @@ def label_command(
       vldebias label sd21/images/gender --attribute gender --export answers.csv
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
-    where = {"port": port, "public": public, "auth": auth, "proxy": proxy}
-    page("serving").credentials(auth, public=public)  # before anything that takes time
+    page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
     study = page("label").open_study(
         folder,
         attribute or [],

@@ -16,7 +16,7 @@ from vldebias.evaluation.report.tables import Block, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Provenance, Result
 from vldebias.files import write_atomically
-from vldebias.pictures import read_metadata, save_png
+from vldebias.pictures import picture_metadata, save_png
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,7 +153,7 @@ def draw_charts(result: Result, folder: Path) -> list[Picture]:
 
 def pictures_beside(result: Result, folder: Path) -> list[Picture]:
     """The pictures of a run in `folder` that cannot be drawn from rows (image strips), by what the PNGs say."""
-    about = {path: read_metadata(path) for path in sorted(folder.glob("*.png"))}
+    about = {path: picture_metadata(path) for path in sorted(folder.glob("*.png"))}
     return [
         (str(one["caption"]), path)
         for path, one in about.items()
@@ -168,7 +168,7 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
     """
     tasks = blocks(result)
     named = {block.task for block in tasks}
-    top = [(caption, png) for caption, png in pictures if read_metadata(png).get("task") not in named]
+    top = [(caption, png) for caption, png in pictures if picture_metadata(png).get("task") not in named]
     text = html(
         "report.html.jinja",
         result=result,
@@ -257,12 +257,12 @@ def plain(value: Any) -> str:
 
 
 def _of_task(pictures: Sequence[Picture], task: str) -> list[Picture]:
-    return [(caption, path) for caption, path in pictures if read_metadata(path).get("task") == task]
+    return [(caption, path) for caption, path in pictures if picture_metadata(path).get("task") == task]
 
 
 def _embedded(pictures: Sequence[Picture]) -> list[tuple[str, str, bool]]:
     """Caption, PNG in base64, and whether it is about parts."""
     return [
-        (caption, base64.b64encode(path.read_bytes()).decode(), bool(read_metadata(path).get("detail")))
+        (caption, base64.b64encode(path.read_bytes()).decode(), bool(picture_metadata(path).get("detail")))
         for caption, path in pictures
     ]

@@ -1,0 +1,74 @@
+"""What a user brings to a suite, said once: the fields of `Options` in Python are the flags of `vldebias eval run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field is written on the command line: the panel of the help, what stands for its value, a text.
+
+    value: None for a switch. name: where the flag is not called as the field. least: of a number. A text that ends with
+    * says that the flag may be repeated.
+    """
+
+    panel: str
+    value: str | None
+    text: str
+    name: str | None = None
+    least: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user brings to a suite; None leaves the choice to the suite.
+
+    model, pretrained, pipeline, device and dtype are those of `vldebias.loading.load_host`; keys: where a file of
+    embeddings names things otherwise, see `vldebias.data.load_embeddings`.
+    """
+
+    out: Annotated[Path, Flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
+    device: Annotated[str, Flag("Run", "NAME", "auto (cuda where there is one), cpu, cuda, cuda:1, mps.")] = "cpu"
+    dtype: Annotated[str | None, Flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
+    fresh: Annotated[bool, Flag("Run", None, "Again, or take over what is done.", "--fresh/--resume")] = False
+    resamples: Annotated[int | None, Flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)] = None
+    model: Annotated[str | None, Flag("Model", "NAME", "open_clip or transformers, or 'miniature'.")] = None
+    pretrained: Annotated[str | None, Flag("Model", "TAG", "open_clip tag or checkpoint file.")] = None
+    pipeline: Annotated[str | None, Flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None
+    methods: Annotated[tuple[str, ...] | None, Flag("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None
+    projections: Annotated[
+        tuple[Path, ...], Flag("Methods", "DIR", "A saved edit, measured beside the methods. *", "--projection")
+    ] = ()
+    reference: Annotated[
+        Path | None, Flag("Methods", "FILE", "Image features (with label.COLUMN) for methods that use them.")
+    ] = None
+    lam: Annotated[float | None, Flag("Methods", "X", "Lambda instead of the suite's.", least=0)] = None
+    max_loss: Annotated[float | None, Flag("Methods", "X", "Most that a neutral cosine may lose.")] = None
+    side: Annotated[str | None, Flag("Methods", "SIDE", "What methods act on: text, image or both.")] = None
+    data_root: Annotated[str | Path | None, Flag("Images", "DIR", "Folder of the data set (or a manifest file).")] = (
+        None
+    )
+    limit: Annotated[int | None, Flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
+    strict: Annotated[bool, Flag("Images", None, "Stop at an image that cannot be read.")] = False
+    embeddings: Annotated[Path | None, Flag("Images", "FILE", "Features of your own (.npz, .safetensors).")] = None
+    texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval texts).")] = None
+    keys: Annotated[
+        Mapping[str, str], Flag("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")
+    ] = field(default_factory=dict)
+    unknown: Annotated[tuple[str, ...], Flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
+    cache: Annotated[Path | None, Flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
+    feature_dtype: Annotated[str, Flag("Images", "NAME", "How features are kept there.")] = "float16"
+    images: Annotated[int | None, Flag("Drawn images", "N", "Of each prompt and seed.", least=1)] = None
+    fit_images: Annotated[
+        int | None, Flag("Drawn images", "N", "The same, for methods that are fitted to judged images.", least=1)
+    ] = None
+    seeds: Annotated[tuple[int, ...] | None, Flag("Drawn images", "N", "Seed. *", "--seed")] = None
+    steps: Annotated[int | None, Flag("Drawn images", "N", "Denoising steps.", least=1)] = None
+    judge: Annotated[str | None, Flag("Drawn images", "NAME", "Model that reads them, named as --model.")] = None
+    judge_pretrained: Annotated[str | None, Flag("Drawn images", "TAG", "open_clip tag of the judge.")] = None
+    labels: Annotated[tuple[Path, ...], Flag("Drawn images", "FILE", "Answers of an annotator. *")] = ()
+    drawn: Annotated[Path | None, Flag("Drawn images", "DIR", "Folder of the images that were labelled.")] = None

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
@@ -29,24 +28,28 @@ from eval.experiments.beyond_more import generation, pseudo_labels
 from eval.experiments.embeddings import (
     LAM,
     TEXTS,
+    Floats,
     Gallery,
+    Rows,
     Sides,
     World,
     celeba,
     chance,
     file,
+    is_right,
     l14,
     man_and_woman,
+    protocol,
+    skews,
     worlds,
     worst_group,
 )
 from eval.experiments.run import parser, run, skip
 from eval.metrics import ABOVE_FLOOR, REGRET, WORSE
 from vldebias.api import fit_projection, fit_shares
-from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.report.pages import write_page
-from vldebias.evaluation.result import Measurement, Provenance, TaskResult
+from vldebias.evaluation.result import Measurement, TaskResult
 from vldebias.files import digest
 from vldebias.hosts import Host
 from vldebias.methods import Bound, Reference
@@ -70,8 +73,6 @@ PORTRAITS = {  # a column to be fair in, the prompts of the projection, the set 
     "portraits tone": ("tone", "skin-tone", "skin-tone"),
     "portraits age": ("age", "fairface-age", "professions-gender"),
 }
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
 
 
 def fitted(
@@ -118,13 +119,10 @@ class Split:
         """Expected MaxSkew@k of a random ranking of such a pool."""
         return chance(self.k, *[len(self.pools[0]) // 2] * 2)
 
-
-def skews(side: Sides, queries: Tensor, data: Gallery, split: Split) -> Floats:
-    """MaxSkew@k of each query (q,), mean over the pools."""
-    scores = (side.of_texts(queries) @ side.of_images(data.rows).T).numpy()
-    uniform = np.array([0.5, 0.5])
-    first = [data.gender[pool][rankings(scores[:, pool])] for pool in split.pools]
-    return np.mean([log_ratios(groups, split.k, uniform).max(axis=1) for groups in first], axis=0)
+    def skews(self, side: Sides, data: Gallery, queries: slice = slice(None)) -> Floats:
+        """MaxSkew@k of each query, mean over the pools."""
+        asked = data.texts.embed(data.queries[queries])
+        return skews(side, asked, data.rows, data.images.column("gender"), self.k, self.pools)
 
 
 def methods_of(data: Gallery, split: Split) -> dict[str, Sides]:
@@ -143,15 +141,14 @@ def methods_of(data: Gallery, split: Split) -> dict[str, Sides]:
 def one_split(data: Gallery, task: str, split: Split, told: str) -> Iterator[TaskResult]:
     """Figures of one split: means over the 51 queries with intervals over them."""
     queries, sides = data.texts.embed(data.queries), methods_of(data, split)
-    skew = {name: skews(side, queries, data, split) for name, side in sides.items()}
+    skew = {name: split.skews(side, data) for name, side in sides.items()}
     n = {"queries": len(queries), "pool": len(split.pools[0])}
     done = TaskResult(_of_celeba(data, task, told, sides, [0], n, k=split.k, resample="queries"))
     done.add_resampled(f"max_skew@{split.k}", skew, n=n)
     done.add(f"max_skew@{split.k}", "random", split.chance, n=n)
     above = {name: values - split.chance for name, values in skew.items()}
     done.add_resampled(replace(ABOVE_FLOOR, name=f"above_floor@{split.k}"), above, n=n)
-    cosines = {name: side.cosines(queries) for name, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, n=n)
+    done.add_resampled("query_cosine", {m: side.cosines(queries) for m, side in sides.items()}, n=n)
     yield done
 
 
@@ -173,7 +170,7 @@ def half_splits(data: Gallery, task: str, splits: int = SPLITS) -> Iterator[Task
     for split in random_halves(data, splits):
         sides = methods_of(data, split)
         for name, side in sides.items():
-            skew, cosine = skews(side, queries, data, split), side.cosines(queries)
+            skew, cosine = split.skews(side, data), side.cosines(queries)
             for key, value in {
                 (f"max_skew@{HALF_K}", ""): skew.mean(),
                 (f"max_skew@{HALF_K}", "held-out queries"): skew[held_out].mean(),
@@ -198,29 +195,18 @@ def half_splits(data: Gallery, task: str, splits: int = SPLITS) -> Iterator[Task
     yield done
 
 
-def _of_celeba(
-    data: Gallery,
-    task: str,
-    told: str,
-    sides: Mapping[str, Sides],
-    seeds: list[int],
-    n: dict[str, int],
-    **settings: Any,
-) -> Provenance:
-    return Provenance(
-        task=task,
-        title=f"Gender skew of retrieval on real embeddings: {told}",
-        description=f"MaxSkew over gender of 51 professions as queries, mean over pools balanced in gender; {told}.",
-        model=str(data.texts.host.model_id),
-        fingerprint=None,
-        prompts=data.prompts.name,
-        prompts_hash=data.prompts.hash,
+def _of_celeba(data: Gallery, task: str, told: str, sides: Any, seeds: list[int], n: Any, **settings: Any) -> Any:
+    return protocol(
+        task,
+        f"Gender skew of retrieval on real embeddings: {told}",
+        f"MaxSkew over gender of 51 professions as queries, mean over pools balanced in gender; {told}.",
+        n,
+        sides,
+        (data.texts, data.prompts),
         split=f"CelebA 000001-001000, {told}",
-        methods={name: side.about() for name, side in sides.items()},
         seeds=seeds,
-        n=n,
         data={"embeddings": data.digest},
-        settings={"prior": "uniform", "keep_stated": False, **settings},
+        **{"prior": "uniform", "keep_stated": False, **settings},
     )
 
 
@@ -242,24 +228,20 @@ def texts_l14() -> Iterator[TaskResult]:
         held = torch.stack([texts.embed(pair) for pair in pairs[1::2]])
         sides = fitted(texts.host, prompts, [p for pair in pairs[::2] for p in pair])
         n = {"pairs": len(held)}
-        done = TaskResult(
-            Provenance(
-                task=f"texts L/14 {name}",
-                title=f"Texts alone, ViT-L/14 {name}",
-                description="Distance of held-out man / woman pairs after a projection, and share of the distance "
-                "between their concepts (means of the two) that is kept. Fitted on every second pair.",
-                model=str(texts.host.model_id),
-                fingerprint=None,
-                prompts=prompts.name,
-                prompts_hash=prompts.hash,
-                split="every second of 32 pairs",
-                methods={method: side.about() for method, side in sides.items()},
-                seeds=[],
-                n=n,
-                data={"embeddings": digest(path)[:16]},
-                settings={"intervals": "bootstrap over held-out pairs", "resamples": 2000},
-            )
+        about = protocol(
+            f"texts L/14 {name}",
+            f"Texts alone, ViT-L/14 {name}",
+            "Distance of held-out man / woman pairs after a projection, and share of the distance between their "
+            "concepts (means of the two) that is kept. Fitted on every second pair.",
+            n,
+            sides,
+            (texts, prompts),
+            split="every second of 32 pairs",
+            seeds=(),
+            data={"embeddings": digest(path)[:16]},
+            **{"intervals": "bootstrap over held-out pairs", "resamples": 2000},
         )
+        done = TaskResult(about)
         distances = {m: np.array([pair_distance(pair[None], side.texts) for pair in held]) for m, side in sides.items()}
         done.add_resampled("pair_distance", distances, n=n, subset="held-out pairs")
         for method, side in sides.items():
@@ -289,65 +271,42 @@ def birds(world: World) -> Iterator[TaskResult]:
     yield done
 
 
-def is_right(side: Sides, classes: Tensor, images: Tensor, label: Labels) -> Floats:
-    """1 (n,) for images whose nearest class text is their label."""
-    nearest = (side.of_texts(classes) @ side.of_images(images).T).argmax(0).numpy()
-    return (nearest == label.codes).astype(float)
-
-
 def portraits(world: World, task: str) -> Iterator[TaskResult]:
     """Skew of the first portraits for queries that no projection was fitted on. Intervals over queries."""
     column, fitted_on, asked_of = PORTRAITS[task]
     prompts, asked = load_prompts(fitted_on), load_prompts(asked_of)
-    labels, profession = world.measured.column(column), world.measured.column("profession")
+    labels = world.measured.column(column)
     sides = fitted(world.texts.host, prompts, images=world.reference, top=K / len(labels))
-    queries = world.texts.embed(asked.held_out_classes or asked.classes)
-    uniform = np.full(len(labels.names), 1 / len(labels.names))
-    skew, precision = {}, {}
-    for name, side in sides.items():
-        ranked = rankings((side.of_texts(queries) @ side.of_images(world.rows).T).numpy())
-        skew[name] = log_ratios(labels.codes[ranked], K, uniform).max(axis=1)
-        precision[name] = precision_at(20, ranked, profession, asked.held_out_class_names or asked.class_names)
+    queries, named = world.texts.embed(asked.held_out_classes or asked.classes), asked.held_out_class_names
+    skew = {name: skews(side, queries, world.rows, labels, K) for name, side in sides.items()}
+    precision = {m: precision_at(20, side, queries, world, named or asked.class_names) for m, side in sides.items()}
     at_random = np.concatenate([labels.codes[rows] for rows in random_rankings(len(labels), K, 2000, 0)])
-    drawn = log_ratios(at_random, K, uniform).max(axis=1)
+    drawn = log_ratios(at_random, K, np.full(len(labels.names), 1 / len(labels.names))).max(axis=1)
     skew["random"] = np.random.default_rng(0).choice(drawn, len(queries))
     n = {"queries": len(queries), "images": len(labels)}
     told = f"Retrieval of portraits without correlation: skew in {column}, queries that were not fitted on"
     done = TaskResult(of_world(world, task, told, prompts, sides, n))
     done.add_resampled(f"max_skew@{K}", skew, n=n)
-    cosines = {name: side.cosines(queries) for name, side in sides.items()}
-    done.add_resampled("query_cosine", cosines, n=n)
+    done.add_resampled("query_cosine", {m: side.cosines(queries) for m, side in sides.items()}, n=n)
     if precision["none"] is not None:
         done.add_resampled("precision@20", precision, n=n)
     yield done
 
 
-def precision_at(k: int, ranked: Rows, profession: Labels, named: Sequence[str]) -> Floats | None:
+def precision_at(k: int, side: Sides, queries: Tensor, world: World, named: Sequence[str]) -> Floats | None:
     """Share of the first k images (q,) that show the profession asked for; None where queries name none."""
+    profession = world.measured.column("profession")
     if not set(named) <= set(profession.names):
         return None
     wanted = np.array([profession.names.index(name) for name in named])
-    return (profession.codes[ranked[:, :k]] == wanted[:, None]).mean(axis=1)
+    ranked = rankings((side.of_texts(queries) @ side.of_images(world.rows).T).numpy())[:, :k]
+    return (profession.codes[ranked] == wanted[:, None]).mean(axis=1)
 
 
-def of_world(
-    world: World, task: str, told: str, prompts: PromptSet, sides: Mapping[str, Sides], n: dict[str, int]
-) -> Provenance:
+def of_world(world: World, task: str, told: str, prompts: PromptSet, sides: Mapping[str, Sides], n: Any) -> Any:
     """What was done on one world."""
-    return Provenance(
-        task=task,
-        title=f"Miniature {task}",
-        description=f"{told}.",
-        model="miniature CLIP",
-        fingerprint=world.fingerprint,
-        prompts=prompts.name,
-        prompts_hash=prompts.hash,
-        split=world.split,
-        methods={name: side.about() for name, side in sides.items()},
-        seeds=[0],
-        n=n,
-        settings={"k": K, "prior": "uniform", "keep_stated": False, "resamples": 2000},
-    )
+    how = {"k": K, "prior": "uniform", "keep_stated": False, "resamples": 2000}
+    return protocol(task, f"Miniature {task}", f"{told}.", n, sides, (world.texts, prompts), split=world.split, **how)
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------
@@ -368,7 +327,19 @@ def regret(rows: Sequence[Measurement]) -> TaskResult:
         if min(gains(best)) > 0:
             forgone[task] = 1 - gains(auto)[0] / gains(best)[0]
     n = {"settings": len(worse), "with something to gain": len(forgone)}
-    done = TaskResult(_of_auto(n))
+    about = protocol(
+        "auto",
+        "Choosing without labels",
+        "Regret: the share of the best fixed method's gain over none that auto forgoes; 0 is as good as the best, 1 is "
+        "as none, below 0 is better than every fixed method. The best is picked with the labels that auto does not "
+        "see, and without the bound on the query's cosine that auto keeps. Settings where no fixed method gains "
+        "beyond its interval are left out. Worse than none: auto's change is all on the wrong side.",
+        n,
+        {"auto": {}},
+        seeds=(),
+        **{"fixed methods": list(FIXED), "intervals": "bootstrap over settings", "measures": list(BIAS)},
+    )
+    done = TaskResult(about)
     done.add_resampled(REGRET, {"auto": np.array(list(forgone.values()))}, n=n)
     done.add_resampled(WORSE, {"auto": np.array(list(worse.values()))}, n=n)
     for task, share in forgone.items():
@@ -381,26 +352,6 @@ def gains(row: Measurement) -> tuple[float, float, float]:
     sign = -1 if row.better == "lower" else 1
     value, low, high = row.change or (0.0, 0.0, 0.0)
     return sign * value, sign * low, sign * high
-
-
-def _of_auto(n: dict[str, int]) -> Provenance:
-    return Provenance(
-        task="auto",
-        title="Choosing without labels",
-        description="Regret: the share of the best fixed method's gain over none that auto forgoes; 0 is as good as "
-        "the best, 1 is as none, below 0 is better than every fixed method. The best is picked with the labels that "
-        "auto does not see, and without the bound on the query's cosine that auto keeps. Settings where no fixed "
-        "method gains beyond its interval are left out. Worse than none: auto's change is all on the wrong side.",
-        model="all of the above",
-        fingerprint=None,
-        prompts="as above",
-        prompts_hash="",
-        split="as above",
-        methods={"auto": {}},
-        seeds=[],
-        n=n,
-        settings={"fixed methods": list(FIXED), "intervals": "bootstrap over settings", "measures": list(BIAS)},
-    )
 
 
 def jobs(images: int) -> Iterator[tuple[str, Callable[[], Iterator[TaskResult]]]]:

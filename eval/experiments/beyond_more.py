@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 import vldebias
 from eval.experiments.drawing import GUIDANCE, STEPS, SURE, Easel, codes_of
-from eval.experiments.embeddings import Gallery, World, facts
+from eval.experiments.embeddings import Gallery, World, facts, protocol
 from eval.metrics import DIFFERENCE_LEFT, DIRECTION, LABEL_ERROR
 from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.result import Provenance, TaskResult
@@ -81,22 +81,19 @@ def _kept(rows: Tensor, read: Labels, truth: Labels) -> tuple[float, float]:
 
 def _of_labels(data: list[tuple[str, Texts, PromptSet, Embeddings, str]]) -> Provenance:
     prompts = {one.name: one.hash for _, _, one, _, _ in data}
-    return Provenance(
-        task="pseudo-labels",
-        title="What wrong pseudo-labels cost",
-        description="Share of reference images whose zero-shot value is wrong; the difference of the pseudo-labelled "
-        "means along the true one, as a share of it (above 1: stretched), and the cosine between the two. By labels, "
-        "and as the model's own probabilities predict it without labels.",
-        model=", ".join(dict.fromkeys(str(texts.host.model_id or "miniature CLIP") for _, texts, *_ in data)),
-        fingerprint=None,
-        prompts=", ".join(prompts),
-        prompts_hash="+".join(prompts.values()),
+    about = protocol(
+        "pseudo-labels",
+        "What wrong pseudo-labels cost",
+        "Share of reference images whose zero-shot value is wrong; the difference of the pseudo-labelled means along "
+        "the true one, as a share of it (above 1: stretched), and the cosine between the two. By labels, and as the "
+        "model's own probabilities predict it without labels.",
+        {},
+        {"labels": {}, "expected": {"logit_scale": 100.0}},
         split=", ".join(f"{name}: {len(images)} images" for name, _, _, images, _ in data),
-        methods={"labels": {}, "expected": {"logit_scale": 100.0}},
-        seeds=[],
-        n={},
-        settings={"intervals": "bootstrap over images; of 'expected' none", "resamples": 2000},
+        seeds=(),
+        **{"intervals": "bootstrap over images; of 'expected' none", "resamples": 2000},
     )
+    return about.model_copy(update={"prompts": ", ".join(prompts), "prompts_hash": "+".join(prompts.values())})
 
 
 def generation(images: int, loss: float) -> Iterator[TaskResult]:
@@ -121,27 +118,18 @@ def generation(images: int, loss: float) -> Iterator[TaskResult]:
         counts = np.stack([(drawn.gender == value).sum(axis=1) for value in (0, 1)], axis=1)
         discrepancy[name], recognised[name] = discrepancies(counts), (drawn.profession == wanted).mean(1)
     n = {"professions": len(wanted), "images each": images}
-    done = TaskResult(_of_generation(easel, prompts, chosen, n))
+    about = protocol(
+        "generation gender",
+        "Generated portraits of unseen professions",
+        "Discrepancy of the genders of generated images, and how many show the profession asked for; read by the "
+        "miniature's judge. 'target, uniform' draws each image's gender by its seed: it samples the attribute.",
+        n,
+        chosen,
+        split="unseen professions",
+        **{"steps": STEPS, "guidance": GUIDANCE, "sure": SURE, "resamples": 2000},
+    )
+    own = {"model": "miniature diffusion", "fingerprint": easel.fingerprint, "prompts": DRAWN}
+    done = TaskResult(about.model_copy(update=own | {"prompts_hash": prompts.hash}))
     done.add_resampled("discrepancy", discrepancy, n=n)
     done.add_resampled("recognised", recognised, n=n)
     yield done
-
-
-def _of_generation(
-    easel: Easel, prompts: PromptSet, chosen: dict[str, dict[str, Any]], n: dict[str, int]
-) -> Provenance:
-    return Provenance(
-        task="generation gender",
-        title="Generated portraits of unseen professions",
-        description="Discrepancy of the genders of generated images, and how many show the profession asked for; read "
-        "by the miniature's judge. 'target, uniform' draws each image's gender by its seed: it samples the attribute.",
-        model="miniature diffusion",
-        fingerprint=easel.fingerprint,
-        prompts=prompts.name,
-        prompts_hash=prompts.hash,
-        split="unseen professions",
-        methods=chosen,
-        seeds=[0],
-        n=n,
-        settings={"steps": STEPS, "guidance": GUIDANCE, "sure": SURE, "resamples": 2000},
-    )

@@ -1,7 +1,7 @@
 """How often do the 95 % intervals of group accuracies cover the truth? Simulated, on data whose truth is known.
 
-    python -m eval.experiments.coverage             # all settings, writes eval/results/coverage.json (a minute or two)
-    python -m eval.experiments.coverage --sets 300  # fewer data sets, to have a look
+python -m eval.experiments.coverage --json eval/results/coverage.json   # all settings, a minute or two
+python -m eval.experiments.coverage --sets 300                          # fewer data sets, to have a look
 
 A data set is n images whose groups are drawn too; each image is right without a method and with it with the
 probabilities of its group. The truth of the worst group is the lowest accuracy over the groups, that of the gap the
@@ -11,34 +11,24 @@ where, and by how much, a percentile bootstrap of a minimum fails: ties, tiny gr
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from eval.experiments.embeddings import protocol
+from eval.experiments.run import parser, run
 from vldebias.evaluation.accuracies import GroupCounts, Reweighted
-from vldebias.files import commit, versions
+from vldebias.evaluation.result import TaskResult
 from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.metrics.metric import Metric
 
-RESULT = Path(__file__).parents[1] / "results" / "coverage.json"
 STATISTICS = {"worst_group": lowest_accuracy, "average": mean_accuracy, "gap": accuracy_gap}
-LEVEL, BOUNDS = 0.95, (0.92, 0.98)
-ALL = (
-    "worst_group",
-    "average",
-    "gap",
-    "change of worst_group",
-    "change of average",
-    "change of gap",
-    "average_reweighted",
-)
+LEVEL = 0.95
+ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_reweighted")
 AVERAGE = ("average", "change of average", "average_reweighted")
 REWEIGHTED = "average_reweighted"
 HARDEST = "accuracy of the hardest group"
@@ -96,81 +86,27 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(
-        "one worst group, sizes of Waterbirds",
-        n=5794,
-        share=(2255, 2255, 642, 642),
-        before=(0.9, 0.75, 0.39, 0.85),
-        after=(0.85, 0.8, 0.7, 0.8),
-    ),
-    Setting(
-        "one small worst group, sizes of CelebA",
-        n=19962,
-        share=(9767, 7535, 2480, 180),
-        before=(0.85, 0.83, 0.9, 0.73),
-        after=(0.86, 0.88, 0.9, 0.77),
-    ),
-    Setting(
-        "one worst group of 60 images",
-        n=400,
-        share=(110, 110, 120, 60),
-        before=(0.9, 0.85, 0.9, 0.4),
-        after=(0.9, 0.85, 0.85, 0.6),
-    ),
-    Setting(
-        "another worst group with the method",
-        n=4000,
-        share=(1, 1, 1, 1),
-        before=(0.8, 0.85, 0.3, 0.8),
-        after=(0.6, 0.8, 0.75, 0.8),
-    ),
-    Setting(
-        "one group",
-        n=500,
-        share=(1,),
-        before=(0.6,),
-        after=(0.7,),
-        expected=("worst_group", "change of worst_group", *AVERAGE),
-    ),
+    Setting("one worst group, sizes of Waterbirds", 5794, (2255, 2255, 642, 642),
+            (0.9, 0.75, 0.39, 0.85), (0.85, 0.8, 0.7, 0.8)),
+    Setting("one small worst group, sizes of CelebA", 19962, (9767, 7535, 2480, 180),
+            (0.85, 0.83, 0.9, 0.73), (0.86, 0.88, 0.9, 0.77)),
+    Setting("one worst group of 60 images", 400, (110, 110, 120, 60), (0.9, 0.85, 0.9, 0.4), (0.9, 0.85, 0.85, 0.6)),
+    Setting("another worst group with the method", 4000, (1,) * 4, (0.8, 0.85, 0.3, 0.8), (0.6, 0.8, 0.75, 0.8)),
+    Setting("one group", 500, (1,), (0.6,), (0.7,), ("worst_group", "change of worst_group", *AVERAGE)),
     Setting("two groups tied", 1000, (1, 1), (0.6,) * 2, (0.7,) * 2, AVERAGE),
     Setting("four groups tied", 800, (1,) * 4, (0.6,) * 4, (0.7,) * 4, AVERAGE),
     Setting("fourteen groups tied", 1400, (1,) * 14, (0.6,) * 14, (0.7,) * 14, AVERAGE),
     Setting("two groups 0.03 apart", 1000, (1, 1), (0.6, 0.63), (0.7, 0.73), AVERAGE),
-    Setting(
-        "a worst group of 10 images",
-        n=400,
-        share=(130, 130, 130, 10),
-        before=(0.9, 0.85, 0.9, 0.4),
-        after=(0.9, 0.85, 0.9, 0.6),
-        expected=AVERAGE,
-    ),
-    Setting(
-        "worst accuracy 0.04, of 50 images",
-        n=500,
-        share=(150, 150, 150, 50),
-        before=(0.9, 0.85, 0.9, 0.02),
-        after=(0.9, 0.85, 0.9, 0.04),
-        expected=AVERAGE,
-    ),
-    Setting(
-        "worst accuracy 0.005, of 100 images",
-        n=500,
-        share=(150, 150, 100, 100),
-        before=(0.9, 0.85, 0.9, 0.005),
-        after=(0.9, 0.85, 0.9, 0.005),
-        expected=AVERAGE,
-    ),
-    Setting(
-        "weights on groups near 1",
-        n=4000,
-        share=(1, 1, 1, 1),
-        before=(0.9, 0.3, 0.3, 0.9),
-        after=(0.9985, 0.3, 0.3, 0.9985),
-        expected=("average", "change of average"),
-        weights=(48, 2, 2, 48),
-    ),
+    Setting("a worst group of 10 images", 400, (130, 130, 130, 10),
+            (0.9, 0.85, 0.9, 0.4), (0.9, 0.85, 0.9, 0.6), AVERAGE),
+    Setting("worst accuracy 0.04, of 50 images", 500, (150, 150, 150, 50),
+            (0.9, 0.85, 0.9, 0.02), (0.9, 0.85, 0.9, 0.04), AVERAGE),
+    Setting("worst accuracy 0.005, of 100 images", 500, (150, 150, 100, 100),
+            (0.9, 0.85, 0.9, 0.005), (0.9, 0.85, 0.9, 0.005), AVERAGE),
+    Setting("weights on groups near 1", 4000, (1,) * 4, (0.9, 0.3, 0.3, 0.9), (0.9985, 0.3, 0.3, 0.9985),
+            ("average", "change of average"), weights=(48, 2, 2, 48)),
     Setting("all groups near 1", 800, (1,) * 4, (0.99,) * 4, (0.995,) * 4, ()),
-)
+)  # fmt: skip
 
 
 def intervals(
@@ -191,7 +127,7 @@ def intervals(
     return found
 
 
-def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict[str, dict[str, float]]:
     """Coverage, bias and mean width of every interval over `sets` data sets."""
     truth, weights = setting.truth(), np.array(setting.weights or setting.share, dtype=float)
     hardest = int(np.argmin(setting.after))
@@ -203,14 +139,15 @@ def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict
         name: truth[REWEIGHTED] if name.startswith(REWEIGHTED) else min(setting.after)
         for name in rows.keys() - truth.keys()
     }
-    return {name: summary(np.array(found), truth[name]) | _verdict(setting, name) for name, found in rows.items()}
+    return {name: summary(np.array(found), truth[name]) for name, found in rows.items()}
 
 
-def _verdict(setting: Setting, name: str) -> dict[str, Any]:
-    return {"expected": name in setting.expected or name.endswith("Wilson")}
+def expected(setting: Setting, name: str) -> bool:
+    """Does theory say that this interval covers?"""
+    return name in setting.expected or name.endswith("Wilson")
 
 
-def summary(rows: np.ndarray, true: float) -> dict[str, Any]:
+def summary(rows: np.ndarray, true: float) -> dict[str, float]:
     """What the (value, low, high) of many data sets say about an interval."""
     value, low, high = rows.T
     below, above = high < true - ROUNDING, low > true + ROUNDING
@@ -226,42 +163,37 @@ def summary(rows: np.ndarray, true: float) -> dict[str, Any]:
     }
 
 
-def run(sets: int, resamples: int, seed: int) -> dict[str, Any]:
-    started = time.monotonic()
-    found = []
+def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
+    """A task per setting, a method per interval."""
     for i, setting in enumerate(SETTINGS):
-        found.append(asdict(setting) | {"intervals": simulate(setting, sets, resamples, seed + i)})
-        show(found[-1])
-    return {
-        "level": LEVEL,
-        "data_sets": sets,
-        "resamples": resamples,
-        "seed": seed,
-        "settings": found,
-        "versions": versions(),
-        "commit": commit(),
-        "seconds": round(time.monotonic() - started, 1),
-    }
+        found = simulate(setting, sets, resamples, seed + i)
+        about = protocol(
+            setting.name,
+            f"Intervals that should cover in {LEVEL:.0%}: {setting.name}",
+            "How often intervals of data sets that are drawn from a known truth hold it.",
+            {"data sets": sets, "images": setting.n},
+            {name: {"expected": expected(setting, name)} for name in found},
+            split="simulated",
+            seeds=[seed + i],
+        )
+        settings = asdict(setting) | {"level": LEVEL, "resamples": resamples}
+        done = TaskResult(about.model_copy(update={"model": "none", "prompts": "", "settings": settings}))
+        for name, figures in found.items():
+            for metric, value in figures.items():
+                of_interval = Metric(metric, metric.replace("_", " "), "fact", "neither")
+                done.add(of_interval, name, value, n={"data sets": sets})
+        yield done
 
 
-def show(setting: dict[str, Any]) -> None:
-    print(f"\n{setting['name']}")
-    for name, found in setting["intervals"].items():
-        fits = BOUNDS[0] <= found["coverage"] <= BOUNDS[1]
-        mark = "" if not found["expected"] else "  ok" if fits else "  OUTSIDE 92-98 %"
-        print(f"  {name:45} {found['coverage']:.3f}  bias {found['bias']:+.4f}  width {found['width']:.3f}{mark}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=1000, help="data sets per setting")
-    parser.add_argument("--resamples", type=int, default=600, help="bootstrap resamples per data set")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULT)
-    given = parser.parse_args()
-    done = run(given.sets, given.resamples, given.seed)
-    given.out.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--sets", type=int, default=1000, help="data sets per setting")
+    options.add_argument("--resamples", type=int, default=600, help="bootstrap resamples per data set")
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    run("coverage", lambda: measure(given.sets, given.resamples, given.seed), given.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,7 @@ text_vitl14.npz               texts of five ViT-L/14: prompts64, and NAME_64 (64
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, log
@@ -26,9 +26,12 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels
 from vldebias.edit import Edit
+from vldebias.evaluation.result import Provenance
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts import TextTable
+from vldebias.metrics.rankings import rankings
+from vldebias.metrics.skew import log_ratios
 from vldebias.prompts import PromptSet
 
 FILE, TEXTS = "celeba1000_vitb32_openai.npz", "text_vitl14.npz"
@@ -139,12 +142,6 @@ class World:
         return self.fitted.features.astype(np.float32)
 
     @property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """Of the weights of the text tower."""
-        weights = self.texts.host.fingerprint()
-        return None if weights is None else weights.to_dict()
-
-    @property
     def split(self) -> str:
         """What a report says of both."""
         measured, fitted = SEEDS[self.name]
@@ -210,6 +207,20 @@ def facts(edit: Edit) -> dict[str, Any]:
     return about | ({"loss at most": edit.provenance.max_loss} if edit.provenance.max_loss else {})
 
 
+def skews(side: Sides, queries: Tensor, images: Tensor, groups: Labels, k: int, pools: Sequence[Any] = ()) -> Floats:
+    """MaxSkew@k (q,) of queries (q, d) among images (n, d), prior uniform: mean over pools of rows, or of all."""
+    scores = (side.of_texts(queries) @ side.of_images(images).T).numpy()
+    uniform = np.full(len(groups.names), 1 / len(groups.names))
+    first = [groups.codes[pool][rankings(scores[:, pool])] for pool in pools or [slice(None)]]
+    return np.mean([log_ratios(codes, k, uniform).max(axis=1) for codes in first], axis=0)
+
+
+def is_right(side: Sides, classes: Tensor, images: Tensor, label: Labels) -> Floats:
+    """1 (n,) for images whose nearest class text is their label."""
+    nearest = (side.of_texts(classes) @ side.of_images(images).T).argmax(0).numpy()
+    return (nearest == label.codes).astype(float)
+
+
 def worst_group(correct: Floats, groups: Rows) -> Floats:
     """min over groups of the accuracy, for each row of `correct` and `groups` (b, n): a statistic to resample.
 
@@ -228,3 +239,35 @@ def chance(k: int, first: int, second: int) -> float:
     total = comb(first + second, k)
     chances = [comb(first, x) * comb(second, k - x) / total for x in range(k + 1)]
     return sum(p * log(2 * max(x, k - x) / k) for x, p in enumerate(chances))
+
+
+def protocol(
+    task: str,
+    title: str,
+    description: str,
+    n: Mapping[str, int],
+    methods: Mapping[str, Sides | dict[str, Any]],
+    of: tuple[Texts, PromptSet] | None = None,
+    *,
+    split: str = "as above",
+    seeds: Sequence[int] = (0,),
+    data: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Provenance:
+    """What was done with the texts of a model and a prompt set; None: of several tasks together."""
+    weights = None if of is None else of[0].host.fingerprint()
+    return Provenance(
+        task=task,
+        title=title,
+        description=description,
+        model="all of the above" if of is None else str(of[0].host.model_id or "miniature CLIP"),
+        fingerprint=None if weights is None else weights.to_dict(),
+        prompts="as above" if of is None else of[1].name,
+        prompts_hash="" if of is None else of[1].hash,
+        split=split,
+        methods={name: one.about() if isinstance(one, Sides) else one for name, one in methods.items()},
+        seeds=list(seeds),
+        n=dict(n),
+        data=dict(data or {}),
+        settings=settings,
+    )

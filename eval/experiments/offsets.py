@@ -32,14 +32,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.embeddings import file, worlds
+from eval.experiments.embeddings import file, protocol, worlds
 from eval.experiments.run import parser, run, skip
 from vldebias.data import Embeddings
 from vldebias.edit import Edit
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.accuracies import GroupCounts, Reweighted
 from vldebias.evaluation.groups import GroupSplit
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.texts import Texts
 from vldebias.methods import Problem, Reference, class_offset
 from vldebias.metrics import Metric
 from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
@@ -159,22 +160,18 @@ def task(name: str, title: str, trials: Sequence[Trial]) -> TaskResult:
     """Rows of one world: means over its trials."""
     first = trials[0]
     n = {"images": len(first.split), "trials": len(trials)}
-    done = TaskResult(
-        Provenance(
-            task=name,
-            title=title,
-            description="Offsets of the class margin from unlabelled images; changes are from the method without one.",
-            model=str(first.problem.host.model_id),
-            fingerprint=None,
-            prompts=first.problem.label,
-            prompts_hash="+".join(s.hash for s in first.problem.sets),
-            split="see the head of eval/experiments/offsets.py",
-            methods={method: {} for method in METHODS},
-            seeds=list(range(len(trials))),
-            n=n,
-            settings={"resamples": 1000, "images per group": first.split.groups.counts},
-        )
+    about = protocol(
+        name,
+        title,
+        "Offsets of the class margin from unlabelled images; changes are from the method without one.",
+        n,
+        {method: {} for method in METHODS},
+        (Texts(first.problem.host), first.problem.sets[0]),
+        split="see the head of eval/experiments/offsets.py",
+        seeds=range(len(trials)),
+        **{"resamples": 1000, "images per group": first.split.groups.counts},
     )
+    done = TaskResult(about)
     for method in METHODS:
         each = [one.measure(method) for one in trials]
         for key in each[0]:

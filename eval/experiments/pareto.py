@@ -26,27 +26,37 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.experiments.beyond import HALF_K, PORTRAITS, K, is_right, random_halves, skews
-from eval.experiments.embeddings import TEXTS, Sides, World, celeba, file, l14, worlds, worst_group
+from eval.experiments.beyond import HALF_K, PORTRAITS, K, random_halves
+from eval.experiments.embeddings import (
+    TEXTS,
+    Floats,
+    Sides,
+    World,
+    celeba,
+    file,
+    is_right,
+    l14,
+    protocol,
+    skews,
+    worlds,
+    worst_group,
+)  # fmt: skip
 from eval.experiments.run import parser, run, skip
 from eval.metrics import MISSED, REGRET, WORSE
 from vldebias.api import fit_projection
 from vldebias.errors import VldebiasWarning
-from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import METHODS, Bound, Reference
 from vldebias.methods.auto import BOUND, LAMS, PredictedGap
 from vldebias.methods.bounded import losses
 from vldebias.metrics import bootstrap_interval
 from vldebias.metrics.metric import get_metric
-from vldebias.metrics.rankings import rankings
-from vldebias.metrics.skew import log_ratios
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, load_prompts
 
 Key = tuple[str, float | None]  # method, lam
-Values = NDArray[np.float64]
-Measure = Callable[[Sides], tuple[Values, Values]]  # bias and utility, one value per unit each
+Measure = Callable[[Sides], tuple[Floats, Floats]]  # bias and utility, one value per unit each
 BETWEEN = (30.0, 300.0, 3000.0)  # more points of the curves; "auto" is not compared with them
 BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1)
 TEXT, BOTH = "auto, texts", "auto, texts and images"
@@ -55,7 +65,7 @@ UTILITIES = ("query_cosine", "average")
 SPLITS = 8
 
 
-def mean(values: Values) -> Values:
+def mean(values: Floats) -> Floats:
     """The statistic of most settings."""
     return values.mean(axis=-1)
 
@@ -76,9 +86,8 @@ class Setting:
     metrics: tuple[str, str]
     units: str
     trials: Callable[[], Iterator[tuple[Any, Measure]]]
-    statistic: Callable[..., Values] = mean
+    statistic: Callable[..., Floats] = mean
     shared: tuple[NDArray[Any], ...] = ()
-    model: str = "miniature CLIP"
     loss: float = BOUND.loss
 
 
@@ -88,17 +97,16 @@ class Setting:
 def of_celeba(path: Path) -> Setting:
     """Gender skew of professions on real images; every second query is neutral text, the others are asked."""
     data = celeba(path)
-    asked = data.texts.embed(data.queries[1::2])
+    others = slice(1, None, 2)
+    asked = data.texts.embed(data.queries[others])
 
     def trials() -> Iterator[tuple[Any, Measure]]:
         for split in random_halves(data, SPLITS):
             images = data.images.features[split.fitted].astype(np.float32)
-            yield images, lambda side, split=split: (skews(side, asked, data, split), side.cosines(asked))
+            yield images, lambda side, split=split: (split.skews(side, data, others), side.cosines(asked))
 
     title, metrics = f"CelebA, B/32: gender skew of the first {HALF_K}", (f"max_skew@{HALF_K}", "query_cosine")
-    model = str(data.texts.host.model_id)
-    neutral = data.queries[::2]
-    return Setting("celeba b32", title, data.texts, data.prompts, neutral, metrics, "queries", trials, model=model)
+    return Setting("celeba b32", title, data.texts, data.prompts, data.queries[::2], metrics, "queries", trials)
 
 
 def of_ages(backbone: str, texts: Texts, named: Sequence[str]) -> Setting:
@@ -120,7 +128,7 @@ def of_ages(backbone: str, texts: Texts, named: Sequence[str]) -> Setting:
     values, classes = torch.arange(3).repeat(len(held)), torch.arange(len(held)).repeat_interleave(3)
     gap, asked = PredictedGap.of(rows, values, classes, resamples=0), texts.embed(held)
 
-    def measure(side: Sides) -> tuple[Values, Values]:
+    def measure(side: Sides) -> tuple[Floats, Floats]:
         return gap.of_texts(side.of_texts(asked))[0].numpy(), side.cosines(asked)
 
     return Setting(
@@ -132,7 +140,6 @@ def of_ages(backbone: str, texts: Texts, named: Sequence[str]) -> Setting:
         ("gap", "query_cosine"),
         "texts",
         lambda: iter([(None, measure)]),
-        model=str(texts.host.model_id),
     )
 
 
@@ -141,7 +148,7 @@ def of_birds(world: World) -> Setting:
     prompts, label, place = load_prompts("waterbirds"), world.measured.column("label"), world.measured.column("place")
     classes = world.texts.embed(prompts.classes)
 
-    def measure(side: Sides) -> tuple[Values, Values]:
+    def measure(side: Sides) -> tuple[Floats, Floats]:
         right = is_right(side, classes, world.rows, label)
         return right, right
 
@@ -164,11 +171,9 @@ def of_portraits(world: World, task: str) -> Setting:
     column, fitted_on, asked_of = PORTRAITS[task]
     prompts, asked, labels = load_prompts(fitted_on), load_prompts(asked_of), world.measured.column(column)
     queries = world.texts.embed(asked.held_out_classes or asked.classes)
-    uniform = np.full(len(labels.names), 1 / len(labels.names))
 
-    def measure(side: Sides) -> tuple[Values, Values]:
-        ranked = rankings((side.of_texts(queries) @ world.rows.T).numpy())
-        return log_ratios(labels.codes[ranked], K, uniform).max(axis=1), side.cosines(queries)
+    def measure(side: Sides) -> tuple[Floats, Floats]:
+        return skews(side, queries, world.rows, labels, K), side.cosines(queries)
 
     return Setting(
         task,
@@ -233,9 +238,9 @@ def fitted(s: Setting, images: Any) -> dict[Key, Sides]:
     return sides
 
 
-def measured(s: Setting) -> tuple[dict[Key, Values], dict[Key, Values], dict[Key, float]]:
+def measured(s: Setting) -> tuple[dict[Key, Floats], dict[Key, Floats], dict[Key, float]]:
     """Bias and utility (units,) of every method, means over the trials, and the mean loss of its neutral texts."""
-    trials: dict[Key, list[tuple[Values, Values, float]]] = {}
+    trials: dict[Key, list[tuple[Floats, Floats, float]]] = {}
     neutral = s.texts.embed(s.neutral)
     for images, measure in s.trials():
         for key, side in fitted(s, images).items():
@@ -249,7 +254,17 @@ def of_setting(s: Setting) -> TaskResult:
     """Points of the curves and the regrets of auto."""
     bias, utility, lost = measured(s)
     n = {s.units: len(bias["none", None])}
-    result = TaskResult(_provenance(s))
+    about = protocol(
+        s.task,
+        s.title,
+        f"Bias ({s.metrics[0]}) against utility ({s.metrics[1]}) over lambda; regret of auto.",
+        {"neutral texts": len(s.neutral)},
+        {"auto": {"lams": list(LAMS), "max_loss": s.loss, "over": BOUND.over}},
+        (s.texts, s.prompts),
+        split="see the head of eval/experiments/pareto.py",
+        **{"intervals": f"95 % bootstrap over {s.units}, paired", "resamples": 2000},
+    )
+    result = TaskResult(about)
     curves = ((s.metrics[0], bias, s.statistic, s.shared), (s.metrics[1], utility, mean, ()))
     for metric, values, statistic, shared in curves:
         for (method, lam), one in values.items():  # each with its paired change to none
@@ -271,7 +286,7 @@ def regrets(
     result: TaskResult,
     s: Setting,
     n: dict[str, int],
-    bias: Mapping[Key, Values],
+    bias: Mapping[Key, Floats],
     auto: Key,
     fixed: Set[Key],
     part: str,
@@ -279,10 +294,10 @@ def regrets(
     """Regret against the best of `fixed`, and what is missed of its gain."""
     sign = 1 if get_metric(s.metrics[0]).better == "lower" else -1
 
-    def cost(values: Values, *shared: NDArray[Any]) -> Values:
+    def cost(values: Floats, *shared: NDArray[Any]) -> Floats:
         return sign * s.statistic(values, *shared)
 
-    def difference(values: Values, other: Values, *shared: NDArray[Any]) -> Values:
+    def difference(values: Floats, other: Floats, *shared: NDArray[Any]) -> Floats:
         return cost(values, *shared) - cost(other, *shared)
 
     def at(key: Key) -> float:
@@ -300,13 +315,15 @@ def regrets(
 
 def summary(rows: Sequence[Measurement]) -> TaskResult:
     """Over all settings: regret and what is missed, with intervals over settings; how often auto is worse than none."""
-    result = TaskResult(_of_auto())
+    told = "Regret and what is missed, means over the settings; settings in which auto is worse than none."
+    methods: dict[str, dict[str, Any]] = {TEXT: {}, BOTH: {}}
+    about = protocol("auto", "Choosing without labels", told, {}, methods, intervals="95 % bootstrap over settings")
+    result = TaskResult(about)
     for name in (TEXT, BOTH):
         for metric in (REGRET, MISSED):
             for part in ("", WITHIN):
-                values = np.array(
-                    [r.value for r in rows if (r.metric, r.method, r.subset) == (metric.name, name, part)]
-                )
+                own = [r.value for r in rows if (r.metric, r.method, r.subset) == (metric.name, name, part)]
+                values = np.array(own)
                 n = {"settings": len(values)}
                 result.add_resampled(metric, {name: values}, n=n, subset=part)
         changes = [r for r in rows if r.method == name and r.change is not None and r.metric not in UTILITIES]
@@ -314,41 +331,6 @@ def summary(rows: Sequence[Measurement]) -> TaskResult:
         n = {"settings": len(changes)}
         result.add(WORSE, name, float(len(worse)), n=n)
     return result
-
-
-def _provenance(s: Setting) -> Provenance:
-    weights = s.texts.host.fingerprint()
-    return Provenance(
-        task=s.task,
-        title=s.title,
-        description=f"Bias ({s.metrics[0]}) against utility ({s.metrics[1]}) over lambda; regret of auto.",
-        model=s.model,
-        fingerprint=None if weights is None else weights.to_dict(),
-        prompts=s.prompts.name,
-        prompts_hash=s.prompts.hash,
-        split="see the head of eval/experiments/pareto.py",
-        methods={"auto": {"lams": list(LAMS), "max_loss": s.loss, "over": BOUND.over}},
-        seeds=[0],
-        n={"neutral texts": len(s.neutral)},
-        settings={"intervals": f"95 % bootstrap over {s.units}, paired", "resamples": 2000},
-    )
-
-
-def _of_auto() -> Provenance:
-    return Provenance(
-        task="auto",
-        title="Choosing without labels",
-        description="Regret and what is missed, means over the settings; settings in which auto is worse than none.",
-        model="all of the above",
-        fingerprint=None,
-        prompts="as above",
-        prompts_hash="",
-        split="as above",
-        methods={TEXT: {}, BOTH: {}},
-        seeds=[0],
-        n={},
-        settings={"intervals": "95 % bootstrap over settings"},
-    )
 
 
 def measure() -> Iterator[TaskResult]:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.experiments.embeddings import LAM, PER_GENDER, Gallery, Sides, celeba, chance, file
+from eval.experiments.embeddings import LAM, PER_GENDER, Gallery, Sides, celeba, chance, file, protocol
 from eval.experiments.run import parser, run
 from vldebias.api import fit_projection
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskResult
 from vldebias.metrics.rankings import rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
@@ -47,7 +47,20 @@ def measure(path: Path, methods: Sequence[str] = METHODS) -> Iterator[TaskResult
     queries = data.texts.embed(data.queries)
     sides = {"none": Sides()}
     sides |= {m: Sides(fit_projection(data.texts.host, data.prompts, method=m, lam=LAM)) for m in methods}
-    done = TaskResult(_provenance(data, sides))
+    about = protocol(
+        TASK,
+        "Retrieval of professions on real embeddings: gender",
+        f"Skew@{K} over gender, uniform prior, stable ties, mean over queries and pools; cosine of a query with itself "
+        "before and after. Intervals: bootstrap over queries, given the images.",
+        {"images": len(data.images), "queries": len(data.queries), "pairs": len(data.prompts.pairs)},
+        sides,
+        (data.texts, data.prompts),
+        split=f"CelebA 000001-001000, {POOLS} pools of {PER_GENDER} men and {PER_GENDER} women",
+        seeds=range(POOLS),
+        data={"embeddings": data.digest},
+        **{"k": K, "prior": "uniform", "ties": "stable", "keep_stated": False, "resample": "queries"},
+    )
+    done = TaskResult(about)
     measured = {method: skews(data, side) for method, side in sides.items()}
     n = {"queries": len(queries)}
     for metric in measured["none"]:
@@ -57,25 +70,6 @@ def measure(path: Path, methods: Sequence[str] = METHODS) -> Iterator[TaskResult
     value = chance(K, PER_GENDER, PER_GENDER)
     done.add(f"max_skew@{K}", "random ranking", value, n={"pool": 2 * PER_GENDER})
     yield done
-
-
-def _provenance(data: Gallery, sides: dict[str, Sides]) -> Provenance:
-    return Provenance(
-        task=TASK,
-        title="Retrieval of professions on real embeddings: gender",
-        description=f"Skew@{K} over gender, uniform prior, stable ties, mean over queries and pools; cosine of a query "
-        "with itself before and after. Intervals: bootstrap over queries, given the images.",
-        model=str(data.texts.host.model_id),
-        fingerprint=None,
-        prompts=data.prompts.name,
-        prompts_hash=data.prompts.hash,
-        split=f"CelebA 000001-001000, {POOLS} pools of {PER_GENDER} men and {PER_GENDER} women",
-        methods={method: side.about() for method, side in sides.items()},
-        seeds=list(range(POOLS)),
-        n={"images": len(data.images), "queries": len(data.queries), "pairs": len(data.prompts.pairs)},
-        data={"embeddings": data.digest},
-        settings={"k": K, "prior": "uniform", "ties": "stable", "keep_stated": False, "resample": "queries"},
-    )
 
 
 def main() -> int:

@@ -1,36 +1,20 @@
 """Intervals cover the truth as often as they say, where theory says that they can; and the committed simulation."""
 
-import importlib.util
-import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from eval.experiments import coverage as study
 from vldebias.evaluation.accuracies import GroupCounts
+from vldebias.evaluation.result import Result
 from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
 
-ROOT = Path(__file__).parents[2]
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("coverage_study", ROOT / "eval" / "experiments" / "coverage.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-STUDY = load()
-BY_NAME = {setting.name: setting for setting in STUDY.SETTINGS}
+BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 
 
 def test_probabilities_have_the_accuracies_of_the_setting() -> None:
-    for setting in STUDY.SETTINGS:
+    for setting in study.SETTINGS:
         cells = setting.cells()
         assert cells.sum() == pytest.approx(1)
         assert (cells >= -1e-12).all()
@@ -44,14 +28,14 @@ def test_probabilities_have_the_accuracies_of_the_setting() -> None:
 
 
 def test_one_clear_worst_group_is_covered() -> None:
-    found = STUDY.simulate(BY_NAME["one worst group of 60 images"], sets=300, resamples=200)
-    for name in (*STUDY.ALL, f"{STUDY.HARDEST}, Wilson"):
+    found = study.simulate(BY_NAME["one worst group of 60 images"], sets=300, resamples=200)
+    for name in (*study.ALL, f"{study.HARDEST}, Wilson"):
         assert 0.91 <= found[name]["coverage"] <= 0.99, name  # 0.95 +- 3 standard errors
 
 
 def test_the_simulation_can_fail() -> None:
     """Four tied groups: the minimum is biased downwards and the interval misses the truth about half of the time."""
-    found = STUDY.simulate(BY_NAME["four groups tied"], sets=150, resamples=200)
+    found = study.simulate(BY_NAME["four groups tied"], sets=150, resamples=200)
     assert found["worst_group"]["coverage"] < 0.7
     assert found["worst_group"]["bias"] < -0.02
     assert found["worst_group"]["interval_below"] > 0.3
@@ -61,14 +45,14 @@ def test_the_simulation_can_fail() -> None:
 
 def test_an_interval_that_is_too_narrow_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that are counted five times, as if they were independent, narrow an interval by sqrt(5)."""
-    drawn = STUDY.intervals
-    monkeypatch.setattr(STUDY, "intervals", lambda cells, *rest: drawn(5 * cells, *rest))
-    found = STUDY.simulate(BY_NAME["one worst group of 60 images"], sets=100, resamples=200)
+    drawn = study.intervals
+    monkeypatch.setattr(study, "intervals", lambda cells, *rest: drawn(5 * cells, *rest))
+    found = study.simulate(BY_NAME["one worst group of 60 images"], sets=100, resamples=200)
     assert found["worst_group"]["coverage"] < 0.8
 
 
 def test_wilson_mends_the_boundary() -> None:
-    found = STUDY.simulate(BY_NAME["worst accuracy 0.005, of 100 images"], sets=150, resamples=200)
+    found = study.simulate(BY_NAME["worst accuracy 0.005, of 100 images"], sets=150, resamples=200)
     assert found["worst_group, percentile alone"]["coverage"] < 0.6
     assert found["worst_group"]["coverage"] > 0.95
 
@@ -81,28 +65,31 @@ def test_without_a_worst_group_to_choose_the_bootstrap_is_that_of_a_mean() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", STUDY.SETTINGS, ids=lambda setting: setting.name)
-def test_coverage_of_every_setting(setting: "STUDY.Setting") -> None:
-    for name, found in STUDY.simulate(setting, sets=1500, resamples=500, seed=77).items():
-        if found["expected"]:
+@pytest.mark.parametrize("setting", study.SETTINGS, ids=lambda setting: setting.name)
+def test_coverage_of_every_setting(setting: study.Setting) -> None:
+    for name, found in study.simulate(setting, sets=1500, resamples=500, seed=77).items():
+        if study.expected(setting, name):
             assert 0.92 <= found["coverage"] <= 0.98, name
 
 
-COMMITTED = ROOT / "eval" / "results" / "coverage.json"
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
 
 
 @pytest.mark.slow
 def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
-    committed = json.loads(COMMITTED.read_text())
-    assert committed["data_sets"] >= 1000
-    settings = {setting["name"]: setting for setting in committed["settings"]}
-    assert settings.keys() == BY_NAME.keys()
-    for name, setting in settings.items():
-        assert tuple(setting["after"]) == BY_NAME[name].after
-        for interval, found in setting["intervals"].items():
-            if found["expected"]:
-                assert 0.92 <= found["coverage"] <= 0.98, (name, interval)
-    assert settings["four groups tied"]["intervals"]["worst_group"]["coverage"] < 0.7
-    assert settings["fourteen groups tied"]["intervals"]["worst_group"]["coverage"] < 0.05
-    assert settings["a worst group of 10 images"]["intervals"]["change of worst_group"]["coverage"] < 0.92
-    assert settings["worst accuracy 0.04, of 50 images"]["intervals"]["change of worst_group"]["coverage"] < 0.8
+    committed = Result.read(COMMITTED)
+    assert {one.task for one in committed.provenance} == BY_NAME.keys()
+    for one in committed.provenance:
+        assert one.n["data sets"] >= 1000
+        assert tuple(one.settings["after"]) == BY_NAME[one.task].after
+        for interval, about in one.methods.items():
+            if about["expected"]:
+                assert 0.92 <= committed.row(one.task, "coverage", interval).value <= 0.98, (one.task, interval)
+
+    def covered(setting: str, interval: str) -> float:
+        return committed.row(setting, "coverage", interval).value
+
+    assert covered("four groups tied", "worst_group") < 0.7
+    assert covered("fourteen groups tied", "worst_group") < 0.05
+    assert covered("a worst group of 10 images", "change of worst_group") < 0.92
+    assert covered("worst accuracy 0.04, of 50 images", "change of worst_group") < 0.8

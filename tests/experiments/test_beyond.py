@@ -13,7 +13,7 @@ from made_gallery import gallery
 from eval.experiments import beyond, beyond_more, embeddings
 from eval.experiments.beyond import FIXED, LOSS, PORTRAITS, Split, fitted
 from eval.experiments.embeddings import Gallery, Sides, World, chance
-from vldebias.data import Labels
+from vldebias.data import Embeddings, Labels
 from vldebias.evaluation.result import Measurement, Result
 from vldebias.metrics import max_skew
 
@@ -91,17 +91,19 @@ class TestSplits:
     def test_skew_is_that_of_the_package(self, data: Gallery, sides: dict[str, Sides]) -> None:
         queries = data.texts.embed(data.queries)
         split = Split(np.arange(3), data.pools([0, 1]), 20)
-        measured = beyond.skews(sides["cali"], queries, data, split)
+        measured = split.skews(sides["cali"], data)
         for query, value in zip(sides["cali"].of_texts(queries), measured, strict=True):
             of_pools = [max_skew(data.rows[pool] @ query, data.gender[pool], 20, n_groups=2) for pool in split.pools]
             assert value == pytest.approx(np.mean(of_pools))
 
 
 def test_precision_of_professions() -> None:
-    ranked = np.array([np.arange(40), np.arange(40)[::-1]])
-    profession = Labels.of(["cook"] * 20 + ["pilot"] * 20, names=("cook", "pilot"))
-    assert beyond.precision_at(20, ranked, profession, ("cook", "cook")).tolist() == [1.0, 0.0]
-    assert beyond.precision_at(20, ranked, profession, ("smart", "cook")) is None
+    pictures = torch.eye(2, dtype=torch.float64).repeat_interleave(20, 0)
+    profession = {"profession": Labels.of(["cook"] * 20 + ["pilot"] * 20, names=("cook", "pilot"))}
+    images = Embeddings(pictures.numpy(), tuple(map(str, range(40))), profession)
+    world, asked = World("portraits", gallery(20).texts, images, images), torch.eye(2, dtype=torch.float64)
+    assert beyond.precision_at(20, Sides(), asked, world, ("cook", "cook")).tolist() == [1.0, 0.0]
+    assert beyond.precision_at(20, Sides(), asked, world, ("smart", "cook")) is None
 
 
 @pytest.mark.parametrize("flipped", [0.0, 0.3])
@@ -238,5 +240,4 @@ def test_a_world_says_what_it_is() -> None:
     data = gallery(20)
     world = World("birds", data.texts, data.images, data.images)
     assert world.split == "birds, 20 renders, seed 9001; fitted on 20, seed 9011"
-    assert world.fingerprint is None
     assert world.reference.dtype == np.float32

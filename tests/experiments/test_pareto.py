@@ -8,7 +8,7 @@ import pytest
 from made_gallery import gallery
 
 from eval.experiments import pareto
-from eval.experiments.embeddings import Sides, worst_group
+from eval.experiments.embeddings import Sides, protocol, worst_group
 from eval.experiments.pareto import BOTH, TEXT, Setting
 from vldebias.evaluation.result import Measurement, Result, TaskResult
 from vldebias.methods.auto import LAMS
@@ -26,7 +26,8 @@ def setting(better: str, **changed: Any) -> Setting:
 
 
 def regrets(s: Setting, bias: dict[Any, np.ndarray], fixed: set[Any]) -> dict[str, Measurement]:
-    result = TaskResult(pareto._provenance(s))
+    about = protocol(s.task, s.title, "", {}, {}, (s.texts, s.prompts))
+    result = TaskResult(about)
     pareto.regrets(result, s, {"units": 30}, bias, (TEXT, None), fixed, "")
     return {row.metric: row for row in result.rows}
 
@@ -89,7 +90,7 @@ def committed() -> Result:
 @pytest.mark.slow
 class TestCommitted:
     def test_auto_is_never_worse_than_none_beyond_its_interval(self, committed: Result) -> None:
-        settings = {protocol.task for protocol in committed.provenance}
+        settings = {one.task for one in committed.provenance}
         assert len(settings) >= 13
         assert {"celeba b32", "birds", "portraits gender", "texts l14 openai"} <= settings
         judged = 0
@@ -110,7 +111,7 @@ class TestCommitted:
             assert summed.n == {"settings": len(values)}
 
     def test_curves_are_complete(self, committed: Result) -> None:
-        for task in {protocol.task for protocol in committed.provenance} - {"auto"}:
+        for task in {one.task for one in committed.provenance} - {"auto"}:
             bias = [r for r in committed.rows if r.task == task and r.metric not in pareto.UTILITIES]
             assert set(LAMS) <= {r.lam for r in bias if r.method == "cali" and r.metric != "regret"}
         found = {r.method for r in committed.rows if r.task == "celeba b32"}

@@ -2,8 +2,8 @@
 
 A mutant swaps an operator, negates a condition, shifts a number, drops a call, a `raise` or a method of the chain; its
 places are drawn by a hash, so that an edit elsewhere in a file leaves the others as they were. First come those that
-once survived, by name. A mutant survives where all tests of its row in TARGETS pass: then a test is missing, or the
-place makes no difference, and EQUIVALENT says why.
+once survived, by name. A mutant survives where all tests that mutants.yaml has for its file pass: then a test is
+missing, or the place makes no difference, and that file says why.
 
     python -m tests.robust.mutants                       # all, or what is left of them
     python -m tests.robust.mutants --only projection --each 40 --out /tmp/mutants.json
@@ -38,10 +38,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.robust.mutants_known import EQUIVALENT, NAMED, TARGETS
+import yaml
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "eval" / "results" / "mutants.json"
+KNOWN = yaml.safe_load((ROOT / "tests" / "robust" / "mutants.yaml").read_text(encoding="utf-8"))
+TARGETS: dict[str, list[str]] = KNOWN["targets"]  # file -> its tests
+NAMED: dict[str, tuple[str, str, str]] = KNOWN["named"]  # name -> file, before, after
+EQUIVALENT: dict[str, str] = KNOWN["equivalent"]  # key -> why it changes nothing
 SECONDS = 240
 _COMMIT = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
 FIRST = 60  # tests that reach a line, the fastest, before all tests of a file
@@ -165,31 +169,29 @@ def _scopes(tree: ast.AST) -> dict[ast.AST, tuple[str, str]]:
 
 
 def _left_alone(tree: ast.AST) -> set[ast.AST]:
-    skipped: set[ast.AST] = set()
+    """Annotations, decorators, texts, messages, and `strict` of zip, a guard that nothing should reach."""
+    parts: list[ast.AST | None] = []
     for node in ast.walk(tree):
-        parts: list[ast.AST | None] = []
+        called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            parts += node.decorator_list
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = [
-                *node.args.posonlyargs,
-                *node.args.args,
-                *node.args.kwonlyargs,
-                node.args.vararg,
-                node.args.kwarg,
-            ]
-            parts = [*(a.annotation for a in arguments if a), node.returns, *node.decorator_list]
-        elif isinstance(node, ast.ClassDef):
-            parts = list(node.decorator_list)
-        elif isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: a guard that nothing should reach
-            parts = [node]
-        elif isinstance(node, ast.AnnAssign):
-            parts = [node.annotation]
-        elif isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or (
-            isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("warn", "fail", "overload", "TypeVar")
+            parts.append(node.returns)
+        elif isinstance(node, (ast.arg, ast.AnnAssign)):
+            parts.append(node.annotation)
+        elif (
+            (isinstance(node, ast.keyword) and node.arg == "strict")
+            or isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert))
+            or called
+            in (
+                "warn",
+                "fail",
+                "overload",
+                "TypeVar",
+            )
         ):
-            parts = [node]
-        for part in parts:
-            skipped |= set(ast.walk(part)) if part is not None else set()
-    return skipped
+            parts.append(node)
+    return {one for part in parts if part is not None for one in ast.walk(part)}
 
 
 def drawn(file: str, each: int) -> list[tuple[Mutant, str]]:
@@ -314,7 +316,7 @@ def run(source: bytes, file: str, tests: Sequence[str], *, trace: Sequence[str] 
         return {"verdict": "never ended", "by": f"no end within {SECONDS} seconds"}
 
 
-def try_out(mutant: Mutant, source: bytes, tests: list[str], sound: dict[str, Any], last: str) -> dict[str, Any]:
+def try_out(mutant: Mutant, source: bytes, tests: Sequence[str], sound: Any, last: str) -> dict[str, Any]:
     """The tests that reach the place, the fastest first; where they all pass, all tests of the file."""
     lines = set(range(mutant.line, mutant.line + mutant.before.count("\n") + 1))
     reach = [test for test, seen in sound["lines"].get(mutant.file, {}).items() if test and lines & set(seen)]
@@ -356,40 +358,31 @@ def main() -> None:
     traced: dict[tuple[str, ...], dict[str, Any]] = {}
     started = time.monotonic()
     for file in chosen:
-        source, own = (ROOT / file).read_bytes(), drawn(file, options.each)
-        told = {m: before.get((m.key, m.code), {"verdict": ""}) for m, _ in own}
-        known = {m for m in told if told[m]["verdict"] == "survived" and m.key in EQUIVALENT}
-        open_ = [m for m in told if told[m]["verdict"] in ("", "survived") and m not in known]
-        if open_:
-            tests = TARGETS[file]
-            if tests not in traced:
-                traced[tests] = run(source, file, tests, trace=[other for other in TARGETS if TARGETS[other] == tests])
-            sound = traced[tests]
-            if sound["verdict"] != "survived":
-                print(
-                    f"{file}: left out, its tests fail without any change: {sound['by']}", file=sys.stderr, flush=True
-                )
-                continue
-        for mutant, name in own:
-            row = told[mutant]
-            if mutant in open_:
-                result = try_out(mutant, source, list(TARGETS[file]), sound, row.get("by", ""))
-                row = {
-                    "key": mutant.key,
-                    "file": file,
-                    "line": mutant.line,
-                    "change": mutant.change,
-                    "code": mutant.code,
-                }
-                row |= {"verdict": result["verdict"], "by": result["by"]} | ({"named": True} if name else {})
+        source, tests = (ROOT / file).read_bytes(), tuple(TARGETS[file])
+        found = []
+        for mutant, name in drawn(file, options.each):
+            row = before.get((mutant.key, mutant.code), {"verdict": "", "by": ""})
+            explained = {"why": EQUIVALENT[mutant.key]} if mutant.key in EQUIVALENT else {}
+            if row["verdict"] == "" or (row["verdict"] == "survived" and not explained):
+                if tests not in traced:
+                    alike = [other for other in TARGETS if tuple(TARGETS[other]) == tests]
+                    traced[tests] = run(source, file, tests, trace=alike)
+                if traced[tests]["verdict"] != "survived":
+                    print(
+                        f"{file}: left out, its tests fail without any change: {traced[tests]['by']}", file=sys.stderr
+                    )
+                    break
+                row = try_out(mutant, source, tests, traced[tests], row["by"])
                 clock = f"{time.monotonic() - started:5.0f} s"
                 print(f"{clock} {mutant.key[:110]!r}: {row['verdict']} {row['by']}", file=sys.stderr, flush=True)
-            row = row | {"line": mutant.line}
-            row.pop("why", None)
-            explained = row["verdict"] == "survived" and mutant.key in EQUIVALENT
-            rows.append(row | ({"why": EQUIVALENT[mutant.key]} if explained else {}))
-        done = {row["file"] for row in rows}
-        write(options.out, rows + [row for row in read(options.out) if row["file"] in TARGETS.keys() - done])
+            about = {"key": mutant.key, "file": file, "line": mutant.line, "change": mutant.change, "code": mutant.code}
+            told = about | {"verdict": row["verdict"], "by": row["by"]} | ({"named": True} if name else {})
+            found.append(told | (explained if row["verdict"] == "survived" else {}))
+        else:
+            rows += found
+            write(
+                options.out, rows + [row for row in read(options.out) if row["file"] not in {r["file"] for r in rows}]
+            )
     noticed = sum(row["verdict"] != "survived" for row in rows)
     print(f"{noticed} of {len(rows)} noticed; {sum('why' in row for row in rows)} survivors change nothing")
 
@@ -408,7 +401,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
         "equivalent": sum("why" in row for row in survived),
         "survived": sum("why" not in row for row in survived),
         "commit": subprocess.run(_COMMIT, capture_output=True, text=True, check=True).stdout.strip(),
-        "rows": sorted(rows, key=lambda row: list(TARGETS).index(row["file"])),
+        "rows": sorted((row for row in rows if row["file"] in TARGETS), key=lambda row: [*TARGETS].index(row["file"])),
     }
     path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -1,27 +1,34 @@
-"""Does the memory of the two servers grow while people use them? Twenty clients for ten minutes, on each.
+"""Twenty people at once on each server for ten minutes: are they answered right, and does its memory grow?
 
     python -m tests.robust.soak                      # both at once; writes eval/results/soak.json
     python -m tests.robust.soak --server label --minutes 2
 
-On `vldebias demo` every client draws, classifies and inspects in turn (as in `clients`), on `vldebias label` it
-answers one question after the other under a name of its own, with a moment to think. Each answer is checked. The
-server's own memory (RssAnon: libraries that are mapped come and go with what else the machine does) is read once a
-second; its slope is a least-squares line through what comes after a third of the time, when models are loaded and
-pools are filled. In the end every answer has to be in the file of answers.
+On `vldebias demo` every client asks in turn for pictures of a seed of its own, for a classification and for an
+inspection, on `vldebias label` it answers one question after the other under a name of its own, with a moment to think.
+Each answer is checked to be the one to its own question. The server is a process of its own, whose memory (RssAnon:
+libraries that are mapped come and go with what else the machine does) is read once a second; its slope is a
+least-squares line through what comes after a third of the time, when models are loaded and pools are filled. In the end
+every answer has to be in the file of answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import io
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +36,42 @@ import numpy as np
 from gradio_client import Client
 from PIL import Image
 
-from tests.robust.clients import Log, quantiles, resident, served, visit
 from vldebias.evaluation.answers import read_log
 from vldebias.files import commit, versions
+from vldebias.pictures import KEY
 
 RESULT = Path(__file__).parents[2] / "eval" / "results" / "soak.json"
 IMAGES, CHOICES, THINK = 2000, ("red", "blue"), 0.2  # seconds between two answers, on average
-Visit = Callable[[str, int, Iterator[int], threading.Barrier, Log], None]
+STEPS = 2  # of denoising
+EXAMPLES = ("a landbird on land", "a landbird on water", "a waterbird on land", "a waterbird on water")
+
+
+@dataclass
+class Log:
+    """What all clients saw."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def timed(self, kind: str, client: Client, *values: Any, **options: Any) -> Any:
+        started = time.monotonic()
+        answer = client.predict(*values, api_name=f"/{kind}", **options)
+        with self.lock:
+            self.seconds.setdefault(kind, []).append(time.monotonic() - started)
+        return answer
+
+    @contextmanager
+    def client(self, address: str, number: int, start: threading.Barrier) -> Iterator[Client]:
+        """One of them, from when all are there; whatever goes wrong, a wrong answer included, is written down."""
+        try:
+            client = Client(address, verbose=False)
+            start.wait(timeout=300)
+            yield client
+            client.close()
+        except Exception as error:
+            with self.lock:
+                self.errors.append(f"client {number}: {type(error).__name__}: {error}")
 
 
 def until(deadline: float) -> Iterator[int]:
@@ -46,12 +82,34 @@ def until(deadline: float) -> Iterator[int]:
         turn += 1
 
 
+def visit(address: str, number: int, turns: Iterator[int], start: threading.Barrier, log: Log) -> None:
+    """One visitor of the demo: draws, classifies, inspects."""
+    with log.client(address, number, start) as client:
+        for turn in turns:
+            seed = 1000 * number + turn
+            check_pictures(
+                log.timed("generate", client, "A photo of a doctor.", number=1, seed=seed, steps=STEPS), seed
+            )
+            name = EXAMPLES[(number + turn) % len(EXAMPLES)]
+            scores = log.timed("classify", client, name)["scores"]["mitigated"]
+            if (scores[0] > scores[1]) != ("landbird" in name):
+                raise AssertionError(f"{name}: {scores} is the answer to another question")
+            log.timed("inspect", client, "model", lam=float(10 * (number + 1)), method="cali")
+
+
+def check_pictures(found: dict[str, Any], seed: int) -> None:
+    """The pictures are those of the seed that was asked for, on both sides."""
+    for side, (text,) in found["pictures"].items():
+        with Image.open(io.BytesIO(base64.b64decode(text))) as picture:
+            told = json.loads(picture.info[KEY])
+        if (told["seed"], told["variant"]) != (seed, side):
+            raise AssertionError(f"asked for seed {seed} of {side}, got {told['seed']} of {told['variant']}")
+
+
 def label(address: str, number: int, turns: Iterator[int], start: threading.Barrier, log: Log) -> None:
     """One annotator: looks at the picture, answers, and is shown the next."""
-    rng = random.Random(number)
-    try:
-        client, name = Client(address, verbose=False), f"annotator {number}"
-        start.wait(timeout=300)
+    rng, name = random.Random(number), f"annotator {number}"
+    with log.client(address, number, start) as client:
         told = log.timed("question", client, name)
         for turn in turns:
             picture = base64.b64decode(told["picture"])
@@ -59,13 +117,38 @@ def label(address: str, number: int, turns: Iterator[int], start: threading.Barr
                 raise AssertionError(f"{name} is asked question {told['step']} after {turn} answers")
             told = log.timed("answer", client, name, told["step"], rng.choice(CHOICES))
             time.sleep(rng.random() * 2 * THINK)
-        client.close()
-    except Exception as error:
-        with log.lock:
-            log.errors.append(f"client {number}: {type(error).__name__}: {error}")
 
 
-def soak(arguments: list[str], one: Visit, clients: int, minutes: float) -> dict[str, Any]:
+@contextmanager
+def served(arguments: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """(address, process id) of `vldebias` with arguments that make it a server, on a free port."""
+    command = [sys.executable, "-m", "vldebias", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        said, address = "", None
+        for line in process.stderr:
+            said += line
+            if (address := re.search(r"http://\S+", line)) is not None:
+                break
+        if address is None:
+            process.kill()
+            raise SystemExit(f"the server did not start: {said}")
+        drain = threading.Thread(target=process.stderr.read, daemon=True)  # or a full pipe would stop it
+        drain.start()
+        try:
+            yield address.group(), process.pid
+        finally:
+            process.kill()
+
+
+def resident(pid: int) -> float:
+    """A process's own memory in MiB, without the libraries that are mapped."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(re.search(r"RssAnon:\s+(\d+)", status).group(1)) / 1024  # type: ignore[union-attr]
+
+
+def soak(arguments: list[str], one: Callable[..., None], clients: int, minutes: float) -> dict[str, Any]:
     """What the clients saw, and the memory of the server over time."""
     log, start = Log(), threading.Barrier(clients + 1)
     with served(arguments) as (address, pid):
@@ -80,13 +163,23 @@ def soak(arguments: list[str], one: Visit, clients: int, minutes: float) -> dict
         seconds, mib = [], []
         while any(thread.is_alive() for thread in threads):
             seconds.append(time.monotonic() - begun)
-            mib.append(resident(pid, "RssAnon"))
+            mib.append(resident(pid))
             time.sleep(1)
     return {
         "requests": sum(map(len, log.seconds.values())),
         "errors": log.errors,
         "latency_seconds": {kind: quantiles(values) for kind, values in sorted(log.seconds.items())},
         **growth(np.array(seconds), np.array(mib)),
+    }
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "n": len(ordered),
+        "median": round(ordered[len(ordered) // 2], 3),
+        "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 3),
+        "max": round(ordered[-1], 3),
     }
 
 

@@ -1,0 +1,319 @@
+"""Every kind of file that is read, as `attack` damages it: a sound one, what is read of it, and crafted ones."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vldebias import CalibratedProjection, load_edit, load_prompts
+from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
+from vldebias.edit import Edit, Provenance
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.answers import AnnotationLog
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.run import verify, write_manifest
+from vldebias.evaluation.suite import load_suite
+from vldebias.files import prompt_file, suite_file
+from vldebias.methods.rivals.bend import Bend
+from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
+from vldebias.training.settings import load_settings
+from vldebias.training.state import load_state, save_state
+
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
+Crafted = Callable[[Path], dict[str, Path]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """make: writes a sound file or folder, and returns what is opened; load: what is read of it, for ==.
+
+    digest: other values must be refused or warned of; of texts that people write another text is another content.
+    crafted: files that must be refused, by what they are.
+    """
+
+    make: Callable[[Path], Path]
+    load: Callable[[Path], Any]
+    digest: bool = True
+    text: bool = False
+    crafted: Crafted | None = None
+    tries: int = 500
+
+
+def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
+    """Makes a file of this name and content in a folder."""
+
+    def make(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return folder / name
+
+    return make
+
+
+def crafted(suffix: str, contents: dict[str, str | bytes]) -> Crafted:
+    """Makes a file of each content."""
+    return lambda folder: {
+        what: written(f"{what.replace(' ', '-')}{suffix}", content)(folder) for what, content in contents.items()
+    }
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+
+
+def projection_of(version: int) -> CalibratedProjection:
+    """A projection whose matrix tells its version."""
+    pairs = torch.randn(4, 2, 24, generator=torch.Generator().manual_seed(version), dtype=torch.float64)
+    return CalibratedProjection.fit(pairs, pairs[:2, 0], lam=float(version + 1)).stamped(prompts=str(version))
+
+
+def edits() -> dict[str, Edit]:
+    """One of several kinds, small."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    codes = torch.arange(6) % 2
+    return {
+        "projection": projection_of(3),
+        "two towers": TwoTowers(Affine(some(6, 2), some(6, 2), some(6)), None, Provenance("two-towers")),
+        "residual": Residual(some(3, 6), some(3), some(6, 3), Provenance("dear")),
+        "bend": Bend(some(2, 6), some(3, 6), some(3, 1, 6), some(6, 6), codes, 2, Provenance("bend-vlm")),
+    }
+
+
+def read_edit(path: Path) -> Any:
+    """Tensors, settings and provenance."""
+    edit = load_edit(path)
+    tensors = {name: tensor.tolist() for name, tensor in edit.tensors().items()}
+    return type(edit), tensors, edit.settings(), edit.provenance
+
+
+# ---- texts that people write -----------------------------------------------------------------------------------------
+
+NESTED = "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(24))
+YAML = crafted(
+    ".yaml",
+    {
+        "alias bomb": "a: &a [x, x]\n" + NESTED,
+        "deep nesting": "a: " + "[" * 5000 + "]" * 5000,
+        "huge integer": "name: " + "9" * 5000,
+        "bad date": "name: 2026-13-45",
+        "recursive alias": "a: &a [*a]",
+        "python tag": "a: !!python/object/apply:os.system ['true']",
+        "binary": "a: !!binary " + "A" * 9999,
+        "merge keys": "base: &b {x: 1}\na: {<<: *b}\n",
+        "twenty megabytes": "a: " + "x" * (20 << 20),
+        "empty": "",
+        "list": "[1, 2, 3]",
+        "null": "null",
+    },
+)
+JSONL = {"nulls": "null\n" * 5, "deep": "[" * 3000, "mixed": '{"a": 1}\n{"a": {"b": 1}}\n{"a": [1]}\n', "empty": ""}
+SEX = ("male", "female")
+CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40))
+LINES = [json.dumps({"image": f"img{i}.png", "gender": SEX[i % 2], "age": i % 5}) + "\n" for i in range(40)]
+
+
+def make_answers(path: Path) -> Path:
+    """Twelve answers of one annotator."""
+    path.mkdir(parents=True)
+    log = AnnotationLog(path / "anna.jsonl")
+    for i in range(12):
+        log.append(f"none/doctor/{i}.png", "anna", "gender", SEX[i % 2], seconds=1.5)
+    return path / "anna.jsonl"
+
+
+def read_answers(path: Path) -> Any:
+    """Values by question."""
+    return {key: answer.value for key, answer in AnnotationLog(path).answers().items()}
+
+
+# ---- embeddings, pictures, results, states ---------------------------------------------------------------------------
+
+
+def make_embeddings(suffix: str) -> Callable[[Path], Path]:
+    """Features with labels, and texts of the same model."""
+
+    def make(path: Path) -> Path:
+        features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+        labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
+        texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
+        path.mkdir(parents=True)
+        return save_embeddings(path / f"features{suffix}", Embeddings.of(features, labels=labels), texts)
+
+    return make
+
+
+def read_embeddings(path: Path) -> Any:
+    """Features, labels and texts."""
+    embeddings, texts = load_embeddings(path)
+    columns = {name: (one.names, one.codes.tolist()) for name, one in embeddings.labels.items()}
+    rows = None if texts is None else {name: row.tolist() for name, row in texts.items()}
+    return embeddings.features.tolist(), embeddings.ids, columns, rows
+
+
+def npz_bombs(folder: Path) -> dict[str, Path]:
+    """Archives whose headers promise other things than features."""
+
+    def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
+        described = dtype if dtype.startswith("[") else repr(dtype)
+        header = f"{{'descr': {described}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        path = folder / f"{name}.npz"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("features.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body)
+        return path
+
+    infinite = folder / "infinite.npz"
+    np.savez(infinite, features=np.array([[1.0, np.inf], [0.0, 1.0]], np.float32))
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+    return {
+        "rows": archive("rows", "<f4", "(1000000000000, 512)"),
+        "objects": archive("objects", "|O", "(2, 2)"),
+        "negative": archive("negative", "<f4", "(-3, 4)"),
+        "structured": archive("structured", "[('a', '<f4')]", "(2,)"),
+        "texts": archive("texts", "<U8", "(2, 2)"),
+        "dates": archive("dates", "<M8[s]", "(2, 2)"),
+        "shorter than it says": archive("bomb", "<f4", "(500000, 512)", bytes(1 << 20)),
+        "infinite values": infinite,
+        **crafted(".npz", {"pointer": pointer, "empty": b""})(folder),
+    }
+
+
+def make_picture(path: Path) -> Path:
+    """A small PNG."""
+    path.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path / "photo.png")
+    return path / "photo.png"
+
+
+def read_picture(path: Path) -> Any:
+    """Its pixels; an OSError is what callers expect of an image that cannot be read: they count it and go on."""
+    try:
+        return decode(path).tobytes()
+    except OSError as error:
+        raise InvalidInputError(str(error)) from None
+
+
+def png_of(side: int) -> bytes:
+    """A file of some bytes whose header promises a square of this side."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes((side // 8 + 1) * 50)))
+    return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
+
+
+def make_result(path: Path) -> Path:
+    """A result in a folder of its own."""
+    path.mkdir(parents=True)
+    Result.read(COMMITTED).write(path / "result.json")
+    return path
+
+
+def make_run(path: Path) -> Path:
+    """A result with the manifest of its folder."""
+    write_manifest(make_result(path))
+    return path
+
+
+def read_result(path: Path) -> Any:
+    """All of it."""
+    return Result.read(path / "result.json").model_dump_json()
+
+
+def read_run(path: Path) -> Any:
+    """The result, of a folder that is as the run left it."""
+    differences = verify(path)
+    if any(differences.values()):
+        raise InvalidInputError(f"{path}: {differences}")
+    return read_result(path)
+
+
+def trained() -> tuple[Any, Any]:
+    """A small module and its optimizer after three steps."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 3))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        module(torch.randn(5, 6)).square().sum().backward()
+        optimizer.step()
+    return module, optimizer
+
+
+def make_state(path: Path) -> Path:
+    """The state of a training run."""
+    path.mkdir(parents=True)
+    save_state(path / "state.safetensors", *trained(), metadata={"step": 3, "identity": {"seed": 0}})
+    return path / "state.safetensors"
+
+
+def read_state(path: Path) -> Any:
+    """Metadata, weights, moments and settings."""
+    module, optimizer = trained()
+    metadata = load_state(path, module, optimizer)
+    moments = {str(k): str(v) for k, v in optimizer.state_dict()["state"].items()}
+    return metadata, [p.tolist() for p in module.parameters()], moments, str(optimizer.state_dict()["param_groups"])
+
+
+SETTINGS = load_settings(None, data="birds", model="miniature").as_yaml()
+KINDS: dict[str, Kind] = {
+    **{name: Kind(edit.save_pretrained, read_edit) for name, edit in edits().items()},
+    "training state": Kind(make_state, read_state),
+    "prompt set": Kind(
+        written("set.yaml", prompt_file("professions-gender").read_bytes()),
+        lambda path: load_prompts(path).hash,
+        digest=False,
+        text=True,
+        crafted=YAML,
+    ),
+    "suite": Kind(
+        written("mine.yaml", suite_file("miniature").read_bytes()),
+        lambda path: load_suite(path).model_dump(),
+        digest=False,
+        text=True,
+        crafted=YAML,
+    ),
+    "training settings": Kind(
+        written("settings.yaml", SETTINGS),
+        lambda path: load_settings(path).model_dump(),
+        digest=False,
+        text=True,
+        crafted=YAML,
+    ),
+    "embeddings npz": Kind(make_embeddings(".npz"), read_embeddings, crafted=npz_bombs),
+    "embeddings safetensors": Kind(make_embeddings(".safetensors"), read_embeddings),
+    "table csv": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), digest=False, text=True),
+    "table jsonl": Kind(
+        written("labels.jsonl", "".join(LINES)),
+        lambda path: read_table(path).to_pylist(),
+        digest=False,
+        text=True,
+        crafted=crafted(".jsonl", dict(JSONL)),
+    ),
+    "answers of annotators": Kind(make_answers, read_answers, digest=False, text=True),
+    "result": Kind(make_result, read_result, digest=False),
+    "run": Kind(make_run, read_run),
+    "picture": Kind(
+        make_picture,
+        read_picture,
+        digest=False,
+        crafted=crafted(
+            ".png", {"large": png_of(13_000), "huge": png_of(60_000), "pointer": "version https://git-lfs"}
+        ),
+    ),
+}

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from eval.metrics import register_metrics
 from vldebias.evaluation.result import Result, TaskResult
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -25,6 +26,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
     """Measure, print the wholes of every task, write where asked to."""
+    register_metrics()
     started = time.monotonic()
     parts = list(measure())
     result = Result.of(name, parts, seconds=round(time.monotonic() - started, 1))

@@ -37,5 +37,25 @@ def weigh(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     named = (one.partition("=") for one in sys.argv[1:])
     weighed = {name: weigh(Path(folder)) for name, _, folder in named}
-    about = {"date": date.today().isoformat(), "python": platform.python_version(), "platform": platform.platform()}
-    print(json.dumps({**about, "command": ".ci/environments sizes", "environments": weighed}, indent=1))
+    sizes = [
+        (name, metric, value) for name, one in weighed.items() for metric, value in one.items() if metric != "versions"
+    ]
+    versions = {name: one["versions"] for name, one in weighed.items()}
+    result = {  # as `vldebias.evaluation.result.Result` reads it, which is not installed where this runs
+        "name": "install_sizes",
+        "figures": [
+            {"task": "install_sizes", "metric": metric, "method": name, "value": value, "interval": [value, value]}
+            | {"better": "lower", "n": {"measured": 1}}
+            for name, metric, value in sizes
+        ],
+        "protocols": [
+            {"task": "install_sizes", "description": "What environments weigh", "settings": {"versions": versions}}
+        ],
+        "versions": {"python": platform.python_version()},
+        "commit": None,
+        "seconds": None,
+        "date": date.today().isoformat(),
+        "command": ".ci/environments sizes",
+        "platform": platform.platform(),
+    }
+    print(json.dumps(result, indent=1))

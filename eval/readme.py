@@ -7,22 +7,23 @@ python -m eval.readme --check  # fail if one is out of date
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.experiments import generation_table, rivals_table
+from eval.experiments import experiment, generation_table, rivals_table
 from eval.experiments.auto_worlds import GENUINE
+from eval.experiments.experiment import Page, place_of
+from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import verdict
-from vldebias.evaluation.result import Measurement, Result
+from vldebias.evaluation.result import Measurement, Provenance, Result
 from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[1]
@@ -56,168 +57,45 @@ GROUNDS = [  # of birds_drawn
     for metric in ("other_background", "class_recognised", "recognised")
 ]
 RIVALS = ("rivals_real", "rivals_miniature")
-GENERATION = [name for name in ("generation",) if (RESULTS / f"{name}.json").is_file()]
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table of a training experiment: a row per value of some settings, a column per value of one, or per metric."""
-
-    result: str
-    rows: tuple[str, ...]
-    column: str
-    metrics: tuple[str, ...]
-    note: str
-    where: Mapping[str, Any] = field(default_factory=dict)
+def read(name: str) -> Result:
+    return Result.read(RESULTS / f"{name}.json")
 
 
-T_SEEDS = "mean over seeds ± 95 % interval of Student's t; * differs from {base} on the same seeds beyond its interval"
-ACCURACY = ("zero_shot_accuracy",)
-GRIDS = {
-    "noisy_captions": Grid(
-        "noisy_captions",
-        ("eta",),
-        "loss",
-        ACCURACY,
-        "Zero-shot accuracy, " + T_SEEDS.format(base="InfoNCE"),
-        {"table": "noise"},
-    ),
-}
-EVAL_GRIDS = {
-    "noisy_captions_recall": Grid(
-        "noisy_captions",
-        ("eta",),
-        "loss",
-        ("recall@1 text->image",),
-        "Recall@1, " + T_SEEDS.format(base="InfoNCE"),
-        {"table": "noise"},
-    ),
-    "noisy_captions_lam": Grid(
-        "noisy_captions",
-        ("lam",),
-        "eta",
-        ACCURACY,
-        "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
-        {"table": "lam"},
-    ),
-    "wrong_pairs": Grid(
-        "wrong_pairs",
-        ("eta", "loss"),
-        "metric",
-        ("auroc", "score of right pairs", "score of wrong pairs"),
-        T_SEEDS.format(base="InfoNCE"),
-    ),
-    "debiased": Grid(
-        "false_negatives", ("tau_plus",), "metric", ACCURACY, T_SEEDS.format(base="tau_plus = 0"), {"loss": "debiased"}
-    ),
-    "hard_negative": Grid(
-        "false_negatives", ("beta",), "metric", ACCURACY, T_SEEDS.format(base="beta = 0"), {"loss": "hard_negative"}
-    ),
-    "skewed_captions": Grid(
-        "skewed_captions",
-        ("loss",),
-        "metric",
-        (*ACCURACY, "accuracy on common species", "accuracy on rare species"),
-        T_SEEDS.format(base="info_nce"),
-    ),
-    "ssa": Grid(
-        "ssa",
-        ("arm",),
-        "metric",
-        ("accuracy", "robust_accuracy@2/255", "robust_accuracy@8/255", "gap, original", "gap, mixed"),
-        T_SEEDS.format(base="none"),
-    ),
-    "ssa_longer": Grid(
-        "ssa_longer",
-        ("steps", "arm"),
-        "metric",
-        ("accuracy", "robust_accuracy@1/255", "robust_accuracy@2/255", "gap, original", "gap, mixed"),
-        T_SEEDS.format(base="none of as many steps"),
-    ),
-    "finetune_and_debias": Grid(
-        "finetune_and_debias",
-        ("captions", "model"),
-        "metric",
-        (
-            "species_accuracy",
-            "worst_group, none",
-            "worst_group, orth-cali",
-            "worst_group, cali",
-            "average, none",
-            "average, cali",
-        ),
-        T_SEEDS.format(base="the model as shipped"),
-    ),
-}
+def table(*rows: Sequence[str], note: str = "") -> str:
+    """Markdown: the first row is the head; a note comes below."""
+    head, *rest = rows
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
+    return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
 
 
-def pay(start: str, metric: str = ACCURACY[0]) -> Grid:
-    """One start of does_it_pay.py."""
-    note = f"{metric.replace('_', '-')}, " + T_SEEDS.format(base="InfoNCE")
-    return Grid("does_it_pay", ("noise", "share"), "arm", (metric,), note, {"start": start})
+def span(row: Measurement, form: str = ".3f") -> str:
+    """Value and interval."""
+    return f"{row.value:{form}} [{row.interval[0]:{form}}, {row.interval[1]:{form}}]"
 
 
-PAY_GRIDS = {
-    "pay_heads": pay("heads"),
-    "pay_all": pay("all"),
-    "pay_scratch": pay("scratch"),
-    "pay_linear": pay("heads", "linear evaluation"),
-    "out_of_fold": Grid(
-        "out_of_fold",
-        ("scores",),
-        "metric",
-        ("auroc after 60", "auroc after 120", "auroc after 240"),
-        T_SEEDS.format(base="scores of pairs that it learns"),
-    ),
-    "finetune_tutorial": Grid(
-        "finetune_tutorial",
-        ("model",),
-        "metric",
-        (
-            "zero-shot",
-            "species",
-            "worst group",
-            "worst group, projection",
-            "zero-shot, projection",
-            "recall@1 image->text",
-            "recall@10 text->image",
-        ),
-        T_SEEDS.format(base="the model as shipped"),
-    ),
-}
+def page_block(name: str, page: Page, method: str) -> str:
+    """The table of an experiment in a page, as its YAML says; method: the column that the rows' methods are."""
+    rows = [{**(place := place_of(row)), method: place["method"], "row": row} for row in read(name).rows]
+    rows = [row for row in rows if row["metric"] in page.metrics and page.where.items() <= row.items()]
+    columns = page.metrics if page.column == "metric" else list(dict.fromkeys(row[page.column] for row in rows))
+    lines = [[*page.rows, *(one if isinstance(one, str) else f"{page.column} {one}" for one in columns)]]
+    for place in dict.fromkeys(tuple(row[one] for one in page.rows) for row in rows):
+        own = {row[page.column]: row["row"] for row in rows if tuple(row[one] for one in page.rows) == place}
+        short = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in place]
+        lines.append([*short, *(_mean(own[column]) for column in columns)])
+    return table(*lines, note=f"{page.note}; from `eval/results/{name}.json`.")
 
 
-def grid_block(grid: Grid) -> str:
-    """The table of one committed experiment."""
-    told = json.loads((RESULTS / f"{grid.result}.json").read_text(encoding="utf-8"))
-    rows = [row for row in told["rows"] if row["metric"] in grid.metrics and _is(row, grid.where)]
-    columns = grid.metrics if grid.column == "metric" else tuple(dict.fromkeys(row[grid.column] for row in rows))
-    head = [*grid.rows, *(column if isinstance(column, str) else f"{grid.column} {column}" for column in columns)]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for place in dict.fromkeys(tuple(row[name] for name in grid.rows) for row in rows):
-        own = {row[grid.column]: _cell(row) for row in rows if tuple(row[name] for name in grid.rows) == place}
-        lines.append(f"| {' | '.join([*(_short(value) for value in place), *(own[column] for column in columns)])} |")
-    return "\n" + "\n".join(lines) + f"\n\n{grid.note}; from `eval/results/{grid.result}.json`.\n\n"
-
-
-def _is(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    return all(row.get(name) == value for name, value in where.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    change = row.get("change")
-    beyond = change is not None and not change["low"] <= 0 <= change["high"]
-    return f"{row['value']:.3f} ± {row['value'] - row['low']:.3f}{'*' if beyond else ''}"
+def _mean(row: Measurement) -> str:
+    beyond = row.change is not None and not row.change[1] <= 0 <= row.change[2]
+    return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
 
 def _rows(name: str, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
     """(method, metric) -> the row of one task of a committed result."""
-    result = Result.read(RESULTS / f"{name}.json")
-    return {(row.method, row.metric): row for row in result.rows if (row.task, row.subset) == (task, subset)}
+    return {(row.method, row.metric): row for row in read(name).rows if (row.task, row.subset) == (task, subset)}
 
 
 @dataclass(frozen=True)
@@ -259,20 +137,18 @@ WINDOW = (
 
 def window_block() -> str:
     """What is gained and what it costs, a line each; the intervals are those of the values."""
-    head = ["task", "method", "measure of bias", "before", "after", "cost"]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = [["task", "method", "measure of bias", "before", "after", "cost"]]
     for line in WINDOW:
         rows = _rows(line.result, line.block, line.subset)
         (metric, called), (use, cost) = line.measure, line.cost
         none, bias = rows["none", metric], rows[line.row, metric]
         before, after = rows["none", use].value, rows[line.row, use].value
         chance = rows.get(("random", metric))
-        values = [f"{row.value:.2f} [{row.interval[0]:.2f}, {row.interval[1]:.2f}]" for row in (none, bias)]
+        values = [span(none, ".2f"), span(bias, ".2f")]
         values[0] += "" if chance is None else f", chance {chance.value:.2f}"
         values[1] += {"better": "", "worse": ", **worse**"}.get(verdict(bias), ", no clear change")
-        cells = [line.task, line.method, called, *values, f"{cost} {before:.2f} to {after:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n" + "\n".join(lines) + "\n\n"
+        lines.append([line.task, line.method, called, *values, f"{cost} {before:.2f} to {after:.2f}"])
+    return table(*lines)
 
 
 def picture_block() -> str:
@@ -325,17 +201,14 @@ def left_block() -> str:
     """What each method of the page's first table leaves, and what it costs, over fits and professions."""
     rows = _rows("generation", "generation gender", "unseen professions")
     outside = _rows("generation", "generation gender", "outside the fit, portraits")
-    lines = [
-        "| method | discrepancy left | squared, corrected | subjects recognised | a person outside the fit stays one |"
-    ]
-    lines += ["|" + " --- |" * 5]
+    costs = ["subjects recognised", "a person outside the fit stays one"]
+    lines = [["method", "discrepancy left", "squared, corrected", *costs]]
     for method in ("none", "default", "cali", "difference", "midpoint", "stated mean", "balanced", "weighted values",
                    "uce", "steer", "fair diffusion", "stated value"):  # fmt: skip
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
-        told = ["{:.2f} [{:.2f}, {:.2f}]".format(one.value, *one.interval) for one in shares]
-        costs = (rows[method, "recognised"], outside[method, "shows what was asked for"])
-        lines.append(f"| {' | '.join([method, *told, *(f'{one.value:.3f}' for one in costs)])} |")
-    return "\n" + "\n".join(lines) + "\n\n"
+        paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
+        lines.append([method, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
+    return table(*lines)
 
 
 def sparing_block() -> str:
@@ -346,13 +219,10 @@ def sparing_block() -> str:
         ("unseen professions", "discrepancy"): "discrepancy, 20 unseen professions",
         ("unseen professions", "recognised"): "recognised",
     }
-    found = {(row.method, row.subset, row.metric): row for row in Result.read(RESULTS / "generation_sparing.json").rows}
-    lines = [f"| removed at most | {' | '.join(measures.values())} |", "|" + " --- |" * (1 + len(measures))]
-    for method in dict.fromkeys(method for method, _, _ in found):
-        rows = [found[method, *measure] for measure in measures]
-        cells = [f"{row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" for row in rows]
-        lines.append(f"| {' | '.join([method, *cells])} |")
-    return "\n" + "\n".join(lines) + "\n\nFrom `eval/results/generation_sparing.json`.\n\n"
+    found = {(row.method, row.subset, row.metric): row for row in read("generation_sparing").rows}
+    methods = dict.fromkeys(method for method, _, _ in found)
+    lines = [[method, *(span(found[method, *measure]) for measure in measures)] for method in methods]
+    return table(["removed at most", *measures.values()], *lines, note="From `eval/results/generation_sparing.json`.")
 
 
 def _verdict(row: Measurement) -> str:
@@ -383,22 +253,23 @@ def joint_block() -> str:
 def losses_block() -> str:
     """Which loss when, at the share of wrong captions that the losses were tuned for, worse ones included."""
     rows, _ = _training("does_it_pay", noise="mixture", share=0.4)
-    found = {(row["start"], row["arm"]): row for row in rows}
+    found = {(place["start"], place["method"]): row for place, row in rows}
 
     def told(start: str, arm: str) -> str:
-        return f"{found[start, arm]['value']:.3f} ({_moved(found[start, arm])})"
+        return f"{found[start, arm].value:.3f} ({_moved(found[start, arm])})"
 
-    longer, protocol = _training("noisy_captions", table="noise", loss="RINCE q=1.0")
-    moved = {row["eta"]: _moved(row) for row in longer}
+    longer, protocol = _training("noisy_captions", task="noise", method="RINCE q=1.0")
+    moved = {place["eta"]: _moved(row) for place, row in longer}
     return _paragraph(
         "Where two fifths of the captions belong to other pictures, the projections of a CLIP that was trained before",
         "come to",
-        f"{found['heads', 'InfoNCE']['value']:.3f} with InfoNCE, {told('heads', 'RINCE')} with RINCE and",
+        f"{found['heads', 'InfoNCE'].value:.3f} with InfoNCE, {told('heads', 'RINCE')} with RINCE and",
         f"{told('heads', 'InfoNCE, filtered')} with InfoNCE on the pairs that its own early scores leave, which takes",
         "two to three trainings; from random",
-        f"weights to {found['scratch', 'InfoNCE']['value']:.3f}, {told('scratch', 'RINCE')} and",
+        f"weights to {found['scratch', 'InfoNCE'].value:.3f}, {told('scratch', 'RINCE')} and",
         f"{told('scratch', 'InfoNCE, filtered')} (zero-shot accuracy, renders of the miniature world, five seeds). A",
-        f"longer training from random weights ({protocol['loop']['steps']} steps, q = 1) has RINCE ahead of InfoNCE by",
+        f"longer training from random weights ({protocol.settings['loop']['steps']} steps, q = 1) has RINCE ahead of",
+        "InfoNCE by",
         f"{moved[0.4]} there, and by {moved[0.6]} at three fifths. So: RINCE to go on with a model; to begin one the",
         "two experiments disagree: [which loss when](docs/fine-tuning.md).",
     )
@@ -407,33 +278,33 @@ def losses_block() -> str:
 def scratch_block() -> str:
     """Two experiments on RINCE from random weights, which disagree: InfoNCE, and RINCE's change, at each share."""
     short, about = _training("does_it_pay", noise="mixture", start="scratch")
-    longer, its = _training("noisy_captions", table="noise")
+    longer, its = _training("noisy_captions", task="noise")
+    more = f"{its.settings['loop']['steps']} steps of {its.settings['loop']['batch_size']}"
     arms = {
-        f"{about['steps']['scratch']} steps, q = {about['arms']['RINCE']['q']}": (short, "share", "arm", "RINCE"),
-        f"{its['loop']['steps']} steps of {its['loop']['batch_size']}, q = 0.5": (longer, "eta", "loss", "RINCE q=0.5"),
-        f"{its['loop']['steps']} steps of {its['loop']['batch_size']}, q = 1": (longer, "eta", "loss", "RINCE q=1.0"),
+        f"{about.settings['steps']['scratch']} steps, q = {about.methods['RINCE']['q']}": (short, "share", "RINCE"),
+        f"{more}, q = 0.5": (longer, "eta", "RINCE q=0.5"),
+        f"{more}, q = 1": (longer, "eta", "RINCE q=1.0"),
     }
     shares = (0.0, 0.2, 0.4, 0.6)
-    head = ["from random weights", "", *(f"share {share:g}" for share in shares)]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for name, (rows, share, arm, rince) in arms.items():
-        found = {(row[share], row[arm]): row for row in rows}
-        base = [f"{found[at, 'InfoNCE']['value']:.3f}" for at in shares]
-        lines.append(f"| {' | '.join([name, 'InfoNCE', *base])} |")
-        lines.append(f"| {' | '.join(['', 'RINCE', *(_moved(found[at, rince]) for at in shares)])} |")
+    lines = [["from random weights", "", *(f"share {share:g}" for share in shares)]]
+    for name, (rows, share, rince) in arms.items():
+        found = {(place[share], place["method"]): row for place, row in rows}
+        lines.append([name, "InfoNCE", *(f"{found[at, 'InfoNCE'].value:.3f}" for at in shares)])
+        lines.append(["", "RINCE", *(_moved(found[at, rince]) for at in shares)])
     note = "Zero-shot accuracy of InfoNCE and the change by RINCE on the same seeds; from"
-    source = "`eval/results/does_it_pay.json` and `noisy_captions.json`"
-    return "\n" + "\n".join(lines) + f"\n\n{note} {source}.\n\n"
+    return table(*lines, note=f"{note} `eval/results/does_it_pay.json` and `noisy_captions.json`.")
 
 
-def _training(name: str, **where: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of zero-shot accuracy of one training experiment, and its protocol."""
-    told = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return [row for row in told["rows"] if row["metric"] == ACCURACY[0] and _is(row, where)], told["protocol"]
+def _training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], Provenance]:
+    """The rows of zero-shot accuracy of one training experiment with their places, and its protocol."""
+    result = read(name)
+    rows = [(place_of(row), row) for row in result.rows if row.metric == "zero_shot_accuracy"]
+    return [(place, row) for place, row in rows if where.items() <= place.items()], result.provenance[0]
 
 
-def _moved(row: Mapping[str, Any]) -> str:
-    return "{value:+.3f} [{low:+.3f}, {high:+.3f}]".format(**row["change"])
+def _moved(row: Measurement) -> str:
+    assert row.change is not None
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
 
 
 def _paragraph(*parts: str) -> str:
@@ -442,7 +313,7 @@ def _paragraph(*parts: str) -> str:
 
 def block(name: str) -> str:
     """The table of one committed result, with where it comes from."""
-    result = Result.read(RESULTS / f"{name}.json")
+    result = read(name)
     commit = f", commit {result.commit}" if result.commit else ""
     note = f"95 % bootstrap intervals in brackets; from `eval/results/{name}.json`{commit}."
     register_metrics()
@@ -452,101 +323,98 @@ def block(name: str) -> str:
 Cells = list[list[str]]
 
 
-def record(name: str, cells: Callable[[Any], Cells]) -> str:
-    """A table of one committed record that is no `Result`; the first row of its cells is the head."""
-    head, *rows = cells(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
-    lines = [head, ["---"] * len(head), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"\n{table}\n\nFrom `eval/results/{name}.json`.\n\n"
+def record(name: str, cells: Callable[[Result], Cells]) -> str:
+    """A table of a committed result whose cells are its own; the first row of them is the head."""
+    return table(*cells(read(name)), note=f"From `eval/results/{name}.json`.")
 
 
-def _attacked(told: Any) -> Cells:
-    keys = ("tries", "refused", "same", "failures")
-    rows = [*told["rows"], {"attack": "all", **{key: sum(row.get(key, 0) for row in told["rows"]) for key in keys}}]
-    return [["what", *keys], *([row["attack"], *(f"{row.get(key, 0):,}" for key in keys)] for row in rows)]
+def counted(what: str, keys: Sequence[str], result: Result) -> Cells:
+    """Counts by method, and of all."""
+    rows = rows_of(result)
+    rows.append({"method": "all", **{key: sum(row.get(key, 0) for row in rows) for key in keys}})
+    return [[what, *keys], *([row["method"], *(f"{row.get(key, 0):,.0f}" for key in keys)] for row in rows)]
 
 
-def _mutated(told: Any) -> Cells:
-    parts: dict[str, list[Any]] = {}
-    for row in told["rows"]:
+def _mutated(result: Result) -> Cells:
+    every, parts = result.provenance[0].settings["mutants"], dict[str, list[Any]]()
+    for row in every:
         parts.setdefault(row["file"].removeprefix("vldebias/").partition("/")[0].removesuffix(".py"), []).append(row)
-    parts["those with a name"] = [row for row in told["rows"] if "named" in row]
-    parts["all"] = told["rows"]
-    table = [["part", "mutants", "noticed", "change nothing", "survived"]]
+    parts |= {"those with a name": [row for row in every if "named" in row], "all": every}
+    lines = [["part", "mutants", "noticed", "change nothing", "survived"]]
     for part, rows in parts.items():
         left = [row for row in rows if row["verdict"] == "survived"]
         nothing = sum("why" in row for row in left)
-        table.append([part, *map(str, (len(rows), len(rows) - len(left), nothing, len(left) - nothing))])
-    return table
+        lines.append([part, *map(str, (len(rows), len(rows) - len(left), nothing, len(left) - nothing))])
+    return lines
 
 
-def _repeated(told: Any) -> Cells:
-    table = [["work", "what", "threads", "processes", "batch", "values that differ", "largest difference"]]
-    for row in told["rows"]:
-        changed = [f"**{row[key]}**" if row[key] != told["base"][key] else str(row[key]) for key in told["base"]]
-        differ = "none" if row["identical"] else f"{row['differ']:,} of {row['values']:,}"
-        apart = (
-            "0" if row["identical"] else f"{row['largest_difference']:.1e} (values up to {row['largest_value']:.3g})"
-        )
-        table.append([row["work"], row["what"], *changed, differ, apart])
-    return table
+def _repeated(result: Result) -> Cells:
+    lines = [["work", "what", "threads", "processes", "batch", "values that differ", "largest difference"]]
+    base = result.provenance[0].settings["base"]
+    for row in rows_of(result):
+        changed = [f"**{row[key]}**" if row[key] != base[key] else str(row[key]) for key in base]
+        differ, by = "none", "0"
+        if not row["identical"]:
+            differ = f"{row['differ']:,.0f} of {row['values']:,.0f}"
+            by = f"{row['largest_difference']:.1e} (values up to {row['largest_value']:.3g})"
+        lines.append([row["method"], row["what"], *changed, differ, by])
+    return lines
 
 
-def _soaked(told: Any) -> Cells:
+def _soaked(result: Result) -> Cells:
     head = ["server", "clients", "minutes", "requests", "errors", "MiB at a third", "MiB at the end", "MiB a minute"]
-    table = [head]
-    for name, row in told["servers"].items():
+    lines = [head]
+    for row in rows_of(result):
         memory = [f"{row[key]:,.0f}" for key in ("mib_at_a_third", "mib_at_the_end")]
-        counts = [str(row["clients"]), f"{row['minutes']:.0f}", f"{row['requests']:,}", str(len(row["errors"]))]
-        table.append([f"`vldebias {name}`", *counts, *memory, f"{row['mib_per_minute']:.2f}"])
-    return table
+        counts = [f"{row['clients']:.0f}", f"{row['minutes']:.0f}", f"{row['requests']:,.0f}"]
+        counts.append(str(len(row.get("errors", ()))))
+        lines.append([f"`vldebias {row['method']}`", *counts, *memory, f"{row['mib_per_minute']:.2f}"])
+    return lines
 
 
-def _auto(told: Any, kinds: Sequence[str] = ()) -> Cells:
+def _auto(result: Result, kinds: Sequence[str] = ()) -> Cells:
     head = ["reference", "settings", "worse than none", "most behind no reference", "more than .02 behind"]
-    table = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out", "told unlike"]]
-    for kind in kinds or told["summary"]:
-        row = told["summary"][kind]
-        behind, missed = row["behind"], row["missed"]
+    lines = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out", "told unlike"]]
+    found = {row["method"]: row for row in rows_of(result)}
+    for kind in kinds or found:
+        row, (low, high) = found[kind], found[kind]["missed_interval"]
+        counts = [f"{row['settings']:.0f}", f"{row['worse']:.0f}", f"{row['behind, largest']:+.3f}"]
+        counts.append(f"{row['behind, above 0.02']:.0f}")
+        other = f"{row['unguarded, behind, above 0.02']:.0f}, {row.get('unguarded, missed', 0):.0%}"
+        warned = [f"{row[key]:.0f}" for key in ("told", "left_out", "unlike")]
         name = f"**{kind}**" if kind in ("genuine", "all") else kind
-        counts = [str(row["settings"]), str(row["worse"]), f"{behind['largest']:+.3f}", str(behind["above 0.02"])]
-        other = f"{row['unguarded']['behind']['above 0.02']}, {row['unguarded']['missed'] or 0:.0%}"
-        warned = [str(row["told"]), str(row["left_out"]), str(row["unlike"])]
-        low, high = row["missed_interval"]
-        table.append([name, *counts, f"{missed:.0%} [{low:.0%}, {high:.0%}]", other, *warned])
-    return table
+        lines.append([name, *counts, f"{row['missed']:.0%} [{low:.0%}, {high:.0%}]", other, *warned])
+    return lines
 
 
-def _tried(told: Any) -> Cells:
-    table = [["you", "try", "first output", "all"]]
-    for row in told["rows"]:
+def _tried(result: Result) -> Cells:
+    lines = [["you", "try", "first output", "all"]]
+    for row in rows_of(result):
         page = row["source"].partition(".md: ")[0] + ".md" if ".md: " in row["source"] else ""
-        source = f"[{row['does']}]({page})" if page else f"`{row['source']}`"
-        table.append([row["user"], source, f"{row['first']:.1f} s", f"{row['done']:.1f} s"])
-    return table
+        source = f"[{row['method']}]({page})" if page else f"`{row['source']}`"
+        lines.append([row["user"], source, f"{row['first']:.1f} s", f"{row['done']:.1f} s"])
+    return lines
 
 
-def _worlds(told: Any) -> Cells:
-    builds = len(told["protocol"]["builds"])
-    table = [["what", "figure", f"mean of {builds} builds [95 %]", "aim", "met"]]
-    for row in told["rows"]:
-        if row["value"] is None:
-            continue
-        alone = sum(value is not None for value in row["builds"]) == 1
-        value = f"{row['value']:.3f}" + (" (one build)" if alone else f" [{row['low']:.3f}, {row['high']:.3f}]")
-        aim = "" if row["target"] is None else "{:.2f} to {:.2f}".format(*row["target"])
-        met = {None: "", True: "yes", False: "**no**"}[row["met"]]
-        table.append([f"{row['section']}, {row['part']}", row["metric"], value, aim, met])
-    return table
+def _worlds(result: Result) -> Cells:
+    builds = len(result.provenance[0].settings["builds"])
+    lines = [["what", "figure", f"mean of {builds} builds [95 %]", "aim", "met"]]
+    aims = {(p.task, r["part"], r["metric"]): r for p in result.provenance for r in p.settings["beside"]}
+    for row in result.rows:
+        aimed = aims[row.task, row.method, row.metric]
+        value = f"{row.value:.3f} (one build)" if row.n["builds"] == 1 else span(row)
+        aim = "" if aimed["target"] is None else "{:.2f} to {:.2f}".format(*aimed["target"])
+        met = {None: "", True: "yes", False: "**no**"}[aimed["met"]]
+        lines.append([f"{row.task}, {row.method}", row.metric, value, aim, met])
+    return lines
 
 
-def _killed(told: Any) -> Cells:
-    keys = ("kills", "runs", "lost", "other")
-    rows = [*told["rows"], {"work": "all", **{key: sum(row[key] for row in told["rows"]) for key in keys}}]
-    return [["work", *keys], *([row["work"], *(str(row[key]) for key in keys)] for row in rows)]
-
-
-RECORDS = {"attack": _attacked, "mutants": _mutated, "determinism": _repeated, "soak": _soaked}
+RECORDS: dict[str, Callable[[Result], Cells]] = {
+    "attack": partial(counted, "what", ("tries", "refused", "same", "failures")),
+    "mutants": _mutated,
+    "determinism": _repeated,
+    "soak": _soaked,
+}
 
 
 DEFAULT = {  # (method, lam) of pareto -> what the page calls it
@@ -567,27 +435,19 @@ def default_block() -> str:
         ("portraits gender, concepts", "max_skew@100"): "concepts by gender, MaxSkew@100",
         ("portraits gender, concepts", "query_cosine"): "their cosine with themselves",
     }
-    rows = Result.read(RESULTS / "pareto.json").rows
-    found = {(row.task, row.metric, row.method, row.lam): row for row in rows if not row.subset}
-    lines = [f"| method | {' | '.join(columns.values())} |", f"|{' --- |' * (1 + len(columns))}"]
-    for (method, lam), called in DEFAULT.items():
-        own = [found[*column, method, lam] for column in columns]
-        cells = [f"{row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" for row in own]
-        lines.append(f"| {called} | {' | '.join(cells)} |")
-    return "\n" + "\n".join(lines) + "\n\nFrom `eval/results/pareto.json`.\n\n"
+    found = {(row.task, row.metric, row.method, row.lam): row for row in read("pareto").rows if not row.subset}
+    lines = [["method", *columns.values()]]
+    lines += [[called, *(span(found[*column, *method]) for column in columns)] for method, called in DEFAULT.items()]
+    return table(*lines, note="From `eval/results/pareto.json`.")
 
 
 def offsets_block() -> str:
     """Change of worst group and averages by each offset: in each world, mean over methods, and over all."""
-    result = Result.read(RESULTS / "offsets.json")
+    result = read("offsets")
     worlds = [p.task for p in result.provenance]
     metrics = {"worst_group": "worst group", "average": "average", "average_reweighted": "reweighted"}
-    head = [
-        "offset",
-        *(f"{world}: worst group" for world in worlds[:-1]),
-        *(f"all: {name}" for name in metrics.values()),
-    ]
-    lines = [f"| {' | '.join([*head, 'helps', 'hurts'])} |", f"|{' --- |' * (len(head) + 2)}"]
+    head = ["offset", *(f"{world}: worst group" for world in worlds[:-1])]
+    lines = [[*head, *(f"all: {name}" for name in metrics.values()), "helps", "hurts"]]
     for offset in dict.fromkeys(row.subset for row in result.rows if row.task == "all"):
         own = [row for row in result.rows if row.subset == offset]
         cells = []
@@ -598,10 +458,10 @@ def offsets_block() -> str:
         means = [whole[f"change of {metric}"] for metric in metrics]
         cells += [f"{row.value:+.3f} [{row.interval[0]:+.3f}, {row.interval[1]:+.3f}]" for row in means]
         counts = [f"{whole[f'{word}, worst_group'].value:.0f}" for word in ("helped", "hurt")]
-        lines.append(f"| {' | '.join([offset, *cells, *counts])} |")
+        lines.append([offset, *cells, *counts])
     n = next(iter(whole["helped, worst_group"].n.values()))
     note = f"helps, hurts: of {n} pairs of world and method, beyond the interval of the worst group's change"
-    return "\n" + "\n".join(lines) + f"\n\n{note}; from `eval/results/offsets.json`.\n\n"
+    return table(*lines, note=f"{note}; from `eval/results/offsets.json`.")
 
 
 def inside(made: Callable[[], str]) -> str:
@@ -611,37 +471,37 @@ def inside(made: Callable[[], str]) -> str:
 
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
-    results = {name: partial(block, name) for name in BLOCKS}
-    return {
+    explanation, docs = ROOT / "docs" / "explanation" / "which-method.md", ROOT / "docs"
+    found: dict[Path, dict[str, Callable[[], str]]] = {
         ROOT / "README.md": {"picture": picture_block, "window": window_block},
-        ROOT / "docs" / "results.md": results | {name: partial(grid_block, grid) for name, grid in GRIDS.items()},
-        ROOT / "docs" / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
-        ROOT / "docs" / "explanation" / "which-method.md": {
+        docs / "results.md": {name: partial(block, name) for name in BLOCKS},
+        docs / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
+        explanation: {
             "auto": partial(record, "auto", _auto),
             "auto_again": partial(record, "auto_again", partial(_auto, kinds=("none", *GENUINE, "genuine", "all"))),
             "default": default_block,
             "offsets": offsets_block,
         },
-        ROOT / "docs" / "fine-tuning.md": {name: partial(grid_block, grid) for name, grid in PAY_GRIDS.items()}
-        | {
+        docs / "fine-tuning.md": {
             "losses": partial(inside, losses_block),
             "scratch": scratch_block,
-            "finetune_and_debias": partial(grid_block, EVAL_GRIDS["finetune_and_debias"]),
-            "killed": partial(record, "killed", _killed),
+            "killed": partial(record, "killed", partial(counted, "work", ("kills", "runs", "lost", "other"))),
         },
-        ROOT / "docs" / "generation.md": {name: partial(generation_table.block, name) for name in GENERATION}
-        | {
+        docs / "generation.md": {
+            "generation": generation_table.block,
             "sampled": sampled_block,
             "left": left_block,
             "sparing": sparing_block,
             "joint": joint_block,
             "birds_drawn": partial(block, "birds_drawn"),
         },
-        ROOT / "docs" / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
-        ROOT / "docs" / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
-        ROOT / "eval" / "README.md": {name: partial(grid_block, grid) for name, grid in EVAL_GRIDS.items()}
-        | {name: partial(record, name, cells) for name, cells in RECORDS.items()},
+        docs / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
+        docs / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
+        ROOT / "eval" / "README.md": {name: partial(record, name, cells) for name, cells in RECORDS.items()},
     }
+    for one, page in experiment.pages():
+        found.setdefault(ROOT / page.page, {})[page.block] = partial(page_block, one.name, page, one.method)
+    return found
 
 
 def render(path: Path) -> str:

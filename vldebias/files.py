@@ -118,6 +118,19 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     return path
 
 
+def readable_json(value: Any, depth: int = 0) -> str:
+    """JSON in which a list or mapping that fits into 400 characters has one line: small, and readable in a diff."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) <= 400 - depth or not isinstance(value, (dict, list, tuple)) or not value:
+        return line
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(k), ensure_ascii=False)}: {readable_json(v, depth + 1)}" for k, v in value.items()]
+    else:
+        parts = [readable_json(one, depth + 1) for one in value]
+    (first, last), indent = "{}" if isinstance(value, dict) else "[]", "\n" + " " * depth
+    return first + ",".join(f"{indent} {part}" for part in parts) + indent + last
+
+
 def shielded(text: str) -> str:
     """A text for CSV that no spreadsheet runs: an apostrophe before a leading =, +, -, @, tab or line break.
 

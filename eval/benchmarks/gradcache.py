@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from eval.experiments.records import write_records
 from eval.experiments.small_clip import T, build
-from vldebias.files import commit, versions, write_atomically
 from vldebias.hosts.towers import towers
 from vldebias.miniature import Preprocess
 from vldebias.miniature.world import SIZE
@@ -110,9 +110,8 @@ def main() -> None:
         return
     rows = compare(args.pairs, args.repetitions)
     if args.json is not None:
-        about = {"protocol": {"threads": 1, "loss": "rince", "gradient_difference": "relative L2, largest tensor"}}
-        result = {**about, "rows": rows, "versions": versions(), "commit": commit()}
-        write_atomically(args.json, json.dumps(result, indent=1) + "\n")
+        about = {"threads": 1, "loss": "rince", "gradient_difference": "relative L2, largest tensor"}
+        write_records(args.json, "One step of each arm in a process of its own", rows, "arm", **about)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def measured(name: str, plain: str, batch: int, dim: int, repetitions: int) -> d
 def main() -> None:
     options = arguments(__doc__, repetitions=3)
     rows = [measured(*pair, batch, dim, options.repetitions) for pair, batch, dim in CASES]
-    report("losses", rows, options.json)
+    report("bench_losses", rows, options.json)
     for row in rows:
         print(f"{row['what']:60} {row['size']:18} memory: {1 / row['memory']['ratio']:.2f} of the plain one")
 

@@ -16,7 +16,6 @@ calls for each resample, in CPU time on one thread; the ratio of two times from 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -28,9 +27,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from eval.experiments.records import records
 from vldebias.data import Labels
 from vldebias.evaluation.gallery import Gallery, Rules
-from vldebias.files import commit, versions
+from vldebias.evaluation.result import Result
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import recentred_interval as recentred
 from vldebias.metrics.bootstrap import resampled_weights
@@ -168,15 +168,14 @@ def main() -> int:
     timed = [timing(*sizes) for sizes in TIMED]
     show("CPU seconds per 1000 resamples of one query", timed)
     if arguments.json:
-        found = {
-            "populations": [asdict(one) for one in POPULATIONS],
-            "coverage": [asdict(one) for one in covered],
-            "timings": [asdict(one) for one in timed],
-            "machine": platform.machine(),
-            "versions": versions(),
-            "commit": commit(),
-        }
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        settings = {"populations": [asdict(one) for one in POPULATIONS], "machine": platform.machine()}
+        intervals = [asdict(one) for one in covered]
+        times = [{"what": "one query", **asdict(one)} for one in timed]
+        parts = [
+            records("coverage", "95 % intervals over images, mean MaxSkew@k", intervals, "population", **settings),
+            records("time", "CPU seconds per 1000 resamples", times, "what", ("images", "k", "groups")),
+        ]
+        Result.of("bench_skew", parts, seconds=None).write(arguments.json)
     return 0
 
 

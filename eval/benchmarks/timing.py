@@ -8,7 +8,6 @@ carries over: above 1, ours is so many times faster than the plain alternative.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -20,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vldebias.files import commit, versions, write_atomically
+from eval.experiments.records import write_records
 
 
 def medians(calls: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
@@ -54,13 +53,13 @@ def arguments(description: str | None, *, repetitions: int = 5) -> argparse.Name
 
 
 def report(name: str, rows: Sequence[Mapping[str, Any]], path: Path | None) -> None:
-    """The rows as a table, and as JSON with the machine, the versions and the commit."""
+    """The rows as a table, and as a result with the machine."""
     table = Table("what", "size", "ours (ms)", "plain (ms)", "times faster", title=name)
     for row in rows:
         milliseconds = (f"{1e3 * row[side]:.2f}" for side in ("ours", "plain"))
         table.add_row(row["what"], row["size"], *milliseconds, f"{row['ratio']:.2f}")
     Console(width=140).print(table)
     if path:
-        about = {"threads": torch.get_num_threads(), "machine": platform.machine(), "versions": versions()}
-        written = {"name": name, "rows": list(rows), **about, "commit": commit()}
-        write_atomically(path, json.dumps(written, indent=1) + "\n")
+        about = "Median processor times; ratio: plain / ours"
+        settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
+        write_records(path, about, rows, "what", ("size",), **settings)

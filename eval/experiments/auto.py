@@ -47,12 +47,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eval.experiments import records
 from eval.experiments.auto_worlds import GENUINE, REFERENCES, Place, places
 from eval.experiments.run import parser
 from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning, VldebiasError, VldebiasWarning
 from vldebias.evaluation.images import UNLIKE, apart
-from vldebias.files import commit, versions
+from vldebias.evaluation.result import Result
 from vldebias.methods import METHODS
 from vldebias.methods.auto import CANDIDATES, LAMS, PredictedGap, draws
 from vldebias.methods.equalise import UnusableReferenceError
@@ -276,19 +277,20 @@ def coverage(sets: int = 200, texts: int = 24, dim: int = 16) -> list[dict[str, 
     return found
 
 
-def draw(told: Mapping[str, Any], path: Path) -> Path:
+def draw(result: Result, path: Path) -> Path:
     """A line per reference: auto with it against auto without, one dot a world; and the share of the gain missed."""
     from vldebias.pictures import INK, save_png, subplots
 
-    kinds = list(dict.fromkeys(row["reference"] for row in told["rows"]))
+    rows = result.provenance[0].settings["settings"]
+    missed = {row["method"]: row.get("missed", 0.0) for row in records.rows_of(result)}
+    kinds = list(dict.fromkeys(row["reference"] for row in rows))
     plot, (left, right) = subplots(1, 2, (9.5, 0.34 * len(kinds) + 1.2))
     for y, kind in enumerate(kinds):
-        own = [row for row in told["rows"] if row["reference"] == kind and "error" not in row]
+        own = [row for row in rows if row["reference"] == kind and "error" not in row]
         worse = [row["change"][1] > 0 for row in own]
         colors = ["#c0392b" if bad else "#2a78b5" for bad in worse]
         left.scatter([row["auto"] - row["alone"] for row in own], [y] * len(own), s=16, c=colors, alpha=0.6)
-        missed = told["summary"][kind]["missed"]
-        right.barh(y, missed or 0.0, color="#bab0ac")
+        right.barh(y, missed[kind], color="#bab0ac")
     left.axvline(0.02, color=INK, linewidth=0.8, linestyle=":")
     right.axvline(0.25, color=INK, linewidth=0.8, linestyle=":")
     left.set_xlabel("cost with the reference minus cost without one", fontsize=8, color=INK)
@@ -299,7 +301,7 @@ def draw(told: Mapping[str, Any], path: Path) -> Path:
         axis.tick_params(labelsize=8, colors=INK)
         axis.spines[["top", "right"]].set_visible(False)
     plot.tight_layout()
-    return save_png(plot, path, {"result": "auto", "commit": told["commit"], "versions": told["versions"]})
+    return save_png(plot, path, {"result": "auto", "commit": result.commit, "versions": result.versions})
 
 
 def main() -> int:
@@ -327,16 +329,15 @@ def main() -> int:
         rows = [{name: one for name, one in row.items() if name != "judged"} for row in rows]
     else:
         told |= {"apart": far, "coverage": coverage()}
-    told |= {
-        "rows": rows,
-        "versions": versions(),
-        "commit": commit(),
-    }
     print(json.dumps({name: told[name] for name in ("summary", "errors", "coverage") if name in told}, indent=1))
+    told = _rounded(told | {"settings": rows})
+    kinds = [{"reference": kind, **row} for kind, row in told.pop("summary").items()]
+    about = "What auto does, by the reference that it is given"
+    result = Result.of("auto", [records.records("auto", about, kinds, "reference", **told)], seconds=None)
     if given.json:
-        given.json.write_text(json.dumps(_rounded(told), indent=None) + "\n", encoding="utf-8")
+        result.write(given.json)
     if given.plot:
-        draw(told, given.plot)
+        draw(result, given.plot)
     return 0
 
 

@@ -1,8 +1,6 @@
 """Does a robust loss pay on wrong pairs? Five losses and three simple rivals, each with its own tuned settings.
 
-    python -m eval.experiments.does_it_pay             # every cell, writes eval/results/does_it_pay.json
-    python -m eval.experiments.does_it_pay --work DIR  # where trainings are kept, for a second start
-    python -m eval.experiments.does_it_pay --seeds 2 --steps 20 --out /tmp/try  # a quick look
+python -m eval.experiments.run does_it_pay
 
 Noise: mixture (a caption drawn from all), class (the species taken for the next one with half the share) and crop (a
 fifth of the image's sides is left); Tables A.1 and A.2 of the thesis. A model learns from scratch, or the shipped one
@@ -17,8 +15,7 @@ best of five validations ("stopped early"), InfoNCE begun anew without the pairs
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
+from eval.experiments.cells import Cell
+from eval.experiments.experiment import Experiment
 from eval.experiments.small_clip import ARCHITECTURE, HELD_OUT, HELD_OUT_SEED, TEXTS, build, pixels
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
@@ -44,42 +42,10 @@ from vldebias.training.scores import image_features, softmax_scores, text_featur
 from vldebias.training.settings import LoopSettings, LossSettings
 
 IMAGES, VALIDATION, VALIDATION_SEED, BATCH = 2000, 1000, 79, 128
-STEPS = 100
-NOISES, SHARES, TUNED_AT, TUNING_SEED = ("mixture", "class", "crop"), (0.2, 0.4, 0.6), 0.4, 100
 KEPT = (0.8, 0.6)
 LOOKS, EARLY = 5, 2  # validations in a run; the one whose model scores the pairs
 BASE, STOPPED, FILTERED, SHIPPED = "InfoNCE", "InfoNCE, stopped early", "InfoNCE, filtered", "not trained"
-HARD = {"tau_plus": 1 / 48}  # the true share of false negatives, see false_negatives.py
-ARMS: dict[str, dict[str, Any]] = {
-    BASE: {"loss": "info_nce"},
-    "RINCE": {"loss": "rince", "q": 0.5, "q_start": 0.01, "lam": 1 / BATCH},
-    "DCL": {"loss": "debiased", **HARD},
-    "HCL": {"loss": "hard_negative", **HARD, "beta": 0.5},
-    "NUCLR": {"loss": "nuclr", "popularity_lr": 0.05},
-    "InfoNCE, learned t": {"loss": "info_nce", "learn_temperature": True},
-}
 METRIC = "zero_shot_accuracy"
-
-
-@dataclass(frozen=True)
-class Start:
-    """What learns, at which rates it may, and how much of the grid it is given."""
-
-    rates: tuple[float, ...]
-    temperatures: tuple[float, ...]
-    steps: float = 1.0  # of --steps
-    arms: tuple[str, ...] = tuple(ARMS)
-    noises: tuple[str, ...] = NOISES
-    shares: tuple[float, ...] = SHARES
-    clean: bool = True  # also without noise
-    most_seeds: int = 5
-
-
-STARTS = {
-    "heads": Start((1e-3, 3e-3, 1e-2), (0.05, 0.1, 0.2, 0.5)),
-    "all": Start((1e-4, 1e-3), (0.05, 0.2), 0.2, (BASE, "RINCE", "InfoNCE, learned t"), ("mixture",), (0.4,), False, 3),
-    "scratch": Start((1e-3, 3e-3), (0.1, 0.2, 0.5)),
-}
 
 
 @lru_cache(maxsize=2)
@@ -206,7 +172,7 @@ def train(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]
     found = learner(cell["start"], cell["seed"])
     watch = Watch(cell["start"])
     batches = TensorBatches(images, texts, tokenize=found.tokenize, batch_size=BATCH, seed=cell["seed"])
-    loss = LossSettings(**ARMS[cell["arm"]], temperature=cell["temperature"])
+    loss = LossSettings(**cell["settings"], temperature=cell["temperature"])
     trainee = Trainee(found, build_objective(loss, temperature=cell["temperature"], items=len(images)))
     loop = LoopSettings(
         steps=steps,
@@ -229,7 +195,7 @@ def work(cell: Cell) -> dict[str, float]:
     images, (_, texts, wrong) = seen(cell["start"], what), learned_from(*what)
     found, watch = train(cell, images, texts)
     figures = {"validation": watch.seen[-1]}
-    if cell["tuning"]:
+    if cell.get("tuning"):
         return figures
     figures |= worth(cell, found) | {"wrong": float(wrong.mean())}
     if cell["arm"] == BASE:
@@ -282,103 +248,20 @@ def _named(arm: str, figures: Mapping[str, float]) -> dict[str, float]:
     return {f"{arm}: {name}": value for name, value in figures.items()}
 
 
-def plan(args: Any, best: Mapping[tuple[str, str, str], tuple[float, float]]) -> Iterator[dict[str, Any]]:
-    """The cells that are reported."""
-    for name, start in STARTS.items():
-        for seed in range(min(args.seeds, start.most_seeds)):
-            conditions = [("mixture", 0.0)] if start.clean else []
-            conditions += [(noise, share) for noise in start.noises for share in start.shares]
-            if name != "scratch":
-                yield cell(args, name, SHIPPED, "mixture", 0.0, seed, 0.0, 0.0)
-            for noise, share in conditions:
-                for arm in start.arms:
-                    yield cell(args, name, arm, noise, share, seed, *best[name, arm, noise])
-
-
-def cell(
-    args: Any, start: str, arm: str, noise: str, share: float, seed: int, temperature: float, lr: float
-) -> dict[str, Any]:
+def description(experiment: Experiment, steps: int) -> dict[str, Any]:
+    """Data, models and rivals, for the protocol."""
     return {
-        **{"start": start, "arm": arm, "noise": noise, "share": share, "seed": seed, "temperature": temperature},
-        **{"lr": lr, "steps": round(args.steps * STARTS[start].steps), "tuning": seed == TUNING_SEED},
-    }
-
-
-def tuned(args: Any) -> tuple[dict[tuple[str, str, str], tuple[float, float]], list[dict[str, Any]]]:
-    """(start, arm, noise) -> temperature and learning rate of the best validation, and the cells that say so."""
-    cells = [
-        cell(args, name, arm, noise, TUNED_AT, TUNING_SEED, temperature, lr)
-        for name, start in STARTS.items()
-        for noise in start.noises
-        for arm in start.arms
-        for temperature in start.temperatures
-        for lr in start.rates
-    ]
-    done = run_cells(work, cells, args.work, processes=args.processes, title="tuning")
-    best: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for one in done:
-        key = one["start"], one["arm"], one["noise"]
-        if key not in best or one["figures"]["validation"] > best[key]["figures"]["validation"]:
-            best[key] = one
-    return {key: (one["temperature"], one["lr"]) for key, one in best.items()}, done
-
-
-def apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rivals that InfoNCE's cells hold as arms of their own, and clean data as the share 0 of every noise."""
-    arms = []
-    for one in cells:
-        for arm in (STOPPED, FILTERED) if one["arm"] == BASE else ():
-            own = {name.removeprefix(f"{arm}: "): v for name, v in one["figures"].items() if name.startswith(arm)}
-            arms.append({**one, "arm": arm, "figures": own})
-        arms.append({**one, "figures": {name: v for name, v in one["figures"].items() if ": " not in name}})
-    for one in arms:
-        one["figures"] = {name: one["figures"][name] for name in (METRIC, "linear evaluation")}
-    spread = []
-    for one in arms:
-        start = STARTS[one["start"]]
-        clean = (0.0,) if start.clean else ()
-        shares = (*clean, *start.shares) if one["arm"] == SHIPPED else clean
-        spread += (
-            [{**one, "noise": noise, "share": share} for noise in start.noises for share in shares]
-            if one["share"] == 0
-            else [one]
-        )
-    return spread
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    args = arguments_of(__doc__, "does-it-pay", STEPS, arguments)
-    best, tuning = tuned(args)
-    done = run_cells(work, list(plan(args, best)), args.work, processes=args.processes, title="does it pay")
-    protocol = {
         "scratch": {"model": "open_clip CLIP of random weights", "architecture": ARCHITECTURE},
-        "shares": {name: start.shares for name, start in STARTS.items()},
-        "seeds": {name: start.most_seeds for name, start in STARTS.items()},
         "heads": "the shipped miniature CLIP, its two projections alone, over the features of its frozen towers",
-        "all": f"the shipped miniature CLIP, all weights but the temperature; "
-        f"{STARTS['all'].noises} of share {STARTS['all'].shares}, the arms {STARTS['all'].arms}",
+        "all": "the shipped miniature CLIP, all weights but the temperature",
         "images": f"{IMAGES} renders of the miniature birds world per seed, places independent of the species; batches "
         f"of {BATCH}",
-        "steps": {name: round(args.steps * start.steps) for name, start in STARTS.items()},
         "reported on": f"{HELD_OUT} clean renders, the same for all seeds",
-        "tuned": {
-            "on": f"{VALIDATION} other clean renders, share {TUNED_AT}, seed {TUNING_SEED}",
-            "tried": {n: {"temperature": s.temperatures, "lr": s.rates} for n, s in STARTS.items()},
-            "chosen": {", ".join(key): {"temperature": t, "lr": lr} for key, (t, lr) in best.items()},
-        },
-        "arms": ARMS,
+        "tuned on": f"{VALIDATION} other clean renders",
         "rivals": {
             STOPPED: f"the best of {LOOKS} validations",
             FILTERED: f"without the pairs of the lowest scores of validation {EARLY} of {LOOKS}, a softmax over the "
             f"captions and one over the images; share kept, of {KEPT}, by validation; the run begins anew",
         },
         "linear evaluation": "logistic regression on the image features of the training renders and their true labels",
-        "intervals": "Student's t over seeds; changes are paired by seed, and not corrected for their number",
-        "change": f"to {BASE} on the same seed",
     }
-    rows = summed_up(apart(done), ("start", "noise", "share", "arm"), against={"arm": BASE})
-    write_result(args.out / "does_it_pay.json", protocol, rows, [*tuning, *done])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Both parts of the project together: fine-tune the biased miniature CLIP on noisy captions, then debias its texts.
 
-    python -m eval.experiments.finetune_and_debias             # writes eval/results/finetune_and_debias.json
-    python -m eval.experiments.finetune_and_debias --work DIR  # where trainings are kept, for a second start
+python -m eval.experiments.run finetune_and_debias
 
 The shipped miniature CLIP goes on learning from birds with captions of which a share is drawn from all captions, by
 InfoNCE or by RINCE at one temperature: from captions that name the species, which half of the captions that it was made
@@ -12,14 +11,12 @@ what the projection is about, and the species and captions, which are what fine-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import torch
-
-from eval.experiments.cells import Cell, arguments_of, run_cells, summed_up, write_result
+from eval.experiments.cells import Cell
 from eval.experiments.embeddings import image_features
+from eval.experiments.experiment import Experiment
 from eval.experiments.small_clip import TEXTS, captions, pixels
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.data import Embeddings, Labels
@@ -39,16 +36,20 @@ from vldebias.training.settings import LoopSettings, LossSettings
 IMAGES, HELD_OUT, HELD_OUT_SEED, BATCH = 4000, 2000, 78, 128
 ETA = 0.4
 LOOP = LoopSettings(steps=100, batch_size=BATCH, lr=2e-4, warmup=0.1, weight_decay=0.05)
-T = 0.1
-MODELS: dict[str, dict[str, Any] | None] = {
-    "as shipped": None,
-    "InfoNCE": {"loss": "info_nce", "temperature": T},
-    "RINCE q=0.5": {"loss": "rince", "q": 0.5, "lam": 1 / BATCH, "temperature": T},
-}
-CAPTIONS = ("species", "own")
 LAM = 1000.0
 METHODS = ("none", "orth", "orth-cali", "cali")
 SCORES = ("recall@1 image->text", "recall@1 text->image", "positive_score")
+
+
+def description(experiment: Experiment, steps: int) -> dict[str, Any]:
+    """Data, noise and loop, for the protocol."""
+    return {
+        "images": f"{IMAGES} renders of the birds world per seed",
+        "noise": f"mixture, eta = {ETA}",
+        "loop": LOOP.model_copy(update={"steps": steps}).model_dump(exclude_none=True),
+        "held out": f"{HELD_OUT} balanced renders, the same for all seeds",
+        "projection": {"prompts": "waterbirds", "lam": LAM},
+    }
 
 
 @lru_cache(maxsize=1)
@@ -60,20 +61,20 @@ def work(cell: Cell) -> dict[str, float]:
     """One fine-tuning (none for the model as shipped) and what both parts are worth afterwards."""
     model, preprocess, tokenizer = load_clip()
     found = towers(model, tokenizer, preprocess)
-    loss = MODELS[cell["model"]]
-    if loss is not None:
-        fine_tune(found, loss, cell)
+    if cell["settings"]:
+        fine_tune(found, cell)
     return scores(found) | groups(found)
 
 
-def fine_tune(found: Towers, loss: dict[str, Any], cell: Cell) -> None:
+def fine_tune(found: Towers, cell: Cell) -> None:
     """Learns from noisy captions, all parameters."""
     seed = cell["seed"]
     world = birds.sample(IMAGES, seed=3000 + seed)
     clean = world.captions if cell["captions"] == "own" else captions(world)
     texts = mixture_noise(IMAGES, ETA, seed, clean).applied(clean)
     batches = TensorBatches(pixels(world), texts, tokenize=found.tokenize, batch_size=BATCH, seed=seed)
-    objective = build_objective(LossSettings(**loss), temperature=T, items=batches.items)
+    loss = LossSettings(**cell["settings"])
+    objective = build_objective(loss, temperature=cell["settings"]["temperature"], items=batches.items)
     found.model.requires_grad_(True)
     found.model.logit_scale.requires_grad_(False)
     fit(Trainee(found, objective), batches, LOOP.model_copy(update={"seed": seed, "steps": cell["steps"]}))
@@ -111,35 +112,3 @@ def groups(found: Towers) -> dict[str, float]:
     (part, *_) = task.measure(test, texts, load_prompts("waterbirds"))
     wanted = ("worst_group", "average")
     return {f"{f.metric}, {f.method}": f.value for f in part.rows if f.metric in wanted and not f.subset}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    args = arguments_of(__doc__, "finetune-and-debias", LOOP.steps or 0, arguments, seeds=3)
-    seeds = range(args.seeds)
-    cells = [
-        {"captions": said, "model": model, "seed": seed, "steps": args.steps}
-        for said in CAPTIONS
-        for model in MODELS
-        for seed in seeds
-    ]
-    done = run_cells(work, cells, args.work, processes=args.processes, title="fine-tuning")
-    protocol = {
-        "model": "the shipped miniature CLIP, all parameters",
-        "images": f"{IMAGES} renders of the birds world per seed",
-        "captions": {"species": "a photo of a SPECIES.", "own": "as the world writes them"},
-        "noise": f"mixture, eta = {ETA}",
-        "losses": MODELS,
-        "loop": LOOP.model_copy(update={"steps": args.steps}).model_dump(exclude_none=True),
-        "held out": f"{HELD_OUT} balanced renders, the same for all seeds",
-        "projection": {"prompts": "waterbirds", "lam": LAM},
-        "intervals": "Student's t over seeds, which draw the renders, the noise and the order",
-        "change": "to the model as shipped",
-        "seeds": list(seeds),
-    }
-    rows = summed_up(done, ("captions", "model"), against={"model": "as shipped"})
-    write_result(args.out / "finetune_and_debias.json", protocol, rows, done)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main()

@@ -11,15 +11,15 @@ became of it, and what the model draws of every profession, is in eval/results/o
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 from pathlib import Path
 
 import torch
 
+from eval.experiments.records import write_records
 from vldebias.cli.apps import page
 from vldebias.evaluation.judges import decide, predict
-from vldebias.files import commit, versions, write_atomically
+from vldebias.files import write_atomically
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
@@ -67,15 +67,9 @@ def main() -> None:
                 found[method] = now
             write_atomically(given.to / file, drawing.pack(found[method]))
             bar.advance()
-    told = {
-        "rule": RULE,
-        "chosen": chosen,
-        "as the model is": bare,
-        "methods": {method: drawing.summary(one) for method, one in found.items()},
-        "versions": versions(),
-        "commit": commit(),
-    }
-    write_atomically(given.out, json.dumps(told, indent=1) + "\n")
+    methods = {method: drawing.summary(one) for method, one in found.items()}
+    rows = [{"profession": name, **counts} for name, counts in bare.items()]
+    write_records(given.out, RULE, rows, "profession", chosen=chosen, methods=methods)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 
 from eval.experiments.popularity_plot import draw
 from eval.experiments.popularity_toy import EXACT, TAU, Pairs, error_term, exact_risk, popularities, risk, sample
 from vldebias.evaluation.result import Measurement, Provenance, Result
-from vldebias.files import commit, versions
 from vldebias.metrics import bootstrap_interval
 from vldebias.progress import Progress
 
@@ -53,24 +52,6 @@ METHODS = {
     "uniform, by maxima": "q~ = max q, the paper's Z for a uniform q~",
     "uniform, best constant": "q~ = n c, c minimises the error term",
 }
-
-
-class Example(BaseModel):
-    """One sample for the heatmaps: x and y (n, 2), and q and q~ (n,) at the items, Z by maxima."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    seed: list[int]
-    x: list[tuple[float, float]]
-    y: list[tuple[float, float]]
-    true: list[float]
-    estimate: list[float]
-
-
-class Measured(Result):
-    """A result with the sample that its heatmaps show."""
-
-    example: Example
 
 
 def pairs_of(seed: int, n: int, repetition: int) -> Pairs:
@@ -130,16 +111,16 @@ def figure(n: int, metric: str, method: str, values: Sequence[float]) -> Measure
     )
 
 
-def example(seed: int) -> Example:
-    """The first repetition at n = 100."""
+def example(seed: int) -> dict[str, Any]:
+    """For the heatmaps the first repetition at n = 100: x and y (n, 2), and q and q~ (n,) at the items, Z by maxima."""
     pairs = pairs_of(seed, EXAMPLE, 0)
-    return Example(
-        seed=[seed, EXAMPLE, 0],
-        x=pairs.x.numpy().round(4).tolist(),
-        y=pairs.y.numpy().round(4).tolist(),
-        true=pairs.log_popularity.exp().numpy().round(3).tolist(),
-        estimate=popularities(pairs)["estimate"].exp().numpy().round(3).tolist(),
-    )
+    return {
+        "seed": [seed, EXAMPLE, 0],
+        "x": pairs.x.numpy().round(4).tolist(),
+        "y": pairs.y.numpy().round(4).tolist(),
+        "true": pairs.log_popularity.exp().numpy().round(3).tolist(),
+        "estimate": popularities(pairs)["estimate"].exp().numpy().round(3).tolist(),
+    }
 
 
 def protocol(sizes: Sequence[int], repetitions: int, seed: int, truth: tuple[float, float]) -> Provenance:
@@ -171,21 +152,20 @@ def protocol(sizes: Sequence[int], repetitions: int, seed: int, truth: tuple[flo
     )
 
 
-def measure(sizes: Sequence[int], repetitions: int, seed: int) -> Measured:
+def measure(sizes: Sequence[int], repetitions: int, seed: int) -> Result:
     """The whole experiment."""
     started, truth = time.monotonic(), true_risk(seed)
-    return Measured(
+    about = protocol(sizes, repetitions, seed, truth)
+    about.settings["example"] = example(seed)
+    return Result.now(
         name="popularity",
         rows=curves(sizes, repetitions, seed, truth[0]),
-        provenance=[protocol(sizes, repetitions, seed, truth)],
-        versions=versions(),
-        commit=commit(),
+        provenance=[about],
         seconds=round(time.monotonic() - started, 1),
-        example=example(seed),
     )
 
 
-def show(result: Measured) -> None:
+def show(result: Result) -> None:
     """The largest and the smallest n as a table."""
     sizes = result.provenance[0].settings["sizes"]
     table = Table("measure", "method", *(f"n = {n}" for n in (sizes[0], sizes[-1])), title=result.name)
@@ -212,7 +192,7 @@ def main(given: Sequence[str] | None = None) -> int:
     path = arguments.out / NAME
     if not arguments.redraw:
         measure(sorted(set(arguments.sizes)), arguments.repetitions, arguments.seed).write(path)
-    result = Measured.read(path)
+    result = Result.read(path)
     show(result)
     draw(result, path.with_suffix(".png"))
     return 0

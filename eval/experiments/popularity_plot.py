@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,9 @@ GRID, LEVELS, MAP = 120, 14, "cividis"
 def draw(result: Any, path: Path) -> Path:
     """Spaces and heatmaps above, errors over n below."""
     plot, axes = subplots(2, 3, (12.6, 7.8))
-    _spaces(axes[0], result.example)
-    maps = _heatmaps(axes[1:3], result.example)
+    example = SimpleNamespace(**result.provenance[0].settings["example"])
+    _spaces(axes[0], example)
+    maps = _heatmaps(axes[1:3], example)
     for axis, (metric, title) in zip(axes[3:], CURVES.items(), strict=True):
         _curves(axis, [f for f in result.rows if f.metric == metric], metric)
         _title(axis, title)

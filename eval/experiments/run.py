@@ -1,19 +1,33 @@
-"""The command line of the experiments that give a `Result`: measure, print, write."""
+"""Run an experiment that is a YAML file: train what is missing, print and write its table and its picture.
+
+python -m eval.experiments.run                                         # the experiments there are
+python -m eval.experiments.run noisy_captions                          # all cells, into eval/results
+python -m eval.experiments.run noisy_captions --work DIR               # where cells are kept, for a second start
+python -m eval.experiments.run noisy_captions --seeds 2 --steps 20 --out try  # a quick look
+python -m eval.experiments.run mine.yaml --out try                     # one of your own
+
+Beside it the command line of the experiments that give a `Result` by themselves: measure, print, write.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from eval.experiments.cells import RESULTS, cores
+from eval.experiments.curves import draw_curves
+from eval.experiments.experiment import Experiment, names
 from eval.metrics import register_metrics
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.sources import imported, refuse_uncommitted
 
-RESULTS = Path(__file__).parents[1] / "results"
 MANY = 100  # rows from which on a result is kept compact
 
 
@@ -51,3 +65,41 @@ def skip(path: Path) -> None:
     """Say that a part is left out since its file is not there."""
     message = f"SKIPPED: {path} is missing; set VLDEBIAS_REAL to its folder"
     Console(stderr=True).print(message, style="yellow", highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("experiment", nargs="?", metavar="NAME", help="of eval/experiments/NAME.yaml, or a .yaml file")
+    options.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
+    options.add_argument("--work", type=Path, help="folder of finished cells (default: NAME-cells)")
+    options.add_argument("--seeds", type=int, help="trainings per cell, at least 2")
+    options.add_argument("--steps", type=int, help="updates per training")
+    options.add_argument("--processes", type=int, default=cores(), help="cells at a time, a thread each")
+    given = options.parse_args(arguments)
+    if given.experiment is None:
+        for name in names():
+            print(f"{name:22} {Experiment.read(name).about.splitlines()[0]}")
+        return 0
+    try:
+        experiment = Experiment.read(given.experiment)
+        seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
+        if seeds < 2:
+            options.error("--seeds: an interval over seeds needs at least 2")
+        path, work = Experiment.path(given.experiment), given.work or Path(f"{experiment.name}-cells")
+        refuse_uncommitted(
+            given.out / path.name, imported([path, Path(str(experiment.module.__file__))])
+        )  # not at last
+        result = experiment.run(path, work, seeds=seeds, steps=steps, processes=given.processes)
+        written = result.write(given.out / f"{experiment.name}.json")
+    except InvalidInputError as error:
+        options.exit(2, f"{error}\n")
+    show(result)
+    if experiment.curves:
+        draw_curves(result, written.with_suffix(".png"), next(iter(experiment.metrics)), experiment.curves)
+    elif draw := getattr(experiment.module, "draw", None):
+        draw(result, written.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

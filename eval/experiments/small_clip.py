@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.experiments.experiment import Experiment
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import Preprocess, birds, weights_dir
@@ -22,6 +23,7 @@ from vldebias.miniature.world import SIZE
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
 from vldebias.training.objective import Trainee, build_objective
+from vldebias.training.pairs import mixture_noise
 from vldebias.training.settings import LoopSettings, LossSettings
 
 IMAGES, HELD_OUT = 4000, 2000
@@ -38,7 +40,30 @@ ARCHITECTURE = {
 }
 
 
-def description(steps: int) -> dict[str, Any]:
+SCORES = ("zero_shot_accuracy", "recall@1 text->image", "recall@5 text->image")
+
+
+def work(cell: Mapping[str, Any]) -> dict[str, float]:
+    """One training; with "eta" a share of the captions is drawn from all, and "wrong" says how many then differ.
+
+    The loss has the settings of the cell's arm, and each setting of a loss that is a column or was chosen.
+    """
+    world, seed = train_world(cell["seed"]), cell["seed"]
+    texts, wrong = captions(world), {}
+    if "eta" in cell:
+        noise = mixture_noise(len(world), cell["eta"], seed, texts)
+        texts, wrong = noise.applied(texts), {"wrong": float(noise.wrong.mean())}
+    found = held_out()(train(loss_of(cell), pixels(world), texts, seed, cell["steps"]).towers)
+    return {name: found[name] for name in SCORES} | wrong
+
+
+def loss_of(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of LossSettings: those of the arm, and what the cell has of them."""
+    own = {name: cell[name] for name in LossSettings.model_fields if name in cell and name not in ("loss", "arm")}
+    return {"temperature": T, **cell["settings"], **own}
+
+
+def description(experiment: Experiment, steps: int) -> dict[str, Any]:
     """What all trainings have in common, for the protocol."""
     return {
         "model": "open_clip CLIP from scratch",

@@ -36,24 +36,6 @@ class Arm:
     partner: Partner = "any"
 
 
-ARMS = {
-    "none": Arm(),
-    "sam": Arm("sam", 0.05),
-    "asam": Arm("asam", 2.0),
-    "fft 0.2": Arm(fourier=0.2),
-    "ssa-clr 0.2": Arm("asam", 2.0, 0.2),
-}
-"""The paper's, with the radii and the alpha of its section 6.1."""
-MORE_ARMS = {
-    "asam, rho 0.5": Arm("asam", 0.5),
-    "ssa-clr 0.1": Arm("asam", 2.0, 0.1),
-    "ssa-clr 0.5": Arm("asam", 2.0, 0.5),
-    "ssa-clr 1": Arm("asam", 2.0, 1.0),
-    "fft 0.2, other image": Arm(fourier=0.2, partner="other"),
-}
-"""A smaller radius, the other alphas of Table 3, and mixing with another image; with fewer seeds."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What all arms share.

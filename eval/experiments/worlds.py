@@ -19,8 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.experiments.cells import interval, write_result
+from eval.experiments.cells import interval
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
 from vldebias.files import read_json
 
 METHODS = ("none", "orth", "cali 1000", "orth-cali 1000", "difference")
@@ -117,12 +118,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = rows(metrics)
     show(table, len(metrics))
     if given.json:
-        protocol = {
-            "builds": [build.name for build in given.builds],
-            "conditions": metrics[0]["conditions"],
-            "intervals": "95 %, Student's t over builds; a target is met where the mean lies in it",
-        }
-        write_result(given.json, protocol, table, [])
+        written(table, [build.name for build in given.builds], metrics[0]["conditions"]).write(given.json)
+
+
+def written(table: Sequence[Mapping[str, Any]], builds: Sequence[str], conditions: Any) -> Result:
+    """The rows as a result: a task per section, its parts as methods; targets and single builds beside them."""
+    parts = []
+    for section in dict.fromkeys(row["section"] for row in table):
+        own = [row for row in table if row["section"] == section]
+        beside = [{name: row[name] for name in ("part", "metric", "target", "met", "builds")} for row in own]
+        about = "Means over builds, 95 % intervals of Student's t; a target is met where the mean lies in it"
+        settings = {"builds": list(builds), "conditions": conditions, "beside": beside}
+        part = TaskResult(Provenance(task=section, description=about, settings=settings))
+        for row in own:
+            if row["value"] is not None:
+                ends = [row["value"] if row[end] is None else row[end] for end in ("low", "high")]
+                given = {"task": section, "metric": row["metric"], "method": row["part"], "value": row["value"]}
+                n = {"builds": sum(value is not None for value in row["builds"])}
+                part.rows.append(Measurement(**given, interval=(ends[0], ends[1]), better="neither", n=n))
+        parts.append(part)
+    return Result.of("worlds", parts, seconds=None)
 
 
 if __name__ == "__main__":

@@ -193,9 +193,12 @@ def test_what_it_opens_with_is_of_the_prompt_and_the_method_in_the_form(page: An
 
 def test_the_opening_is_the_most_one_sided_profession_of_all_that_were_drawn(opening: Any) -> None:
     from eval.experiments.opening import most_one_sided
+    from vldebias.evaluation.result import Result
 
-    told = json.loads((Path(__file__).parents[2] / "eval/results/opening.json").read_text())
-    bare = told["as the model is"]
+    result = Result.read(Path(__file__).parents[2] / "eval/results/opening.json")
+    told, bare = result.provenance[0].settings, dict[str, dict[str, float]]()
+    for row in result.rows:
+        bare.setdefault(row.method, {})[row.metric] = row.value
     assert len(bare) == 20  # as the page says
     assert told["chosen"] == most_one_sided(bare) == opening.subject
     assert max(bare[told["chosen"]].values()) / sum(bare[told["chosen"]].values()) == max(

@@ -11,7 +11,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from eval import readme
 from vldebias.cli import app
 from vldebias.data import list_data
 from vldebias.evaluation import list_suites
@@ -49,11 +48,6 @@ def known(words: list[str]) -> click.Command:
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     assert given <= options, f"vldebias {shlex.join(words)}: no {given - options}"
     return command
-
-
-def test_tables_are_those_of_the_committed_results() -> None:
-    for path in readme.blocks():
-        assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
 
 
 def test_the_readme_keeps_its_figures_to_the_table() -> None:

@@ -1,23 +1,20 @@
-"""eval/experiments/ssa.py: what it computes, on next to nothing, and what its committed result holds."""
+"""eval/experiments/ssa.py: what it computes, on next to nothing, and what its committed result shows."""
 
-import json
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy import stats
 from torch.nn import functional as F
 
-from eval.experiments import ssa
+from eval.experiments.experiment import Experiment
 from eval.experiments.ssa import draw
 from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
-from eval.experiments.ssa_training import ARMS, MORE_ARMS, Arm, Recipe, Views, fresh_towers, train, world
+from eval.experiments.ssa_training import Arm, Recipe, Views, fresh_towers, train, world
 from eval.experiments.tensor_batches import TensorBatches
+from vldebias.evaluation.result import Result
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
@@ -28,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "eval" / "results" / "ssa.json"
 
 TINY = Recipe(items=96, test_items=64, batch_size=24, steps=2, views=4)
-BOTH = Arm("asam", 2.0, 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +79,9 @@ class TestViews:
 def test_every_arm_starts_from_the_same_weights_and_views() -> None:
     images = world(0, TINY)[0].images
     short = replace(TINY, steps=1)
-    first = {name: train(arm, 0, short, images)[1][0]["loss"] for name, arm in ARMS.items() if not arm.fourier}
-    assert len(first) == 3
+    arms = {name: Arm(**settings) for name, settings in Experiment.read("ssa").arms.items()}
+    first = {name: train(arm, 0, short, images)[1][0]["loss"] for name, arm in arms.items() if not arm.fourier}
+    assert len(first) == 4
     assert len(set(first.values())) == 1
     assert train(Arm(), 1, short, images)[1][0]["loss"] != first["none"]
     assert train(Arm(fourier=0.5), 0, short, images)[1][0]["loss"] != first["none"]
@@ -167,104 +164,35 @@ def test_partners_are_counted(done: PerImage) -> None:
 
 
 @pytest.mark.slow
-def test_cells_are_done_once_and_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssa, "RECIPE", TINY)
-    monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})
-    monkeypatch.setattr(ssa, "MORE_ARMS", {"fft 1": Arm(fourier=1.0)})
-    monkeypatch.setattr(ssa, "MORE_SEEDS", 2)
-    given = ["--seeds", "2", "--steps", "1", "--processes", "1", "--work", str(tmp_path / "cells")]
-    ssa.main([*given, "--out", str(tmp_path)])
-    first = json.loads((tmp_path / "ssa.json").read_text())
-    assert [(cell["arm"], cell["seed"]) for cell in first["cells"]] == [
-        *(("none", 0), ("ssa-clr 0.2", 0), ("none", 1), ("ssa-clr 0.2", 1)),
-        *(("fft 1", 0), ("fft 1", 1)),
+def test_a_longer_run_is_compared_with_one_of_as_many_steps(tmp_path: Path) -> None:
+    longer = Experiment.read("ssa_longer")
+    longer.given["recipe"] = {name: value for name, value in asdict(TINY).items() if name != "steps"}
+    (about,) = (result := longer.run(Experiment.path("ssa_longer"), tmp_path, seeds=2, steps=1, processes=1)).provenance
+    cells = about.settings["cells"]
+    assert [(cell["arm"], cell["steps"], cell["seed"]) for cell in cells] == [
+        (arm, steps, seed) for steps in (1, 4) for arm in ("none", "ssa-clr 0.2") for seed in (0, 1)
     ]
-    assert first["cells"][1]["adds"] == asdict(BOTH)
-    assert first["cells"][0]["recipe"] == asdict(replace(TINY, steps=1)) == first["protocol"]["recipe"]
     short = replace(TINY, steps=1)
-    learned = train(BOTH, 1, short, world(1, short)[0].images)[0]
+    learned = train(Arm("asam", 2.0, 0.2), 1, short, world(1, short)[0].images)[0]
     expected = {name: values.mean() for name, values in measure(learned, *world(1, short), short, 1).items()}
-    assert first["cells"][3]["figures"] == pytest.approx(expected)
-    monkeypatch.setattr(ssa, "measure", None)  # whoever calls it fails
-    ssa.main([*given, "--out", str(tmp_path / "again")])
-    assert json.loads((tmp_path / "again" / "ssa.json").read_text())["rows"] == first["rows"]
-    with pytest.raises(TypeError, match="not callable"):
-        ssa.main([*given, "--out", str(tmp_path), "--steps", "2"])
-
-
-@pytest.fixture(scope="module")
-def committed() -> Any:
-    return json.loads(COMMITTED.read_text())
-
-
-def of(committed: Any, arm: str, metric: str) -> dict[str, Any]:
-    return next(row for row in committed["rows"] if (row["arm"], row["metric"]) == (arm, metric))
+    assert cells[3]["figures"] == pytest.approx(expected)
+    figures = {(c["arm"], c["steps"], c["seed"]): c["figures"]["accuracy"] for c in cells}
+    change = result.row("ssa_longer", "accuracy", "ssa-clr 0.2", subset="steps = 800").change
+    assert change is not None
+    apart = [figures["ssa-clr 0.2", 4, seed] - figures["none", 4, seed] for seed in (0, 1)]
+    assert change[0] == pytest.approx(np.mean(apart))
 
 
 @pytest.mark.slow
-def test_longer_runs_are_compared_with_those_of_as_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssa, "RECIPE", TINY)
-    monkeypatch.setattr(ssa, "ARMS", {"none": Arm(), "ssa-clr 0.2": BOTH})
-    monkeypatch.setattr(ssa, "LONGER", 3)
-    given = ["--longer", "--seeds", "2", "--steps", "1", "--processes", "1", "--work", str(tmp_path / "cells")]
-    ssa.main([*given, "--out", str(tmp_path)])
-    told = json.loads((tmp_path / "ssa_longer.json").read_text())
-    assert [(cell["arm"], cell["steps"], cell["seed"]) for cell in told["cells"]] == [
-        (arm, steps, seed) for seed in (0, 1) for steps in (1, 3) for arm in ("none", "ssa-clr 0.2")
-    ]
-    assert all(cell["recipe"]["steps"] == cell["steps"] for cell in told["cells"])
-    figures = {(c["arm"], c["steps"], c["seed"]): c["figures"]["accuracy"] for c in told["cells"]}
-    (row,) = (r for r in told["rows"] if (r["arm"], r["steps"], r["metric"]) == ("ssa-clr 0.2", 3, "accuracy"))
-    apart = [figures["ssa-clr 0.2", 3, seed] - figures["none", 3, seed] for seed in (0, 1)]
-    assert row["change"]["value"] == pytest.approx(np.mean(apart))
-    assert not (tmp_path / "ssa.json").exists()
-
-
-@pytest.mark.slow
-def test_every_arm_has_every_seed(committed: Any) -> None:
-    seeds = committed["protocol"]["seeds"]
-    assert seeds >= 5
-    found: dict[str, list[int]] = {}
-    for cell in committed["cells"]:
-        found.setdefault(cell["arm"], []).append(cell["seed"])
-        assert Arm(**cell["adds"]) == (ARMS | MORE_ARMS)[cell["arm"]]
-        assert cell["recipe"] == asdict(Recipe()) == committed["protocol"]["recipe"]
-    assert found == {name: list(range(seeds)) for name in ARMS} | {name: [0, 1, 2] for name in MORE_ARMS}
-
-
-@pytest.mark.slow
-def test_the_rows_are_those_of_the_cells(committed: Any) -> None:
-    values = {(c["arm"], c["seed"], metric): v for c in committed["cells"] for metric, v in c["figures"].items()}
-    metrics = {metric for _, _, metric in values}
-    assert {(row["arm"], row["metric"]) for row in committed["rows"]} == set(product(ARMS | MORE_ARMS, metrics))
-    for row in committed["rows"]:
-        each = np.array([values[row["arm"], seed, row["metric"]] for seed in row["seeds"]])
-        assert interval_of(row) == pytest.approx(t_interval(each))
-        if row["arm"] != "none":
-            base = [values["none", seed, row["metric"]] for seed in row["seeds"]]
-            assert interval_of(row["change"]) == pytest.approx(t_interval(each - base))
-
-
-def interval_of(row: dict[str, float]) -> tuple[float, float, float]:
-    return row["value"], row["low"], row["high"]
-
-
-def t_interval(values: np.ndarray) -> tuple[float, float, float]:
-    if np.ptp(values) == 0:
-        return values[0], values[0], values[0]
-    found = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    return float(values.mean()), found.low, found.high
-
-
-@pytest.mark.slow
-def test_the_learner_learns(committed: Any) -> None:
+def test_the_learner_learns() -> None:
     """Far from chance, 1 of 48, and far enough from 1 for an arm to be better."""
-    assert 0.5 < of(committed, "none", "accuracy")["value"] < 0.95
-    assert 0.1 < of(committed, "none", "robust_accuracy@2/255")["value"] < 0.9
+    committed = Result.read(COMMITTED)
+    assert 0.5 < committed.row("ssa", "accuracy", "none").value < 0.95
+    assert 0.1 < committed.row("ssa", "robust_accuracy@2/255", "none").value < 0.9
 
 
 def test_the_picture_is_drawn_from_the_result(tmp_path: Path) -> None:
-    draw(COMMITTED, tmp_path / "ssa.png")
+    draw(Result.read(COMMITTED), tmp_path / "ssa.png")
     with Image.open(tmp_path / "ssa.png") as drawn, Image.open(COMMITTED.with_suffix(".png")) as kept:
         assert drawn.size == kept.size
         assert (

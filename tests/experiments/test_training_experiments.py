@@ -1,54 +1,48 @@
-"""The training experiments of eval/: the laws of their tables, each of them on next to nothing, what they committed."""
+"""The training experiments of eval/: the laws of their tables, each of them on next to nothing, what they found."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.experiments import does_it_pay as pay
+from eval import readme
 from eval.experiments import (
-    false_negatives,
+    does_it_pay,
+    experiment,
     finetune_and_debias,
-    finetune_tutorial,
-    noisy_captions,
     out_of_fold,
+    run,
     skewed_captions,
     small_clip,
     wrong_pairs,
 )
-from eval.experiments.cells import arguments_of, interval, run_cells, summed_up, write_result
+from eval.experiments.cells import interval, run_cells, summed_up
+from eval.experiments.experiment import Experiment, place_of, subset
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Measurement, Result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
-
-NAMES = (
-    "noisy_captions",
-    "false_negatives",
-    "skewed_captions",
-    "finetune_and_debias",
-    "wrong_pairs",
-    "out_of_fold",
-    "ssa",
-)
 figures = st.floats(-1, 1, allow_nan=False)
 
 
-def committed(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
+def committed(name: str) -> Result:
+    return Result.read(RESULTS / f"{name}.json")
+
+
+def arms(name: str) -> dict[str, dict[str, Any]]:
+    return Experiment.read(name).arms
 
 
 class TestIntervals:
@@ -152,24 +146,17 @@ class TestCells:
 
     @pytest.mark.slow
     def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path, small: None) -> None:
-        plan = [noisy_captions.cell("InfoNCE", 0.4, seed, 1, 0.2) for seed in (0, 1)]
+        plan = [{"settings": {"loss": "info_nce"}, "eta": 0.4, "seed": seed, "steps": 1} for seed in (0, 1)]
         one = run_cells(squared, self.plan, tmp_path / "one", processes=1, title="")
         two = run_cells(squared, self.plan, tmp_path / "two", processes=2, title="")
-        assert one == two
-        alone = [noisy_captions.work(each) for each in plan]
-        turned = [noisy_captions.work(each) for each in reversed(plan)]
+        assert [cell["figures"] for cell in one] == [cell["figures"] for cell in two]
+        alone = [small_clip.work(each) for each in plan]
+        turned = [small_clip.work(each) for each in reversed(plan)]
         assert alone == turned[::-1], "a cell does not see what was done before it"
 
-    def test_the_result_says_what_it_is_made_of(self, tmp_path: Path) -> None:
-        write_result(tmp_path / "r.json", {"loop": "short"}, [{"a": 1}], [{"b": 2}])
-        told = json.loads((tmp_path / "r.json").read_text())
-        assert (told["protocol"], told["rows"], told["cells"]) == ({"loop": "short"}, [{"a": 1}], [{"b": 2}])
-        assert "torch" in told["versions"]
-
-    def test_flags(self) -> None:
-        found = arguments_of("", "name", 7, ["--seeds", "3", "--out", "x"])
-        assert (found.seeds, found.steps, found.out, found.work) == (3, 7, Path("x"), Path("name-cells"))
-        assert found.processes >= 1
+    def test_each_says_what_the_process_that_did_it_had_imported(self, tmp_path: Path) -> None:
+        (one, *_) = run_cells(squared, self.plan, tmp_path, processes=1, title="")
+        assert {"eval/experiments/cells.py", "vldebias/files.py"} <= one["sources"].keys()
 
 
 @pytest.fixture(scope="module")
@@ -199,38 +186,31 @@ def shares(found: Mapping[str, float], names: Sequence[str]) -> bool:
 class TestEachOnNextToNothing:
     @pytest.mark.parametrize("loss", ["InfoNCE", "RINCE q=1.0"])
     def test_noisy_captions(self, small: None, loss: str) -> None:
-        found = noisy_captions.work(noisy_captions.cell(loss, 0.8, 0, 2, 0.5))
-        assert found.keys() == {*noisy_captions.SCORES, "wrong"}
-        assert shares(found, noisy_captions.SCORES)
+        place = {"settings": arms("noisy_captions")[loss], "seed": 0, "steps": 2, "temperature": 0.5}
+        found = small_clip.work({**place, "eta": 0.8})
+        assert found.keys() == {*small_clip.SCORES, "wrong"}
+        assert shares(found, small_clip.SCORES)
         assert 0.55 < found["wrong"] < 0.95
-        clean = noisy_captions.work(noisy_captions.cell(loss, 0.0, 0, 2, 0.5))
+        clean = small_clip.work({**place, "eta": 0.0})
         assert clean["wrong"] == 0.0
 
-    def test_the_ablation_s_lam_reaches_the_loss(self, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[Any] = []
-
-        def noting(loss: Mapping[str, Any], *rest: Any) -> Any:
-            seen.append(loss)
-            return train(loss, *rest)
-
-        train: Callable[..., Any] = noisy_captions.train
-        monkeypatch.setattr(noisy_captions, "train", noting)
-        for lam in (None, 0.05):
-            noisy_captions.work(noisy_captions.cell("RINCE q=0.5", 0.4, 0, 1, 0.2, lam))
-        assert [loss["lam"] for loss in seen] == [noisy_captions.LAM, 0.05]
-        assert [loss["temperature"] for loss in seen] == [0.2, 0.2]
-        assert seen[0]["q_start"] == noisy_captions.Q_START
+    def test_a_column_that_is_a_setting_of_the_loss_reaches_it(self) -> None:
+        arm = arms("noisy_captions")["RINCE q=0.5"]
+        place = {"loss": "RINCE q=0.5", "settings": arm, "temperature": 0.1, "eta": 0.4, "seed": 0}
+        assert small_clip.loss_of(place) == {**arm, "temperature": 0.1}
+        assert small_clip.loss_of({**place, "lam": 0.05}) == {**arm, "temperature": 0.1, "lam": 0.05}
+        assert small_clip.loss_of({"settings": {"loss": "info_nce"}})["temperature"] == small_clip.T
 
     def test_false_negatives(self, small: None) -> None:
         place = {"seed": 0, "steps": 1, "tau_plus": 0.05}
-        corrected = false_negatives.work({**place, "loss": "debiased", "beta": None})
-        assert corrected.keys() == set(false_negatives.SCORES)
-        assert shares(corrected, false_negatives.SCORES)
-        flat = false_negatives.work({**place, "loss": "hard_negative", "beta": 0.0})
+        corrected = small_clip.work({**place, "settings": {"loss": "debiased"}})
+        assert corrected.keys() == set(small_clip.SCORES)
+        assert shares(corrected, small_clip.SCORES)
+        flat = small_clip.work({**place, "settings": {"loss": "hard_negative"}, "beta": 0.0})
         assert flat == pytest.approx(corrected, abs=0.05), "beta = 0 is the debiased loss"
 
     def test_skewed_captions(self, small: None) -> None:
-        found = skewed_captions.work({"loss": "nuclr", "seed": 1, "steps": 2, "popularity_lr": 1.0})
+        found = skewed_captions.work({"settings": {"loss": "nuclr"}, "seed": 1, "steps": 2, "popularity_lr": 1.0})
         names = ["zero_shot_accuracy", "accuracy on common species", "accuracy on rare species"]
         moved = {skewed_captions.FOLLOWS, "popularity, log, deviation"}
         assert found.keys() == {*names, "share of the commonest"} | moved
@@ -256,20 +236,22 @@ class TestEachOnNextToNothing:
     @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
     @pytest.mark.parametrize("model", ["as shipped", "RINCE q=0.5"])
     def test_finetune_and_debias(self, small: None, model: str) -> None:
-        found = finetune_and_debias.work({"captions": "species", "model": model, "seed": 0, "steps": 1})
+        found = finetune_and_debias.work(
+            {"captions": "species", "settings": arms("finetune_and_debias")[model], "seed": 0, "steps": 1}
+        )
         told = {f"{metric}, {name}" for metric in ("worst_group", "average") for name in finetune_and_debias.METHODS}
         assert found.keys() == {"species_accuracy", *finetune_and_debias.SCORES, *told}
         assert shares(found, [name for name in found if name != "positive_score"])
         assert all(found[f"worst_group, {m}"] <= found[f"average, {m}"] for m in finetune_and_debias.METHODS)
 
     def test_wrong_pairs(self, small: None) -> None:
-        found = wrong_pairs.work({"loss": "InfoNCE", "eta": 0.5, "seed": 0, "steps": 2})
+        found = wrong_pairs.work({"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 2})
         assert found.keys() == {"auroc", "score of right pairs", "score of wrong pairs"}
         assert 0 <= found["auroc"] <= 1
 
-    @pytest.mark.parametrize(("scores", "learned"), [(out_of_fold.LEARNED, [48]), (out_of_fold.UNSEEN, [32, 32, 32])])
-    def test_out_of_fold(self, small: None, monkeypatch: pytest.MonkeyPatch, scores: str, learned: list[int]) -> None:
-        for name, value in {"IMAGES": 48, "BATCH": 16, "FOLDS": 3}.items():
+    @pytest.mark.parametrize(("folds", "learned"), [(1, [48]), (3, [32, 32, 32])])
+    def test_out_of_fold(self, small: None, monkeypatch: pytest.MonkeyPatch, folds: int, learned: list[int]) -> None:
+        for name, value in {"IMAGES": 48, "BATCH": 16}.items():
             monkeypatch.setattr(out_of_fold, name, value)
         train: Callable[..., Any] = out_of_fold.train
         read: Callable[..., torch.Tensor] = out_of_fold.image_features
@@ -282,229 +264,194 @@ class TestEachOnNextToNothing:
         def reading(towers: Any, images: torch.Tensor) -> torch.Tensor:
             known = {one.numpy().tobytes() for one in pixels[-1]}
             own = sum(one.numpy().tobytes() in known for one in images)
-            assert own == (len(images) if scores == out_of_fold.LEARNED else 0)
+            assert own == (len(images) if folds == 1 else 0)
             return read(towers, images)
 
         monkeypatch.setattr(out_of_fold, "train", noting)
         monkeypatch.setattr(out_of_fold, "image_features", reading)
-        found = out_of_fold.work({"scores": scores, "seed": 0, "steps": 4})
+        given = Experiment.read("out_of_fold").given
+        found = out_of_fold.work({**given, "settings": {"folds": folds}, "seed": 0, "steps": 4})
         assert [len(images) for images in pixels] == learned
         assert list(found) == ["auroc after 1", "auroc after 2", "auroc after 4"]
         assert shares(found, list(found))
 
     def test_scores_of_pairs_are_cosines_with_the_caption_that_was_given(self, small: None) -> None:
         world, noise = wrong_pairs.noisy(0, 0.9)
-        towers = wrong_pairs.trained("InfoNCE", world, noise, 0, 1)
+        towers = wrong_pairs.trained(arms("wrong_pairs")["InfoNCE"], world, noise, 0, 1)
         monitor = small_clip.TensorMonitor(small_clip.pixels(world), captions=noise.applied(small_clip.captions(world)))
         expected = monitor.rows(towers)["positive_score"].numpy()
         np.testing.assert_allclose(wrong_pairs.scores(towers, world, noise), expected, atol=1e-5)
 
 
-def same_rows(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Rows of a file, and rows from its cells: up to the last digits of another machine's Student's t."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, json.loads(json.dumps(expected)), strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert value == (pytest.approx(other[name], abs=1e-12) if name != "seeds" else other[name]), name
-
-
-def places(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What distinguishes cells, in an order."""
-    told = [{name: value for name, value in one.items() if name != "figures"} for one in cells]
-    return sorted(told, key=lambda one: json.dumps(one, sort_keys=True))
-
-
-@pytest.mark.slow
-class TestCommitted:
-    @pytest.mark.parametrize("name", NAMES)
-    def test_no_path_of_a_machine(self, name: str) -> None:
-        assert not re.search(r'"(/|[A-Za-z]:\\|~)|/(home|tmp|root|Users|mnt|work)/', json.dumps(committed(name)))
-
-    @pytest.mark.parametrize("name", NAMES[:-1])
-    def test_the_protocol_is_that_of_the_cells(self, name: str) -> None:
-        found = committed(name)
-        assert {one["steps"] for one in found["cells"]} == {found["protocol"]["loop"]["steps"]}
-        kept = places(found["cells"])
-        assert all(one != other for one, other in pairwise(kept)), "a cell stands twice"
-
-    def test_noisy_captions_hold_together(self) -> None:
-        found = committed("noisy_captions")
-        protocol, cells = found["protocol"], found["cells"]
-        steps, best, seeds = protocol["loop"]["steps"], protocol["temperature"], protocol["seeds"]
-        tuning = [one for one in cells if one["seed"] == noisy_captions.TUNING_SEED]
-        noise = [one for one in cells if one not in tuning and one["lam"] is None]
-        ablation = [one for one in cells if one["lam"] is not None]
-        of = noisy_captions.cell
-        losses, temperatures = noisy_captions.LOSSES, noisy_captions.TEMPERATURES
-        assert places(tuning) == places(
-            [of(loss, noisy_captions.TUNED_AT, 100, steps, t) for loss in losses for t in temperatures]
-        )
-        assert places(noise) == places(
-            [of(k, eta, s, steps, best[k]) for eta in noisy_captions.ETAS for k in losses for s in seeds["noise"]]
-        )
-        name = noisy_captions.ABLATED
-        assert places(ablation) == places(
-            [
-                of(name, eta, s, steps, best[name], lam)
-                for eta, lam, s in product(noisy_captions.ABLATED_AT, noisy_captions.LAMS, seeds["lam"])
-            ]
-        )
-        assert len(seeds["noise"]) >= 3
-        for loss in losses:
-            own = {one["temperature"]: one["figures"]["zero_shot_accuracy"] for one in tuning if one["loss"] == loss}
-            assert own[best[loss]] == max(own.values())
-        rows = [{"table": "noise", **row} for row in summed_up(noise, ("eta", "loss"), against={"loss": "InfoNCE"})]
-        same_rows(found["rows"], [*rows, *({"table": "lam", **row} for row in summed_up(ablation, ("eta", "lam")))])
-        for one in noise:  # a text drawn in place of another is the same one in 48
-            assert one["figures"]["wrong"] == pytest.approx(one["eta"] * 47 / 48, abs=0.03)
+class TestFound:
+    """What the pages say of the committed results; where a new measurement says otherwise, both have to."""
 
     @pytest.mark.parametrize("eta", [0.4, 0.6, 0.8])
     @pytest.mark.parametrize("loss", ["RINCE q=0.5", "RINCE q=1.0"])
     def test_rince_is_ahead_under_noise_beyond_the_interval(self, eta: float, loss: str) -> None:
-        """What the README says; where a new measurement says otherwise, both have to."""
-        (row,) = (
-            row
-            for row in committed("noisy_captions")["rows"]
-            if (row["table"], row["metric"]) == ("noise", "zero_shot_accuracy") and row["eta"] == eta
-            if row["loss"] == loss
-        )
-        assert row["change"]["low"] > 0
+        row = committed("noisy_captions").row("noise", "zero_shot_accuracy", loss, subset=f"eta = {eta}")
+        assert row.change is not None
+        assert row.change[1] > 0
 
-    def test_false_negatives_hold_together(self) -> None:
-        found = committed("false_negatives")
-        protocol, cells = found["protocol"], found["cells"]
-        of = {"steps": protocol["loop"]["steps"]}
-        share, seeds = false_negatives.TRUE_SHARE, protocol["seeds"]
-        debiased = [
-            {"loss": "debiased", "tau_plus": tau, "beta": None, "seed": s, **of}
-            for tau, s in product(false_negatives.TAUS, seeds)
-        ]
-        hard = [
-            {"loss": "hard_negative", "tau_plus": share, "beta": beta, "seed": s, **of}
-            for beta, s in product(false_negatives.BETAS, seeds)
-        ]
-        assert places(cells) == places(debiased + hard)
-        first, second = ([c for c in cells if c["loss"] == loss] for loss in ("debiased", "hard_negative"))
-        rows = summed_up(first, ("loss", "tau_plus"), against={"tau_plus": 0.0})
-        same_rows(found["rows"], [*rows, *summed_up(second, ("loss", "beta"), against={"beta": 0.0})])
+    def test_as_many_captions_are_wrong_as_eta_says(self) -> None:
+        (about,) = committed("noisy_captions").provenance
+        for one in about.settings["cells"]:  # a text drawn in place of another is the same one in 48
+            assert one["figures"]["wrong"] == pytest.approx(one["eta"] * 47 / 48, abs=0.03)
 
-    def test_skewed_captions_hold_together(self) -> None:
-        found = committed("skewed_captions")
-        protocol, cells = found["protocol"], found["cells"]
-        steps, best = protocol["loop"]["steps"], protocol["popularity_lr"]["chosen"]
-        seeds, tuning_seed = protocol["seeds"], skewed_captions.TUNING_SEED
-        plan = [
-            {"loss": loss, "seed": s, "steps": steps, "popularity_lr": best if loss == "nuclr" else None}
-            for loss, s in product(skewed_captions.LOSSES, seeds)
-        ]
-        tuning = [
-            {"loss": "nuclr", "seed": tuning_seed, "steps": steps, "popularity_lr": size}
-            for size in skewed_captions.STEP_SIZES
-        ]
-        assert places(cells) == places(plan + tuning)
-        follows = skewed_captions.FOLLOWS
-        tried = {c["popularity_lr"]: c["figures"][follows] for c in cells if c["seed"] == tuning_seed}
-        assert tried[best] == max(tried.values()) > 0.5, "a step that moves it"
-        done = [one for one in cells if one["seed"] != tuning_seed]
-        same_rows(found["rows"], summed_up(done, ("loss",), against={"loss": "info_nce"}))
+    def test_the_commonest_species_has_its_share_and_a_step_size_moves_the_popularity(self) -> None:
+        (about,) = committed("skewed_captions").provenance
         share = 1 / (1 / np.arange(1, 49)).sum()  # of the commonest of 48 species, by Zipf's law
+        cells = [*about.settings["cells"], *about.settings["tuning"]]
         assert all(one["figures"]["share of the commonest"] == pytest.approx(share, abs=0.01) for one in cells)
+        assert max(one["figures"][skewed_captions.FOLLOWS] for one in about.settings["tuning"]) > 0.5
 
-    def test_finetune_and_debias_hold_together(self) -> None:
-        found = committed("finetune_and_debias")
-        protocol, cells = found["protocol"], found["cells"]
-        plan = [
-            {"captions": said, "model": model, "seed": s, "steps": protocol["loop"]["steps"]}
-            for said, model, s in product(finetune_and_debias.CAPTIONS, finetune_and_debias.MODELS, protocol["seeds"])
-        ]
-        assert places(cells) == places(plan)
-        same_rows(found["rows"], summed_up(cells, ("captions", "model"), against={"model": "as shipped"}))
-        shipped = [one["figures"] for one in cells if one["model"] == "as shipped"]
-        assert all(one == shipped[0] for one in shipped), "the model as shipped depends on no seed"
+    def test_the_model_as_shipped_depends_on_no_seed(self) -> None:
+        (about,) = committed("finetune_and_debias").provenance
+        shipped = [one["figures"] for one in about.settings["cells"] if one["model"] == "as shipped"]
+        assert all(one == shipped[0] for one in shipped)
 
-    def test_wrong_pairs_hold_together(self) -> None:
-        found = committed("wrong_pairs")
-        protocol, cells = found["protocol"], found["cells"]
-        plan = [
-            {"loss": loss, "eta": eta, "seed": s, "steps": protocol["loop"]["steps"]}
-            for eta, loss, s in product(wrong_pairs.ETAS, wrong_pairs.COMPARED, protocol["seeds"])
-        ]
-        assert places(cells) == places(plan)
-        same_rows(found["rows"], summed_up(cells, ("eta", "loss"), against={"loss": "InfoNCE"}))
-        chosen = committed("noisy_captions")["protocol"]["temperature"]
-        assert all(chosen[loss] == t for loss, t in wrong_pairs.COMPARED.items()), "the temperatures of the other table"
+    def test_wrong_pairs_have_the_temperatures_of_the_other_table(self) -> None:
+        noisy = Experiment.read("noisy_captions")
+        chosen = noisy.chosen(committed("noisy_captions").provenance[0].settings["tuning"])
+        found = {place["loss"]: settings["temperature"] for place, settings in chosen}
+        for loss, arm in arms("wrong_pairs").items():
+            assert arm == {**noisy.arms[loss], "temperature": found[loss]}
 
-    def test_out_of_fold_holds_together(self) -> None:
-        found = committed("out_of_fold")
-        protocol, cells = found["protocol"], found["cells"]
-        steps = protocol["loop"]["steps"]
-        of = {"steps": steps}
-        arms = (out_of_fold.LEARNED, out_of_fold.UNSEEN)
-        assert places(cells) == places([{"scores": a, "seed": s, **of} for a, s in product(arms, protocol["seeds"])])
-        same_rows(found["rows"], summed_up(cells, ("scores",), against={"scores": out_of_fold.LEARNED}))
-        # What docs/fine-tuning.md says; where a new measurement says otherwise, it has to as well.
-        assert all(row["change"]["low"] < 0 < row["change"]["high"] for row in found["rows"] if "change" in row)
-        for arm in arms:
-            own = [one["figures"] for one in cells if one["scores"] == arm]
-            falls = [one[f"auroc after {steps // 4}"] - one[f"auroc after {steps}"] for one in own]
-            assert interval(falls)["low"] > 0
+    def test_scores_of_unseen_pairs_find_no_more_and_both_get_worse(self) -> None:
+        result = committed("out_of_fold")
+        assert all(row.change[1] < 0 < row.change[2] for row in result.rows if row.change)
+        assert sum(row.change is not None for row in result.rows) == 3
+        for arm in arms("out_of_fold"):
+            own = [one["figures"] for one in result.provenance[0].settings["cells"] if one["scores"] == arm]
+            assert interval([one["auroc after 60"] - one["auroc after 240"] for one in own])["low"] > 0
 
+    def test_the_tutorial_gains_and_loses_what_the_page_says(self) -> None:
+        changes = {row.metric: row.change for row in committed("finetune_tutorial").rows if row.change}
+        gained = {name for name, (_, low, _) in changes.items() if low > 0}
+        assert gained >= {"zero-shot", "species", "worst group"}
+        assert changes["worst group, projection"][0] >= 0
+        lost = {name for name, (_, _, high) in changes.items() if high < 0}
+        assert lost == {"zero-shot, projection", "recall@10 text->image"}
 
-def test_does_it_pay_asks_every_arm_alike_and_holds_the_rivals_apart() -> None:
-    args = SimpleNamespace(seeds=5, steps=10)
-    settings = {(s, arm, n): (0.1, 1e-3) for s, start in pay.STARTS.items() for arm in start.arms for n in start.noises}
-    cells = list(pay.plan(args, settings))
-    for name, start in pay.STARTS.items():
-        own = Counter(
-            (c["noise"], c["share"], c["arm"]) for c in cells if c["start"] == name and c["arm"] != pay.SHIPPED
-        )
-        conditions = len(start.noises) * len(start.shares) + start.clean
-        assert len(own) == conditions * len(start.arms)
-        assert set(own.values()) == {min(5, start.most_seeds)}
-    assert not any(c["tuning"] for c in cells)
-    extra = {f"{arm}: {name}": 0.9 for arm in (pay.STOPPED, pay.FILTERED) for name in (pay.METRIC, "linear evaluation")}
-    done = [
-        {**c, "figures": {pay.METRIC: 0.5, "linear evaluation": 0.6, **(extra if c["arm"] == pay.BASE else {})}}
-        for c in cells
-    ]
-    rows = summed_up(pay.apart(done), ("start", "noise", "share", "arm"), against={"arm": pay.BASE})
-    found = {(r["start"], r["noise"], r["share"], r["arm"]): r["value"] for r in rows if r["metric"] == pay.METRIC}
-    heads = [(noise, share) for noise in pay.NOISES for share in (0.0, *pay.SHARES)]
-    arms = [*pay.ARMS, pay.STOPPED, pay.FILTERED, pay.SHIPPED]
-    assert {key[1:] for key in found if key[0] == "heads"} == {(*place, arm) for place in heads for arm in arms}
-    assert all(value == (0.9 if key[3] in (pay.STOPPED, pay.FILTERED) else 0.5) for key, value in found.items())
-
-
-class TestTutorial:
     def test_the_command_that_is_measured_is_the_one_of_the_tutorial(self) -> None:
         page = (ROOT / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
         first = next(line for line in page.splitlines() if line.startswith("vldebias train"))
-        assert first == f"vldebias train {finetune_tutorial.COMMAND}"
-        assert committed("finetune_tutorial")["protocol"]["command"] == first
+        (arm,) = arms("finetune_tutorial").values()
+        assert first == f"vldebias train {arm['command']}"
+        assert committed("finetune_tutorial").provenance[0].settings["command"] == first
 
-    def test_it_gains_and_loses_what_the_page_says(self) -> None:
-        rows = committed("finetune_tutorial")["rows"]
-        changes = {row["metric"]: row["change"] for row in rows if row["model"] == finetune_tutorial.TUTORIAL}
-        assert {name for name, change in changes.items() if change["low"] > 0} >= {
-            "zero-shot",
-            "species",
-            "worst group",
+
+class TestExperiment:
+    def test_every_arm_is_asked_alike_and_what_depends_on_nothing_is_done_once(self) -> None:
+        pay = Experiment.read("does_it_pay")
+        tuning = [{**cell, "figures": {"validation": cell["temperature"]}} for cell in pay.tried(10)]
+        plan = pay.plan(pay.chosen(tuning), 5, 10)
+        for table in pay.tables:
+            own = [one for one in plan if one.table == table]
+            cells = experiment.combinations(table.columns)
+            assert len(own) == len(cells) * min(5, table.seeds or 5)
+            assert {one.cell["steps"] for one in own} == {round((table.steps or 100) / 10)}
+        done = {experiment._key(one.done_as): one.done_as for one in plan}
+        untrained = [cell for cell in done.values() if cell["arm"] == does_it_pay.SHIPPED]
+        assert len(untrained) == 5 + 3
+        assert not any("temperature" in cell for cell in untrained)
+        assert not any(cell["share"] == 0 and cell["noise"] != "mixture" for cell in done.values())
+        trained = [cell for cell in done.values() if cell["arm"] != does_it_pay.SHIPPED]
+        assert {(cell["start"], cell["temperature"]) for cell in trained} == {
+            ("heads", 0.5),
+            ("all", 0.2),
+            ("scratch", 0.5),
         }
-        assert changes["worst group, projection"]["value"] >= 0
-        assert {name for name, change in changes.items() if change["high"] < 0} == {
-            "zero-shot, projection",
-            "recall@10 text->image",
+        told = {"zero_shot_accuracy": 0.5, "linear evaluation": 0.6}
+        rivals = {f"{arm}: {name}": 0.9 for arm in pay.also for name in told}
+        cells = [{**cell, "figures": told | (rivals if cell["arm"] == "InfoNCE" else {})} for cell in done.values()]
+        rows = pay.rows(plan, cells)
+        heads = {row.method for row in rows if row.task == "heads" and "share = 0.6" in row.subset}
+        assert heads == {*pay.arms, *pay.also}
+        for row in rows:
+            if row.metric == "zero_shot_accuracy":
+                assert row.value == pytest.approx(0.9 if row.method in pay.also else 0.5)
+
+    def test_settings_are_chosen_by_the_highest_figure_the_first_of_equal_ones(self) -> None:
+        noisy = Experiment.read("noisy_captions")
+        values = {0.1: 0.3, 0.2: 0.7, 0.5: 0.7, 1.0: 0.1}
+        tried = [{**one, "figures": {"zero_shot_accuracy": values[one["temperature"]]}} for one in noisy.tried(1)]
+        assert {one["seed"] for one in tried} == {100}
+        chosen = noisy.chosen(tried)
+        assert [settings for _, settings in chosen] == [{"temperature": 0.2}] * 5
+        lam = [one.cell for one in noisy.plan(chosen, 5, 300) if one.table.task == "lam"]
+        assert {(cell["loss"], cell["temperature"], cell["steps"]) for cell in lam} == {("RINCE q=0.5", 0.2, 300)}
+        assert {cell["seed"] for cell in lam} == {0, 1, 2}
+
+    @given(st.dictionaries(st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))))
+    def test_the_columns_of_a_row_are_read_from_its_subset(self, place: dict[str, Any]) -> None:
+        row = Measurement(
+            task="t", metric="m", method="x", value=1.0, interval=(1.0, 1.0), better="lower", n={}, subset=subset(place)
+        )
+        assert place_of(row) == {**place, "task": "t", "metric": "m", "method": "x"}
+
+    def test_an_unknown_one_and_a_wrong_field_are_told(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInputError, match=r"noisy_caption; expected one of \['does_it_pay'"):
+            Experiment.read("noisy_caption")
+        (tmp_path / "a.yaml").write_text("name: a\nabout: b\nmethod: c\ntables: []\nmetrics: {}\nlosses: 1\n")
+        with pytest.raises(InvalidInputError, match=r"a\.yaml: losses: Extra inputs are not permitted"):
+            Experiment.read(tmp_path / "a.yaml")
+
+
+class TestStranger:
+    """An experiment of one's own: one YAML file, and a marker in a page."""
+
+    @pytest.fixture
+    def mine(self, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        page = {"page": str(tmp_path / "page.md"), "block": "mine", "rows": ["loss"], "metrics": ["zero_shot_accuracy"]}
+        content = {
+            "name": "mine",
+            "about": "Does RINCE help?",
+            "method": "loss",
+            "arms": {"InfoNCE": {"loss": "info_nce"}, "RINCE": {"loss": "rince", "q": 0.5}},
+            "tables": [{"columns": {"eta": [0.5], "loss": ["InfoNCE", "RINCE"]}, "against": {"loss": "InfoNCE"}}],
+            "metrics": {"zero_shot_accuracy": "higher", "wrong": "neither"},
+            "pages": [{**page, "note": "mean over seeds"}],
         }
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+        (tmp_path / "page.md").write_text("Before\n\n<!-- mine:begin -->\n<!-- mine:end -->\n")
+        monkeypatch.setattr(experiment, "FOLDER", tmp_path)
+        monkeypatch.setattr(readme, "RESULTS", tmp_path)
+        return tmp_path
 
-    def test_its_rows_are_those_of_its_cells(self) -> None:
-        found = committed("finetune_tutorial")
-        against = {"model": finetune_tutorial.START}
-        same_rows(found["rows"], summed_up(finetune_tutorial.apart(found["cells"]), ("model",), against=against))
+    def given(self, folder: Path, *more: str) -> list[str]:
+        words = ["--out", folder, "--work", folder / "cells", "--seeds", "2", "--processes", "1", *more]
+        return list(map(str, words))
 
-    def test_the_model_that_it_began_with_is_an_arm(self) -> None:
-        one = {"model": "a", "seed": 0, "figures": {"zero-shot": 0.9, "before: zero-shot": 0.8}}
-        assert finetune_tutorial.apart([one]) == [
-            {"model": "as shipped", "seed": 0, "figures": {"zero-shot": 0.8}},
-            {"model": "a", "seed": 0, "figures": {"zero-shot": 0.9}},
-        ]
+    def test_it_is_run_kept_and_shown(self, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run.main([str(mine / "mine.yaml"), *self.given(mine)]) == 0
+        result = Result.read(mine / "mine.json")
+        assert {(row.method, row.subset) for row in result.rows} == {("InfoNCE", "eta = 0.5"), ("RINCE", "eta = 0.5")}
+        assert result.sources is not None
+        assert "eval/experiments/small_clip.py" in result.sources.files
+        shown = readme.render(mine / "page.md")
+        assert "| loss | zero_shot_accuracy |" in shown
+        assert shown.count("±") == 2
+        done = len(list((mine / "cells").iterdir()))
+        assert run.main(["mine", *self.given(mine)]) == 0
+        assert len(list((mine / "cells").iterdir())) == done == 4
+        assert Result.read(mine / "mine.json").rows == result.rows
+
+    def test_cells_of_other_sources_are_refused(self, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run.main(["mine", *self.given(mine)]) == 0
+        (cell, *_) = (mine / "cells").iterdir()
+        told = json.loads(cell.read_text())
+        told["sources"]["vldebias/files.py"] = "0" * 64
+        cell.write_text(json.dumps(told))
+        with pytest.raises(SystemExit):
+            run.main(["mine", *self.given(mine)])
+        assert "got cells of other sources (vldebias/files.py changed since)" in capsys.readouterr().err
+
+    def test_the_command_lists_what_there_is_and_refuses_one_seed(
+        self, mine: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run.main([]) == 0
+        assert capsys.readouterr().out.split(maxsplit=1) == ["mine", "Does RINCE help?\n"]
+        with pytest.raises(SystemExit):
+            run.main(["mine", *self.given(mine, "--seeds", "1")])
+        assert "an interval over seeds needs at least 2" in capsys.readouterr().err

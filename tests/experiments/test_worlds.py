@@ -9,6 +9,7 @@ from scipy import stats
 
 from eval.experiments import worlds
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import Result
 from vldebias.miniature import weights_dir
 
 
@@ -55,11 +56,11 @@ def test_every_target_is_of_a_figure_in_the_table() -> None:
 
 def test_the_command_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worlds.main([str(weights_dir()), "--json", str(tmp_path / "worlds.json")])
-    told = json.loads((tmp_path / "worlds.json").read_text())
+    told = Result.read(tmp_path / "worlds.json")
     shipped = json.loads((weights_dir() / "metrics.json").read_text())
-    found = row(told["rows"], "birds", "orth", "worst group")
-    assert found["value"] == shipped["birds"]["orth"]["worst group"]["mean"]
-    assert f"{found['value']:.3f}" in capsys.readouterr().out
+    found = told.row("birds", "worst group", "orth").value
+    assert found == shipped["birds"]["orth"]["worst group"]["mean"]
+    assert f"{found:.3f}" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_no_build_is_told(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from eval.experiments.records import rows_of, write_records
 from tests.robust.files import COMMITTED, KINDS, Kind, projection_of, trained
 from vldebias import load_edit
 from vldebias.errors import VldebiasError, VldebiasWarning
@@ -261,7 +262,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = {row["attack"]: row for row in json.loads(options.out.read_text())["rows"]} if options.out.exists() else {}
+    there = rows_of(Result.read(options.out), "attack") if options.out.exists() else []
+    rows = {row["attack"]: row for row in there}
     for name in (*KINDS, *KILLS):
         if options.only not in name:  # it stays as it was measured
             continue
@@ -276,7 +278,7 @@ def main() -> None:
         print(json.dumps(rows[name]), file=sys.stderr, flush=True)
     kept = [rows[name] for name in (*KINDS, *KILLS) if name in rows]
     tries, failed_in_all = (sum(row[key] for row in kept) for key in ("tries", "failures"))
-    options.out.write_text(json.dumps({"tries": tries, "failures": failed_in_all, "rows": kept}, indent=1) + "\n")
+    write_records(options.out, "Damaged files and killed writers", kept, "attack")
     print(f"{tries} tries, {failed_in_all} failures")
     sys.exit(failed_in_all > 0)
 

@@ -211,15 +211,16 @@ def main() -> None:
     if given.work:
         one(given.work, Setting(given.threads, given.processes, given.batch), given.out)
         return
-    from vldebias.files import commit, versions
+    from eval.experiments.records import rows_of, write_records
+    from vldebias.evaluation.result import Result
 
     rows = measured([name for name in WORKS if given.only in name])
     if given.only and given.out.exists():  # the others stay as they were measured
         fresh = {row["work"] for row in rows}
-        rows += [row for row in json.loads(given.out.read_text())["rows"] if row["work"] not in fresh]
+        rows += [row for row in rows_of(Result.read(given.out), "work") if row["work"] not in fresh]
         rows.sort(key=lambda row: list(WORKS).index(row["work"]))
-    told = {"base": asdict(BASE), "rows": rows, "cpus": os.cpu_count(), "versions": versions(), "commit": commit()}
-    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    about, columns = "The same work again, with one thing changed", ("what", "threads", "processes", "batch")
+    write_records(given.out, about, rows, "work", columns, base=asdict(BASE), cpus=os.cpu_count())
     print(f"{sum(row['identical'] for row in rows)} of {len(rows)} identical to the bit")
 
 

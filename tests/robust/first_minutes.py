@@ -10,7 +10,6 @@ done. The environment is set up already.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -19,13 +18,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import vldebias
+from eval.experiments.records import write_records
 from eval.experiments.run import parser
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -100,16 +96,10 @@ def main() -> None:
     for step in STEPS:
         rows.append(timed(step))
         print("{user}: {does}: first output after {first} s, done after {done} s".format(**rows[-1]), flush=True)
-    told = {
-        "name": "first_minutes",
-        "rows": rows,
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"vldebias": vldebias.__version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
     if arguments.json:
-        arguments.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        machine = {"cores": os.cpu_count(), "machine": platform.machine()}
+        about = "Seconds to the first output and to the end"
+        write_records(arguments.json, about, rows, "does", ("user", "source"), **machine)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,12 @@ def main() -> None:
     show({**columns, "budget": budgets})
     if arguments.write:
         rows = [row for when, counts in columns.items() for row in rows_of(counts, when)]
-        Result.now("house", rows, [Provenance(task="house")], seconds=0.0).write(RESULT)
+        Result.now(
+            "house",
+            rows,
+            [Provenance(task="house", description="What a checkout counts, against its budgets")],
+            seconds=0.0,
+        ).write(RESULT)
     if arguments.tighten:
         (ROOT / BUDGETS).write_text(written(tightened(columns["now"], budgets)), encoding="utf-8")
     wrong = over(columns["now"], budgets) + raised_in_silence(ROOT)

@@ -36,7 +36,8 @@ from PIL import Image
 
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
-from eval.experiments.cells import RESULTS, write_result
+from eval.experiments.cells import RESULTS
+from eval.experiments.records import write_records
 from eval.miniature import training
 from eval.miniature.builder import build
 from vldebias.data.cache import embed_images
@@ -264,7 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(row)
     total = {key: sum(row[key] for row in rows) for key in ("kills", "runs", "lost", "other")}
     print(json.dumps(total))
-    write_result(args.out / "killed.json", {"seed": args.seed, **total}, rows, [])
+    about = "Commands that are killed at random moments and started again"
+    write_records(args.out / "killed.json", about, rows, "work", seed=args.seed, **total)
     return int(bool(total["lost"] or total["other"]))
 
 

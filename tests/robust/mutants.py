@@ -26,7 +26,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -40,6 +39,9 @@ from typing import Any
 
 import yaml
 
+from eval.experiments.records import write_records
+from vldebias.evaluation.result import Result
+
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "eval" / "results" / "mutants.json"
 KNOWN = yaml.safe_load((ROOT / "tests" / "robust" / "mutants.yaml").read_text(encoding="utf-8"))
@@ -47,7 +49,6 @@ TARGETS: dict[str, list[str]] = KNOWN["targets"]  # file -> its tests
 NAMED: dict[str, tuple[str, str, str]] = KNOWN["named"]  # name -> file, before, after
 EQUIVALENT: dict[str, str] = KNOWN["equivalent"]  # key -> why it changes nothing
 SECONDS = 240
-_COMMIT = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
 FIRST = 60  # tests that reach a line, the fastest, before all tests of a file
 
 _SWAPS: dict[type[ast.AST], tuple[str, str]] = {
@@ -389,21 +390,21 @@ def main() -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows that are there."""
-    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
+    return list(Result.read(path).provenance[0].settings["mutants"]) if path.exists() else []
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """After every file, so that a run that was stopped goes on there."""
     survived = [row for row in rows if row["verdict"] == "survived"]
     told = {
+        "what": "all",
         "mutants": len(rows),
         "noticed": len(rows) - len(survived),
         "equivalent": sum("why" in row for row in survived),
         "survived": sum("why" not in row for row in survived),
-        "commit": subprocess.run(_COMMIT, capture_output=True, text=True, check=True).stdout.strip(),
-        "rows": sorted((row for row in rows if row["file"] in TARGETS), key=lambda row: [*TARGETS].index(row["file"])),
     }
-    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    ordered = sorted((row for row in rows if row["file"] in TARGETS), key=lambda row: [*TARGETS].index(row["file"]))
+    write_records(path, "Mutants of the core that the tests notice", [told], "what", mutants=ordered)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ import numpy as np
 from gradio_client import Client
 from PIL import Image
 
+from eval.experiments.records import rows_of, write_records
 from vldebias.evaluation.answers import read_log
-from vldebias.files import commit, versions
+from vldebias.evaluation.result import Result
 from vldebias.pictures import KEY
 
 RESULT = Path(__file__).parents[2] / "eval" / "results" / "soak.json"
@@ -229,15 +230,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    kept = json.loads(given.out.read_text(encoding="utf-8"))["servers"] if given.out.exists() else {}
-    about = {"clients": given.clients, "cpus": os.cpu_count(), "versions": versions(), "commit": commit()}
+    rows = rows_of(Result.read(given.out), "server") if given.out.exists() else []
+    kept = {row["server"]: row for row in rows}
+    about = {"clients": given.clients, "cpus": os.cpu_count()}
     with ThreadPoolExecutor() as pool:
         running = {name: pool.submit(SERVERS[name], given.clients, given.minutes) for name in given.server or SERVERS}
-        kept |= {name: about | one.result() for name, one in running.items()}
-    told = {"servers": {server: kept[server] for server in SERVERS if server in kept}}
-    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        kept |= {name: {"server": name} | about | one.result() for name, one in running.items()}
+    told = [kept[server] for server in SERVERS if server in kept]
+    write_records(given.out, "Clients at once on a server, every answer checked", told, "server")
     print(json.dumps(told, indent=1))
-    if any(server["errors"] for server in kept.values()):
+    if any(server.get("errors") for server in kept.values()):
         raise SystemExit(1)
 
 

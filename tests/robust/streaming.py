@@ -32,7 +32,8 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from eval.experiments.cells import RESULTS, write_result
+from eval.experiments.cells import RESULTS
+from eval.experiments.records import write_records
 from vldebias.data import open_data
 from vldebias.files import write_atomically
 from vldebias.training.sampling import numpy_generator
@@ -166,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append({**one, "bytes_read": read, "of_all_bytes": [b / size for b in read], "rows_looked_at": looked})
         print(json.dumps(rows[-1]))
     protocol = {"rows": args.rows, "files": SHARDS, "bytes": size, "batch_size": BATCH, "buffer": BUFFER}
-    write_result(args.out / "streaming.json", {**protocol, "noted every": f"{NOTED_EVERY} batches"}, rows, [])
+    rows = [{"what": "stream", **row} for row in rows]
+    about = "Processes that share one stream, and one of them killed"
+    more = {**protocol, "noted every": f"{NOTED_EVERY} batches"}
+    write_records(args.out / "streaming.json", about, rows, "what", ("processes", "killed"), **more)
 
 
 if __name__ == "__main__":

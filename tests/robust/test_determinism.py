@@ -1,10 +1,10 @@
 """The law of the committed table: two runs alike are equal to the bit, and so are one process and two."""
 
-import json
-
 import pytest
 
+from eval.experiments.records import rows_of
 from tests.robust import determinism
+from vldebias.evaluation.result import Result
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_threads_processes_and_repeats(name: str) -> None:
 
 
 def test_what_is_committed_holds_to_the_law() -> None:
-    rows = json.loads(determinism.RESULT.read_text(encoding="utf-8"))["rows"]
+    rows = rows_of(Result.read(determinism.RESULT), "work")
     assert {row["work"] for row in rows} <= set(determinism.WORKS)
     for row in rows:
         alike = determinism.Setting(row["threads"], row["processes"], row["batch"]) == determinism.BASE

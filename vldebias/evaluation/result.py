@@ -23,7 +23,8 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.files import commit, digest, shielded, versions, write_atomically
+from vldebias.evaluation.sources import Sources, imported, refuse_uncommitted
+from vldebias.files import commit, digest, readable_json, shielded, versions, write_atomically
 from vldebias.metrics.bootstrap import percentile_interval, resampled_values
 from vldebias.metrics.metric import Metric, get_metric
 
@@ -84,14 +85,14 @@ class Provenance(_Typed):
 
     task: str
     description: str
-    model: str
-    fingerprint: dict[str, Any] | None
-    prompts: str
-    prompts_hash: str
-    split: str
-    methods: dict[str, dict[str, Any]]
-    seeds: list[int]
-    n: dict[str, int]
+    model: str = ""
+    fingerprint: dict[str, Any] | None = None
+    prompts: str = ""
+    prompts_hash: str = ""
+    split: str = ""
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    seeds: list[int] = Field(default_factory=list)
+    n: dict[str, int] = Field(default_factory=dict)
     title: str = ""
     data: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -220,8 +221,9 @@ class TaskResult:
 class Result(_Typed):
     """Measurements and provenance of one run. In JSON the rows are `figures` and the provenance is `protocols`.
 
-    seconds: of measuring. date: when it ended (ISO 8601, UTC). command: as it was given, where it was a command.
-    platform: system and processor. commit: of a checkout, with "-dirty" where files differ from it.
+    seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC). command: as it was
+    given, where it was a command. platform: system and processor. commit: of a checkout, with "-dirty" where files
+    differ from it. sources: the files that were imported and their digest; None of results that are older than this.
     """
 
     name: str
@@ -231,20 +233,29 @@ class Result(_Typed):
     )
     versions: dict[str, str]
     commit: str | None
-    seconds: float
+    seconds: float | None
     date: str | None = None
     command: str | None = None
     platform: str | None = None
+    sources: Sources | None = None
 
     @classmethod
-    def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float) -> Result:
+    def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
         """The result of this run from what its tasks gave, with date, command, platform, versions and commit."""
         done = list(parts)
         return cls.now(name, [r for p in done for r in p.rows], [p.provenance for p in done], seconds=seconds)
 
     @classmethod
-    def now(cls, name: str, rows: list[Measurement], provenance: list[Provenance], *, seconds: float) -> Result:
-        """A result that names the run that is going on."""
+    def now(
+        cls,
+        name: str,
+        rows: list[Measurement],
+        provenance: list[Provenance],
+        *,
+        seconds: float | None,
+        sources: Mapping[str, str] | None = None,
+    ) -> Result:
+        """A result that names the run that is going on; sources: path -> SHA-256, by default of what is imported."""
         return cls(
             name=name,
             rows=rows,
@@ -255,6 +266,7 @@ class Result(_Typed):
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             command=_command(),
             platform=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+            sources=Sources.of(imported() if sources is None else sources),
         )
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
@@ -353,12 +365,17 @@ class Result(_Typed):
         """Write as JSON, atomically: a reader never sees half a file.
 
         compact: the rows as parquet beside it (a twentieth of the size), the provenance readable in the JSON.
+
+        Raises:
+            InvalidInputError: into eval/results of a checkout, where a source of the result is not committed.
         """
         path, content = Path(path), self.to_dict()
+        if self.sources:
+            refuse_uncommitted(path, self.sources.files)
         if compact:
             rows = self.to_parquet(path.with_suffix(".parquet"))
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
-        write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(path, readable_json(content) + "\n")
         return path
 
     @classmethod

@@ -23,7 +23,7 @@ def evidence(result: Result, tasks: Iterable[Block]) -> list[tuple[str, str]]:
     """What an auditor asks first, by name: when, by which command, where, with what, on which weights and data."""
     told = result.provenance
     lines = {
-        "measured": [f"{result.date or 'date not recorded'}, {round(result.seconds):,} s"],
+        "measured": [(result.date or "date not recorded") + (f", {round(s):,} s" if (s := result.seconds) else "")],
         "command": [result.command or "not recorded"],
         "machine": [result.platform or "not recorded"],
         "code": [f"commit {result.commit}" if result.commit else "commit not recorded"],

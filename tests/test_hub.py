@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.judges import ClassifierJudge
-from vldebias.evaluation.similarity import Dino
 from vldebias.hub import asked_once
 from vldebias.loading import load_host
 from vldebias.methods import load_edit
@@ -56,7 +55,6 @@ ASKED: dict[str, Callable[[], Any]] = {
     "a data set": lambda: open_data("huggingface", "nope"),
     "an edit": lambda: load_edit("nobody/nothing"),
     "a classifier": lambda: ClassifierJudge.load("nosuch", "gender"),
-    "dino": lambda: Dino("nosuch"),
 }
 
 
@@ -166,7 +164,6 @@ def test_damaged_weights_are_refused_in_a_sentence(folder: Path, content: bytes)
 LOADS: dict[str, Callable[[str], Any]] = {
     "a model": lambda name: load_host(model=name),
     "a classifier": lambda name: ClassifierJudge.load(name, "gender"),
-    "dino": Dino,
 }
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.gallery import Gallery, Rules, scores
+from vldebias.evaluation.gallery import Gallery, SkewOptions, scores
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.rankings import rankings
@@ -205,7 +205,7 @@ def retrieve(engine: Engine, query: object, column: object, mitigation: Mitigati
     kept = np.flatnonzero(labels.known)
     ks = tuple(k for k in STEPS if k <= min(DEEPEST, len(kept)))
     top = max(k for k in ks if k <= TOP)
-    skews = Gallery(labels[kept], Rules(ks, resamples=RESAMPLES, seed=SEED))
+    skews = Gallery(labels[kept], SkewOptions(k=list(ks), resamples=RESAMPLES, seed=SEED))
     found = {side: scores(row, gallery.features[kept])[0] for side, row in ((BEFORE, plain), (AFTER, rows))}
     orders = {side: rankings(one[None]) for side, one in found.items()}
     values = {side: skews.values(order) for side, order in orders.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import EVERYTHING, VOTES, evaluate_annotations
+from vldebias.evaluation.annotations import EVERYTHING, VOTES, AnnotationsTask
 from vldebias.evaluation.answers import read_annotations
 from vldebias.evaluation.report.words import change, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Result
@@ -36,18 +36,15 @@ def measure(engine: Labelling, *, votes: str = "majority", resamples: int = 2000
     figures, protocols, missing = [], [], {}
     for question in engine.questions:
         try:
-            parts = evaluate_annotations(
-                read_annotations(engine.log.path),
-                engine.folder.everything,
-                attribute=question.attribute,
-                names=question.values,
-                task=f"{question.attribute} by people",
-                votes=votes,
-                resamples=resamples,
-            )
+            fields = {"attribute": question.attribute, "names": question.values, "votes": votes, "resamples": resamples}
+            named = {"name": f"{question.attribute} by people", "title": "Labels of people"}
+            task = AnnotationsTask.build(named | fields)
+            parts = task.measure(engine.folder.everything, read_annotations(engine.log.path))
         except InvalidInputError as error:
             missing[question.attribute] = str(error)
             continue
+        if not parts:
+            missing[question.attribute] = f"nobody has labelled {question.attribute} yet"
         figures += [figure for part in parts for figure in part.rows]
         protocols += [part.provenance for part in parts]
     result = Result(

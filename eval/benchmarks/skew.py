@@ -29,7 +29,7 @@ from rich.table import Table
 
 from eval.experiments.records import records
 from vldebias.data import Labels
-from vldebias.evaluation.gallery import Gallery, Rules
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.result import Result
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import recentred_interval as recentred
@@ -59,8 +59,8 @@ class Population:
         """A gallery and the rankings (q, n) of the queries on it."""
         group, scores = self.gallery(rng, times)
         labels = Labels(group, tuple(map(str, range(self.groups))))
-        rules = Rules((times * self.k,), resamples=resamples, seed=int(rng.integers(1 << 31)))
-        return Gallery(labels, rules), rankings(scores)
+        options = SkewOptions(k=times * self.k, resamples=resamples, seed=int(rng.integers(1 << 31)))
+        return Gallery(labels, options), rankings(scores)
 
     def skews(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
         """MaxSkew of every query on a new gallery."""
@@ -131,7 +131,7 @@ def coverage(population: Population, galleries: int, resamples: int = 400, truth
 def timing(images: int, k: int, groups: int, resamples: int = 100) -> Timing:
     rng = np.random.default_rng(0)
     scores, group = rng.normal(size=(1, images)), rng.integers(groups, size=images)
-    gallery = Gallery(Labels(group, tuple(map(str, range(groups)))), Rules((k,), resamples=resamples))
+    gallery = Gallery(Labels(group, tuple(map(str, range(groups)))), SkewOptions(k=k, resamples=resamples))
     ranked = rankings(scores)
     floor = 1 / (2 * k)
     start = time.process_time()

@@ -147,11 +147,11 @@ def measure(
     """A result for each part, and one by the second judge; the folders of `work` let a stopped run go on."""
     for part in PARTS:
         task = task_of(part, images, **drawing)
-        (result,) = task.evaluate(pipe, judge, work / part, progress=progress)
+        (result,) = task.measure(work / part, judge, pipe=pipe, progress=progress)
         readings = [(result, judge)]
         if second is not None:
             again = task.model_copy(update={"name": f"{part}, {second.name}"})
-            (read,) = again.measure(DrawnSet.open(work / part), second, progress=progress)
+            (read,) = again.measure(work / part, second, progress=progress)
             readings.append((read, second))
         for found, reader in readings:
             add_grounds(found, DrawnSet.open(work / part), reader)

@@ -26,7 +26,6 @@ from vldebias.evaluation.texts import Texts
 from vldebias.hosts.towers import Towers, towers
 from vldebias.miniature import birds, load_clip
 from vldebias.miniature.birds import Birds
-from vldebias.prompts import load_prompts
 from vldebias.training.loop import fit
 from vldebias.training.monitor import TensorMonitor
 from vldebias.training.objective import Trainee, build_objective
@@ -109,6 +108,6 @@ def groups(found: Towers) -> dict[str, float]:
         lam=LAM,
         resamples=2,
     )
-    (part, *_) = task.measure(test, texts, load_prompts("waterbirds"))
+    (part, *_) = task.measure(test, texts)
     wanted = ("worst_group", "average")
     return {f"{f.metric}, {f.method}": f.value for f in part.rows if f.metric in wanted and not f.subset}

@@ -216,7 +216,7 @@ def test_a_set_without_classes_lets_auto_choose() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "group"}, "task: expected one of groups, retrieval, got 'group'; did you mean 'groups'"),
+        ({"task": "group"}, "task: expected one of .*groups, retrieval.*, got 'group'; did you mean 'groups'"),
         ({"methods": "kali"}, "method: expected one of .* got 'kali'; did you mean 'cali'"),
         ({"priror": "uniform"}, "'priror' is no option of retrieval; .* did you mean 'prior'"),
         ({"labels": {"gender": [0, 1]}}, r"labels\['gender'\]: expected one value for each of the 300 images, got 2"),

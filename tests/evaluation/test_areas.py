@@ -32,7 +32,7 @@ def measured(**more: object) -> dict[str, object]:
             "name": "birds",
             "title": "birds",
             "data": {"name": "given"},
-            "prompts": "waterbirds",
+            "prompts": PROMPTS,
             "label": "label",
             "spurious": "place",
             "methods": ("orth", "cali"),
@@ -40,7 +40,7 @@ def measured(**more: object) -> dict[str, object]:
             **more,
         }
     )
-    main = task.measure(birds(600, noise=1.0), texts(), PROMPTS)[0]
+    main = task.measure(birds(600, noise=1.0), texts())[0]
     return {row.method: row for row in main.rows if row.metric == "worst_group_auc"}
 
 

@@ -119,7 +119,7 @@ def figures_of(parts) -> dict:
 def test_a_tiny_pipeline_from_end_to_end(clip, tmp_path: Path) -> None:
     subjects = ("waterbird", "landbird")
     judge = background_judge(*clip, subjects=subjects)
-    parts = GenerationTask(**SMALL | {"subjects": subjects, "pair_table": True}).evaluate(sd(), judge, tmp_path)
+    parts = GenerationTask(**SMALL | {"subjects": subjects, "pair_table": True}).measure(tmp_path, judge, pipe=sd())
     found = figures_of(parts)
     for method in ("none", "cali"):
         assert 0 <= found["backgrounds background", "discrepancy", method, "unseen animals"].value <= 0.5**0.5
@@ -144,13 +144,13 @@ def test_shares_are_those_that_the_judge_tells(tmp_path: Path) -> None:
     threshold = -1.0
     first = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="1")
     task = GenerationTask(**SMALL, stated=False)
-    found = figures_of(task.evaluate(sd(), first, tmp_path))
+    found = figures_of(task.measure(tmp_path, first, pipe=sd()))
     assert found["backgrounds background", "share", "none", "waterbird: water"].value == 1
     drawn = DrawnSet.open(tmp_path)
     mean = {v: [np.mean(drawn.read(i)) for i in drawn.select(variant=v)] for v in ("none", "cali")}
     threshold = float(np.median(mean["none"]))
     second = FunctionJudge({"background": ("water", "land")}, water, name="mean", version="2")
-    found = figures_of(task.evaluate(sd(), second, tmp_path))
+    found = figures_of(task.measure(tmp_path, second, pipe=sd()))
     for variant in ("none", "cali"):
         share = found["backgrounds background", "share", variant, "waterbird: water"]
         assert share.value == pytest.approx(np.mean([m > threshold for m in mean[variant]]))
@@ -165,7 +165,7 @@ def test_the_default_variant_is_the_one_of_the_paper(tmp_path: Path) -> None:
         version="1",
     )
     torch.manual_seed(0)
-    parts = GenerationTask(**SMALL, stated=False).evaluate(sd(), judge, tmp_path)
+    parts = GenerationTask(**SMALL, stated=False).measure(tmp_path, judge, pipe=sd())
     cali = parts[0].provenance.methods["cali"]
     assert (cali["method"], cali["lam"], list(cali["sets"])) == ("cali", 500, ["tiny-backgrounds"])
     unknown = figures_of(parts)["backgrounds background", "unknown", "none", "unseen animals"]

@@ -9,7 +9,8 @@ from PIL import Image
 
 import vldebias
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_score import SCALES, clip_score, evaluate_clip_score
+from vldebias.evaluation.clip_score import SCALES, ClipScore, clip_score
+from vldebias.evaluation.drawing import SharedImages
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts.images import image_encoder
@@ -47,7 +48,8 @@ def evaluate(clip, drawn, **options):
     folder, records = drawn
     texts, encoder = Texts(model, tokenizer), image_encoder(model, preprocess)
     options = {"task": "generation", "resamples": 100} | options
-    part = evaluate_clip_score(options.pop("records", records), folder, encoder, texts, **options)
+    score = ClipScore.build({name: options.pop(name) for name in ClipScore.model_fields if name in options})
+    part = score.measure(SharedImages(options.pop("records", records), folder), encoder, texts, **options)
     return {row.method: row for row in part.rows}, part.provenance
 
 
@@ -91,7 +93,7 @@ def test_agrees_with_torchmetrics(drawn) -> None:
             model_name_or_path=lambda: (Tensors(), CLIPProcessor(processor, tokenizer)),
         )
         texts, encoder = Texts(model, tokenizer), image_encoder(model, processor)
-        part = evaluate_clip_score(scored, folder, encoder, texts, task="t", resamples=10)
+        part = ClipScore().measure(SharedImages(scored, folder), encoder, texts, task="t", resamples=10)
         assert part.rows[0].value == pytest.approx(float(theirs.detach()), abs=1e-3)
         assert part.rows[0].value > 5
 
@@ -178,5 +180,5 @@ def test_files_and_records_that_do_not_fit(clip, drawn, tmp_path: Path) -> None:
     (tmp_path / "none-nurse-0.png").write_bytes((folder / "none-nurse-0.png").read_bytes()[:90])
     with pytest.raises(InvalidInputError, match=r"none-nurse-0.png: cannot be read as an image.*draw it again"):
         evaluate(clip, (tmp_path, records[:1]))
-    with pytest.raises(InvalidInputError, match="batch_size: expected at least 1, got 0"):
+    with pytest.raises(InvalidInputError, match="batch_size: Input should be greater than or equal to 1, got 0"):
         evaluate(clip, drawn, batch_size=0)

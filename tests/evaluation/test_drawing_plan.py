@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import drawn_details
+from vldebias.evaluation.drawing import drawn_result
 from vldebias.evaluation.plan import NOT_KEPT, Plan, make_plan
 from vldebias.evaluation.result import Provenance
 from vldebias.evaluation.variants import NONE, Variant, draws
@@ -205,4 +205,6 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str) -> None:
     fields: dict[str, Any] = {"task": "t", "description": "", "model": "m", "fingerprint": None, "prompts": "few"}
     fields |= {"prompts_hash": "", "split": "generated", "seeds": [0], "n": {}}
     earlier = Provenance(methods={"none": {}, "mine": planned.model_dump()}, **fields)
-    assert drawn_details(earlier, ["none", "mine", "other"]) == {"none": {}, "mine": expected, "other": {}}
+    named = {"task": "t", "description": "", "n": {}}
+    drawn = drawn_result(earlier, ["none", "mine", "other"], ["a"], [0], **named)
+    assert drawn.details == {"none": {}, "mine": expected, "other": {}}

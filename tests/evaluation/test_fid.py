@@ -15,7 +15,8 @@ from PIL import Image
 from scipy.linalg import sqrtm
 
 from vldebias.errors import InvalidInputError, MissingPackageError, VldebiasWarning
-from vldebias.evaluation.fid import FrechetReference, InceptionFeatures, Moments, evaluate_fid, jackknife
+from vldebias.evaluation.drawing import SharedImages
+from vldebias.evaluation.fid import Fid, FrechetReference, InceptionFeatures, Moments, jackknife
 from vldebias.evaluation.plan import Drawn
 from vldebias.hosts.images import image_encoder
 from vldebias.miniature import load_clip, portraits
@@ -129,10 +130,15 @@ def real() -> list[Image.Image]:
     return [Image.fromarray(image) for image in pixels]
 
 
+def fid(records, folder, extractor, **options):
+    own = {name: options.pop(name) for name in Fid.model_fields if name in options}
+    return Fid.build(own).measure(SharedImages(records, folder), extractor, task="t", **options)
+
+
 @few
 def test_variants_against_real_images(drawn) -> None:
     folder, records = drawn
-    part = evaluate_fid(records, folder, Colours(), task="t", reference=iter(real()), reference_name="renders")
+    part = fid(records, folder, Colours(), reference=iter(real()), reference_name="renders")
     none, cali = part.rows
     features = {
         v: np.concatenate([Colours().encode([Image.open(folder / r.path)]) for r in records if r.variant == v])
@@ -157,7 +163,7 @@ def test_the_change_is_paired(drawn) -> None:
     folder, records = drawn
     none = [r for r in records if r.variant == "none"]
     twins = [replace(r, variant="twin") for r in none]
-    part = evaluate_fid([*none, *twins], folder, Colours(), task="t", reference=real())
+    part = fid([*none, *twins], folder, Colours(), reference=real())
     assert part.rows[1].change == pytest.approx((0, 0, 0), abs=1e-12)
     assert part.rows[1].interval[1] > part.rows[1].value > 1e-4
 
@@ -165,7 +171,7 @@ def test_the_change_is_paired(drawn) -> None:
 @few
 def test_without_real_images_the_unprojected_ones_are_the_reference(drawn) -> None:
     folder, records = drawn
-    part = evaluate_fid(records, folder, Colours(), task="t", blocks=3, batch_size=7)
+    part = fid(records, folder, Colours(), blocks=3, batch_size=7)
     (cali,) = part.rows
     assert (cali.method, cali.change, cali.n["blocks"]) == ("cali", None, 3)
     features = [
@@ -180,7 +186,7 @@ def test_without_real_images_the_unprojected_ones_are_the_reference(drawn) -> No
 def test_one_prompt_leaves_out_images(drawn) -> None:
     folder, records = drawn
     of_one = [r for r in records if r.concept == "a"]
-    part = evaluate_fid(of_one, folder, Colours(), task="t", reference=real())
+    part = fid(of_one, folder, Colours(), reference=real())
     assert part.rows[0].n["blocks"] == 8
     assert part.provenance.settings["left out in turn"] == "images of the one prompt"
 
@@ -188,18 +194,18 @@ def test_one_prompt_leaves_out_images(drawn) -> None:
 @few
 def test_clip_features(drawn) -> None:
     model, preprocess, _ = load_clip()
-    part = evaluate_fid(drawn[1], drawn[0], image_encoder(model, preprocess), task="t", reference=real(), blocks=3)
+    part = fid(drawn[1], drawn[0], image_encoder(model, preprocess), reference=real(), blocks=3)
     assert part.rows[1].value > part.rows[0].value > 0
     assert part.provenance.settings["dimensions"] == image_encoder(model, preprocess).dim == 128
 
 
 def test_few_images_are_said(drawn) -> None:
     with pytest.warns(VldebiasWarning, match=r"FID of 48 images to 60: fewer than 2048 bias it upwards; compare"):
-        evaluate_fid(drawn[1], drawn[0], Colours(), task="t", reference=real())
+        fid(drawn[1], drawn[0], Colours(), reference=real())
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
     with pytest.warns(VldebiasWarning, match=r"with 128 dimensions their covariance is singular"):
-        evaluate_fid(drawn[1], drawn[0], encoder, task="t", reference=real(), blocks=2)
+        fid(drawn[1], drawn[0], encoder, reference=real(), blocks=2)
 
 
 @few
@@ -214,14 +220,14 @@ def test_few_images_are_said(drawn) -> None:
             "1 images were drawn under every variant; expected at least 4",
         ),
         (lambda r: (r.concept == "a") == (r.variant == "none"), {}, "0 images were drawn under every variant"),
-        (lambda r: True, {"blocks": 1}, "blocks: expected at least 2 to leave out in turn, got 1"),
+        (lambda r: True, {"blocks": 1}, "blocks: Input should be greater than or equal to 2, got 1"),
         (lambda r: True, {"reference": []}, "expected two or more images in the reference, got 0"),
     ],
 )
 def test_errors(drawn, select, options: dict, text: str) -> None:
     chosen = [record for record in drawn[1] if select(record)]
     with pytest.raises(InvalidInputError, match=text):
-        evaluate_fid(chosen, drawn[0], Colours(), task="t", **{"reference": real()} | options)
+        fid(chosen, drawn[0], Colours(), **{"reference": real()} | options)
 
 
 def test_features_that_do_not_fit() -> None:

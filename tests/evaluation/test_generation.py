@@ -226,9 +226,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_drawn(painted: tuple[Dr
     with pytest.raises(
         InvalidInputError, match=r"attributes: expected some of \['job', 'gender', 'age'\].*got \['race'\]"
     ):
-        task(attributes=["race"]).evaluate(never, Reader(), tmp_path)
+        task(attributes=["race"]).measure(tmp_path, Reader(), pipe=never)
     with pytest.raises(InvalidInputError, match=r"none of its attributes has the values \['male', 'female'\]"):
-        task(attributes=["age"]).evaluate(never, ages, tmp_path)
+        task(attributes=["age"]).measure(tmp_path, ages, pipe=never)
     with pytest.raises(ValidationError, match="attributes"):
         task(attributes="gender")
     assert list(tmp_path.iterdir()) == []
@@ -277,7 +277,7 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     few = PromptSet("few", groups, classes=classes, class_names=jobs, attributes=words, stated_words=("male", "female"))
     small = {"prompts": few, "variants": {"cali": Variant()}, "concepts": "train", "images": 2, "stated_images": 1}
     drawing = task(**small, steps=4, guidance=3.0, pair_table=True)
-    first, again = (drawing.evaluate(load_pipeline(), MiniatureJudge(), tmp_path, model="miniature") for _ in range(2))
+    first, again = (drawing.measure(tmp_path, MiniatureJudge(), pipe=load_pipeline(), model="miniature") for _ in "12")
     assert [part.rows for part in first] == [part.rows for part in again]
     assert [part.provenance.task for part in first] == ["generation gender", "generation pairs"]
     assert first[0].provenance.model == "miniature"

@@ -21,7 +21,7 @@ task = GenerationTask(
     prompts="professions-gender", attributes=["gender"], variants={"cali": {}}, images=2, stated_images=1, steps=2,
     guidance=3.0, batch_size=6, resamples=50, concepts="unseen",
 )
-parts = task.evaluate(load_pipeline(), MiniatureJudge(), Path(sys.argv[1]))
+parts = task.measure(sys.argv[1], MiniatureJudge(), pipe=load_pipeline())
 Path(sys.argv[1], "figures.json").write_text(json.dumps([row.model_dump() for part in parts for row in part.rows]))
 """
 

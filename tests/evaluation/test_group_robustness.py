@@ -37,11 +37,11 @@ def evaluate(
     edits: dict[str, Any] | None = None,
     **more: Any,
 ) -> list[TaskResult]:
-    fields = {"name": "birds", "title": "Birds", "data": Data(name="given"), "prompts": prompts.name}
+    fields = {"name": "birds", "title": "Birds", "data": Data(name="given"), "prompts": prompts}
     fields |= {"label": "label", "spurious": "place", "methods": METHODS, "resamples": 200}
     fields |= {"train": Data(name="given", split="train")} if train is not None else {}
     task = GroupsTask(**(fields | more))
-    return task.measure(test, texts(), prompts, train=train, val=val, reference=reference, edits=edits)
+    return task.measure(test, texts(), train=train, val=val, reference=reference, edits=edits)
 
 
 def figure(part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None) -> Measurement:

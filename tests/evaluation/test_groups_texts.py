@@ -32,14 +32,14 @@ def cosines(prompts: PromptSet = PROMPTS, methods: tuple[str, ...] = ("none",), 
         name="t",
         title="T",
         data=Data(name="given"),
-        prompts=prompts.name,
+        prompts=prompts,
         label="label",
         spurious="place",
         methods=methods,
         strength=strength,
         resamples=2,
     )
-    blocks = task.measure(birds(40), texts(), prompts)
+    blocks = task.measure(birds(40), texts())
     return [row for block in blocks if block.provenance.task == "t: cosines" for row in block.rows]
 
 

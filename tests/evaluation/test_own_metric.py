@@ -12,7 +12,7 @@ from made_figures import figure, protocol, result
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.discrepancies import Sheet, add_bias
-from vldebias.evaluation.gallery import Gallery, Rules
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.plan import PlannedPrompt
 from vldebias.evaluation.report import markdown, write_page
@@ -60,9 +60,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measured(mine: None) -> Result:
-    given = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": "waterbirds", "label": "label"}
+    given = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": PROMPTS, "label": "label"}
     task = GroupsTask.build({**given, "spurious": "place", "methods": ("orth",), "resamples": 200})
-    return Result.of("birds", task.measure(birds(600, noise=1.0), texts(), PROMPTS), seconds=1.0)
+    return Result.of("birds", task.measure(birds(600, noise=1.0), texts()), seconds=1.0)
 
 
 def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
@@ -107,7 +107,7 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
     add_bias(drawn, sheet, Labels(codes.ravel(), ("male", "female")), None, noun="professions", resamples=20, seed=0)
     (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
     assert row.value == (3 / 4 + 2 / 4) / 2
-    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), Rules((2,)))
+    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), SkewOptions(k=2))
     values = gallery.values(np.array([[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]))
     assert values["first_group@2"].tolist() == [1, 0, 1]
     assert get_metric("first_group@2").title == "first place goes to the first group@2"

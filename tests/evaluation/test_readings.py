@@ -141,7 +141,7 @@ def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(name: str, tmp_p
     folders, shifts = FITTED[name]
     given = GenerationTask(variants={name: {"method": name}}, **fields)
     pipe = sd()
-    (result,) = given.evaluate(pipe, reader(shifts), tmp_path / "images")
+    (result,) = given.measure(tmp_path / "images", reader(shifts), pipe=pipe)
     home = tmp_path / "images" / "_readings" / name
     rounds = [DrawnSet.open(folder) for folder in sorted(home.iterdir())]
     assert [drawn.folder.name for drawn in rounds] == folders
@@ -152,7 +152,7 @@ def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(name: str, tmp_p
     method = METHODS[name].read(Problem.of(pipe, FEW, lam=500.0), Asked(*seen))
     measured = DrawnSet.open(tmp_path / "images")
     by_hand = GenerationTask(variants={name: Variant(method=method)}, **fields)
-    by_hand.evaluate(pipe, reader(()), tmp_path / "by hand")
+    by_hand.measure(tmp_path / "by hand", reader(()), pipe=pipe)
     other = DrawnSet.open(tmp_path / "by hand")
     for image in measured:
         assert np.abs(np.asarray(measured.read(image), int) - np.asarray(other.read(image), int)).max() <= 1
@@ -168,12 +168,12 @@ def test_a_task_fits_what_one_fits_by_hand_to_the_same_readings(name: str, tmp_p
     # Resumed: nothing is drawn, asked or changed.
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     silent = FunctionJudge({"gender": ("male", "female")}, lambda images: {}, name="light", version="1")
-    (again,) = given.evaluate(pipe, silent, tmp_path / "images")
+    (again,) = given.measure(tmp_path / "images", silent, pipe=pipe)
     assert again.rows == result.rows
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(InvalidInputError, match="images was 2 and is 3 now"):
-        GenerationTask(variants={name: {"method": name}}, **fields | {"fit_images": 3}).evaluate(
-            pipe, silent, tmp_path / "images"
+        GenerationTask(variants={name: {"method": name}}, **fields | {"fit_images": 3}).measure(
+            tmp_path / "images", silent, pipe=pipe
         )
 
 
@@ -252,7 +252,7 @@ def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> Non
         variants={"both": {"method": "weighted-values", "prompts": [FEW, "skin-tone"]}},
     )
     with pytest.raises(InvalidInputError, match="both: is fitted on one prompt set, got 2"):
-        tones.evaluate(pipe, reader(), tmp_path)
+        tones.measure(tmp_path, reader(), pipe=pipe)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ from torchmetrics.retrieval import RetrievalPrecision
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.gallery import Gallery, Rules
+from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import rankings
@@ -33,7 +33,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
 @given(problems(), st.sampled_from(["uniform", "dataset"]), st.sampled_from([None, 0.2]))
 def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, floor: float | None) -> None:
     scores, labels, k = problem
-    found = Gallery(labels, Rules((k,), prior=prior, floor=floor)).values(rankings(scores))
+    found = Gallery(labels, SkewOptions(k=[k], prior=prior, floor=floor)).values(rankings(scores))
     for i, row in enumerate(scores):
         one = (row, labels.codes, k)
         assert found[f"max_skew@{k}"][i] == pytest.approx(max_skew(*one, prior=prior, floor=floor or 0.0))
@@ -41,11 +41,12 @@ def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, fl
         assert found[f"ndkl@{k}"][i] == pytest.approx(ndkl(*one, prior=prior), abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # a resample may hold one group alone
 @laws
 @given(problems(), st.sampled_from(["uniform", "dataset"]))
 def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
-    gallery = Gallery(labels, Rules((k,), prior=prior, resamples=5, seed=7))
+    gallery = Gallery(labels, SkewOptions(k=[k], prior=prior, resamples=5, seed=7))
     drawn = gallery.resampled({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7)
     for b, held in enumerate(weights):
@@ -66,7 +67,7 @@ def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior
 def test_the_whole_gallery_is_as_the_gallery_is(problem) -> None:
     scores, labels, _ = problem
     n = len(labels)
-    gallery = Gallery(labels, Rules((n,), prior="dataset", resamples=3))
+    gallery = Gallery(labels, SkewOptions(k=[n], prior="dataset", resamples=3))
     ranked = rankings(scores)
     drawn = gallery.resampled({"none": ranked})["none"]
     for found in (gallery.values(ranked), drawn, gallery.random()):
@@ -76,7 +77,7 @@ def test_the_whole_gallery_is_as_the_gallery_is(problem) -> None:
 
 def test_several_k_are_several_metrics() -> None:
     scores, labels = np.array([[4.0, 3.0, 2.0, 1.0]]), Labels(np.array([0, 0, 1, 1]), ("a", "b"))
-    found = Gallery(labels, Rules((2, 4))).values(rankings(scores))
+    found = Gallery(labels, SkewOptions(k=[2, 4])).values(rankings(scores))
     assert found["max_skew@2"] == pytest.approx(math.log(2))
     assert found["max_skew@4"] == 0
     assert found["min_skew@2"] == pytest.approx(math.log(0.25 / 0.5))
@@ -86,7 +87,7 @@ def test_several_k_are_several_metrics() -> None:
 def test_precision_agrees_with_torchmetrics() -> None:
     rng = np.random.default_rng(0)
     scores, relevant = rng.normal(size=(5, 40)), rng.random((5, 40)) < 0.3
-    gallery = Gallery(Labels(rng.integers(2, size=40), ("a", "b")), Rules((10,), resamples=4, seed=2))
+    gallery = Gallery(Labels(rng.integers(2, size=40), ("a", "b")), SkewOptions(k=[10], resamples=4, seed=2))
     ranked = rankings(scores)
     metric = RetrievalPrecision(top_k=10)
     rows = np.repeat(np.arange(5), 40)
@@ -103,7 +104,7 @@ def test_precision_agrees_with_torchmetrics() -> None:
 def test_resamples_are_shared_by_methods() -> None:
     rng = np.random.default_rng(0)
     ranked = rankings(rng.normal(size=(2, 30)))
-    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), Rules((7,), resamples=20))
+    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), SkewOptions(k=[7], resamples=20))
     drawn = gallery.resampled({"none": ranked, "again": ranked})
     assert all(np.array_equal(drawn["none"][metric], drawn["again"][metric]) for metric in drawn["none"])
 
@@ -111,7 +112,9 @@ def test_resamples_are_shared_by_methods() -> None:
 def test_memory_does_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     ranked = rankings(rng.normal(size=(2, 30)))
-    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), Rules((7,), prior="dataset", resamples=20))
+    gallery = Gallery(
+        Labels(rng.integers(3, size=30), ("a", "b", "c")), SkewOptions(k=[7], prior="dataset", resamples=20)
+    )
     whole = gallery.resampled({"none": ranked})["none"]
     monkeypatch.setattr("vldebias.metrics.bootstrap._WEIGHTS", 30 * 3)
     parts = gallery.resampled({"none": ranked})["none"]
@@ -120,14 +123,14 @@ def test_memory_does_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_random_rankings_have_the_hypergeometric_expectation() -> None:
     labels = Labels(np.repeat([0, 1], [60, 40]), ("a", "b"))
-    found = Gallery(labels, Rules((20,), resamples=20_000)).random()["max_skew@20"]
+    found = Gallery(labels, SkewOptions(k=[20], resamples=20_000)).random()["max_skew@20"]
     share = np.random.default_rng(1).hypergeometric(60, 40, 20, size=100_000) / 20
     assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=3e-3)
     assert np.std(found) == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), abs=3e-3)
 
 
 def test_groups_without_an_image_take_no_part() -> None:
-    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), Rules((4,)))
+    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), SkewOptions(k=[4]))
     assert gallery.names == ("a", "d")
     assert gallery.prior().tolist() == [0.5, 0.5]
     assert gallery.codes.tolist() == [0, 1, 1, 0]
@@ -143,24 +146,24 @@ def test_groups_without_an_image_take_no_part() -> None:
 )
 def test_galleries_without_skew_are_refused(codes: list[int], k: tuple[int, ...], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        Gallery(Labels(np.array(codes), NAMES), Rules(k))
+        Gallery(Labels(np.array(codes), NAMES), SkewOptions(k=k))
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"k": ()}, r"k: expected one or more different integers >= 1, got \[\]"),
-        ({"k": (0,)}, r"k: .* got \[0\]"),
-        ({"k": (True,)}, r"k: .* got \[True\]"),
-        ({"k": (2.5,)}, r"k: .* got \[2.5\]"),
+        ({"k": ()}, r"k: expected one or more different ones, got \[\]"),
+        ({"k": (0,)}, r"k.0: .* greater than or equal to 1, got 0"),
+        ({"k": (True,)}, r"k.0: expected a number, got True"),
+        ({"k": (2.5,)}, r"k.0: .* valid integer, .*got 2.5"),
         ({"k": (3, 3)}, r"k: .* got \[3, 3\]"),
-        ({"prior": "flat"}, r"prior: expected 'uniform' or 'dataset', got 'flat'"),
-        ({"ties": "best"}, r"ties: expected 'stable' or 'random', got 'best'"),
-        ({"floor": 0.0}, r"floor: expected a share in \(0, 1\], or None .* got 0.0"),
+        ({"prior": "flat"}, r"prior: .* 'uniform' or 'dataset', got 'flat'"),
+        ({"ties": "best"}, r"ties: .* 'stable' or 'random', got 'best'"),
+        ({"floor": 0.0}, r"floor: .* greater than 0, got 0.0"),
         ({"floor": 1.5}, r"floor: .* got 1.5"),
-        ({"resamples": 0}, r"resamples: expected at least 1, got 0"),
+        ({"resamples": 0}, r"resamples: .* greater than or equal to 1, got 0"),
     ],
 )
-def test_rules_out_of_range_are_refused(change: dict, text: str) -> None:
+def test_options_out_of_range_are_refused(change: dict, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        Rules(**{"k": (5,), **change})
+        SkewOptions.build({"k": (5,), **change})

@@ -60,10 +60,10 @@ GALLERY = make_gallery()
 
 
 def evaluate(utility: Utility, gallery: Embeddings = GALLERY, **options) -> TaskResult:
-    fields = {"name": "t", "title": "T", "data": Data(name="given"), "prompts": {"gender": "g"}, "k": 10}
+    fields = {"name": "t", "title": "T", "data": Data(name="given"), "prompts": {"gender": GENDER}, "k": 10}
     fields |= {"queries": list(QUERIES), "methods": ("cali",), "resamples": 200, "resample": "queries"}
     task = RetrievalTask(**{**fields, "utility": utility, **options})
-    (part,) = task.measure(gallery, TEXTS, {"gender": [GENDER]}, queries=QUERIES)
+    (part,) = task.measure(gallery, TEXTS)
     return part
 
 

@@ -132,7 +132,7 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, tmp_path: Path) -> No
 
 def test_what_is_finished_is_taken_over_and_said(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = run(BIRDS)
-    monkeypatch.setattr(GroupsTask, "run", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(GroupsTask, "measured", lambda *_: pytest.fail("measured again"))
     again, said = run(BIRDS)
     assert (again.rows, again.provenance, again.seconds) == (first.rows, first.provenance, first.seconds)
     assert "birds: taken over from a run before" in said
@@ -172,8 +172,8 @@ def test_the_key_changes_with_whatever_may_change_figures(
 def test_fresh_measures_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(TEXTS)
     calls = []
-    measure = TextsTask.run
-    monkeypatch.setattr(TextsTask, "run", lambda *a: calls.append(1) or measure(*a))
+    measure = TextsTask.measured
+    monkeypatch.setattr(TextsTask, "measured", lambda *a: calls.append(1) or measure(*a))
     run(TEXTS)
     assert not calls
     run(TEXTS, fresh=True)
@@ -195,7 +195,7 @@ def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RetrievalTask, "run", interrupted)
+        patched.setattr(RetrievalTask, "measured", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(TEXTS, PORTRAITS)
     assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["pairs tone"]

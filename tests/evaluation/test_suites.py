@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import vldebias.evaluation
 from vldebias import files as resources
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines import BASELINES
@@ -130,7 +131,10 @@ def test_an_unknown_name_lists_the_suites() -> None:
             with_task(data={"name": "x", "spilt": "a"}),
             r"data\.spilt: unknown key; expected one of name, split, options",
         ),
-        (with_task(task="group"), "tasks.0: expected `task:` with one of groups, retrieval, generation, texts, annot"),
+        (
+            with_task(task="group"),
+            "tasks.0: expected `task:` with one of annotations, texts, gen.*; got",
+        ),
         (with_task(task=None), "tasks.0: expected `task:` with one of"),
         (with_task(label=None), r"tasks\.0\.groups\.label: missing; add it"),
         ({"tasks": SUITE["tasks"]}, r": title, description, source(, \w+)*: missing; add them"),
@@ -163,8 +167,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("judge", "message"),
     [
-        ({"kind": "clip"}, "a clip judge needs `prompts`"),
-        ({"kind": "classifier", "model": "m"}, "a classifier needs `model` and the `attribute`"),
+        ({"kind": "clip"}, r"judge\.clip\.prompts: missing; add it"),
+        ({"kind": "cilp"}, "judge: expected `kind:` with one of miniature, classifier, clip, backgrounds; got"),
+        ({"kind": "classifier", "model": "m"}, r"judge\.classifier\.attribute: missing; add it"),
     ],
 )
 def test_a_judge_that_could_not_judge_is_refused(judge: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -179,6 +184,15 @@ def test_a_judge_that_could_not_judge_is_refused(judge: dict[str, str], message:
     }
     with pytest.raises(InvalidInputError, match=message):
         load_suite(write(tmp_path, {**SUITE, "tasks": [task]}))
+
+
+def test_a_key_that_went_says_what_to_take(tmp_path: Path) -> None:
+    suite = resources.read_yaml(resources.suite_file("quickstart"))
+    suite["tasks"][2]["similarity"] = {"measure": "lpips"}
+    with pytest.raises(InvalidInputError, match=r"tasks\.2\.generation\.similarity: LPIPS and DINO went until real"):
+        load_suite(write(tmp_path, suite))
+    with pytest.raises(AttributeError, match=r"evaluate_annotations': take AnnotationsTask\(\.\.\.\)\.measure"):
+        vldebias.evaluation.evaluate_annotations  # noqa: B018
 
 
 def test_some_of_the_tasks() -> None:

@@ -83,7 +83,7 @@ def drawing(setting: Setting, folder: Path) -> Arrays:
         prompts="professions-gender", attributes=["gender"], variants={"cali": {}}, concepts="unseen",
         batch_size=setting.batch, **small,
     )  # fmt: skip
-    parts = task.evaluate(load_pipeline(), MiniatureJudge(), folder)
+    parts = task.measure(folder, MiniatureJudge(), pipe=load_pipeline())
     drawn = DrawnSet.open(folder)
     figures = [row.value for part in parts for row in part.rows]
     return {

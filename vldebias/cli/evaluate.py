@@ -147,6 +147,7 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
+    from vldebias.evaluation import TASKS
     from vldebias.evaluation.suite import list_suites, load_suite
 
     suites = [load_suite(name) for name in list_suites()]
@@ -159,6 +160,7 @@ def list_all(as_json: Json = False) -> None:
         tasks = ", ".join(task.name for task in s.tasks)
         table.add_row(f"[bold]{s.name}[/bold]", escape(f"{s.title}: {s.source}\nneeds {s.needs}\ntasks: {tasks}"))
     out.print(table)
+    out.print(f"kinds of tasks, for suites of your own: {', '.join(TASKS)}", markup=False, highlight=False)
 
 
 @app.command("show")

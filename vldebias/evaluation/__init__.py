@@ -1,20 +1,25 @@
 """Evaluators: what did a method change, what did it cost, how sure are we."""
 
-from vldebias.evaluation.annotations import evaluate_annotations
+from typing import NoReturn
+
+from vldebias.evaluation.annotations import AnnotationsTask
 from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report.comparison import compare
 from vldebias.evaluation.report.pages import render
 from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.suite import Suite, list_suites, load_suite
-from vldebias.evaluation.task import Options, Session, Task
+from vldebias.evaluation.task import GONE, TASKS, Options, Session, Task, register_task
 from vldebias.evaluation.texts import Texts, TextTable
 
 __all__ = [
+    "TASKS",
+    "AnnotationsTask",
     "GenerationTask",
     "GroupsTask",
     "Measurement",
@@ -28,12 +33,17 @@ __all__ = [
     "TaskResult",
     "TextTable",
     "Texts",
+    "TextsTask",
     "compare",
     "evaluate",
-    "evaluate_annotations",
     "grid",
     "list_suites",
     "load_suite",
+    "register_task",
     "render",
     "run_suite",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"module 'vldebias.evaluation' has no {name!r}" + (f": {GONE[name]}" if name in GONE else ""))

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, Annotations, read_annotations
-from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_details, drawn_provenance
+from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_result
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.report.charts import dumbbells
 from vldebias.evaluation.result import Provenance, Result, TaskResult
-from vldebias.evaluation.task import Session, Task
+from vldebias.evaluation.task import Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics import agreement
 from vldebias.metrics.discrepancy import discrepancies
+from vldebias.progress import SILENT, Progress
 
 NO_MAJORITY = "no majority"
 VOTES = ("majority", "each")
@@ -31,46 +32,122 @@ Counts = NDArray[np.float64]  # (..., c): how often each of `options` was said
 Measure = Callable[[Counts], NDArray[np.float64]]
 
 
+@register_task
 class AnnotationsTask(Task):
-    """Discrepancy from labels that people gave (Table 7.8); the files come with --labels and --drawn."""
+    """Discrepancy from labels that people gave (Table 7.8); in a suite the files come with --labels and --drawn.
+
+    One block, with a method per variant. Metrics: `discrepancy` (mean over prompts; subset = concept for one prompt),
+    `unknown` and its kinds `cannot_tell`, `no_person`, `no_majority`, `share` (subset = value), `alpha` and
+    `percent_agreement` of the annotators, and `judge_agreement`. Changes to "none" are paired by prompt.
+
+    attribute, names: what was labelled, and its values: "gender", ("male", "female").
+    votes: how the annotators of one image are combined, see `count_votes`.
+    """
 
     task: Literal["annotations"] = "annotations"
+    name: str
     attribute: str
     names: Annotated[list[str], Field(min_length=2)]
     votes: Literal["majority", "each"] = "majority"
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: expected two or more different values of {self.attribute}, got {self.names}")
+        return self
+
+    def fingerprints(self, session: Session) -> dict[str, Any]:
         """The files of the annotators and the plan of the images."""
         labels, folder = self._files(session)
         return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
 
-    def run(self, session: Session) -> list[TaskResult]:
-        """Table 7.8, from the files of the annotators and the folder of images."""
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The images of prompts that state no value, the answers of the annotators, and how the images were drawn."""
         labels, folder = self._files(session)
         drawn = DrawnSet.open(folder)
-        annotations = read_annotations(labels, attribute=self.attribute if all(map(_unnamed, labels)) else None)
-        if self.attribute not in annotations.attributes:
-            session.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+        return {
+            "images": [image for image in drawn if image.stated is None],
+            "labels": read_annotations(labels, attribute=self.attribute if all(map(_unnamed, labels)) else None),
+            "origin": _provenance_of(folder, drawn.plan.prompt_set_hash),
+            "progress": session.progress,
+        }
+
+    def measure(
+        self,
+        images: Iterable[Drawn],
+        labels: Annotations,
+        *,
+        judged: Mapping[str, str] | None = None,
+        judge: str = "judge",
+        origin: Provenance | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Measure answers; no block where nobody labelled the attribute.
+
+        Args:
+            images: the drawn images; annotations of other images are counted and left out.
+            labels: from `read_annotations`.
+            judged: path of image -> what a classifier said, a name or "unknown"; compared with the majority of people.
+            judge: name of that classifier.
+            origin: provenance of the run that drew the images; its model, prompts, methods and seeds are taken over.
+
+        Raises:
+            InvalidInputError: no labelled image, no prompt labelled under every variant, values that are not in
+                `names`.
+        """
+        if self.attribute not in labels.attributes:
+            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
             return []
-        with session.step(self.name):
-            return evaluate_annotations(
-                annotations,
-                [image for image in drawn if image.stated is None],
-                attribute=self.attribute,
-                names=self.names,
-                task=self.name,
-                votes=self.votes,
-                drawn=_provenance_of(folder, drawn.plan.prompt_set_hash),
-                resamples=self.resamples,
-                seed=self.seed,
-            )
+        labelled = _Labelled.of(labels, list(images), self.attribute, tuple(self.names), self.votes)
+        settings: dict[str, Any] = {
+            "values": list(self.names),
+            "resampled": "images of the one prompt that were labelled under every variant"
+            if len(labelled.prompts) == 1
+            else "prompts with all their images; a discrepancy of redrawn images would be biased upwards a second time",
+            "prompts whose images name no value": "have the largest discrepancy",
+            "annotators": list(labelled.annotators),
+            "answers replaced by a later one": labels.replaced,
+            "torn last lines": dict(labels.torn),
+            "labelled images that were not drawn here": len(labelled.others),
+            "prompts left out (not labelled under every variant)": labelled.left_out,
+            "standard deviation of the discrepancy over prompts": labelled.spread(),
+            "attribute": self.attribute,
+            "votes": self.votes,
+            "resamples": self.resamples,
+            "seed": self.seed,
+        }
+        result = drawn_result(
+            origin,
+            labelled.variants,
+            list(labelled.prompts),
+            (seed for images in labelled.variants.values() for _, seed in images),
+            task=self.name,
+            title="Human evaluation of drawn images (Table 7.8)",
+            description="People labelled the attribute of drawn images without knowing the variant. Discrepancy (eq. "
+            "7.2) of each prompt, then the mean; answers that name no value are left out of it and counted. Few images "
+            "per prompt bias it upwards, under every variant alike.",
+            split="generated, labelled by people",
+            n=labelled.sizes(),
+            settings=settings,
+        )
+        block = _Block(labelled, result, {"resamples": self.resamples, "seed": self.seed})
+        with progress.step(self.name):
+            block.fill()
+            settings["agreement"] = block.agreement()
+        if judged is not None:
+            settings |= {"judge": judge, "people (rows) and judge (columns), images": block.against(judged)}
+        result.provenance.settings.update(settings)
+        result.pictures.update(labelled.plots(self.name))
+        return [result]
 
     def _files(self, session: Session) -> tuple[list[Path], Path]:
         """Of the annotators, and the folder of images."""
-        labels, folder = list(session.options.labels), session.options.drawn
+        given = session.given.get("labels", session.options.labels)
+        labels = [Path(given)] if isinstance(given, (str, Path)) else [Path(path) for path in given]
+        folder = session.given.get("images", session.options.drawn)
         if not labels or folder is None:
             raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
-        return labels, folder
+        return labels, Path(folder)
 
 
 def _unnamed(path: Path) -> bool:
@@ -171,84 +248,6 @@ def _of_sums(of: Measure) -> Measure:
 
 
 # ---- from counts to rows -----------------------------------------------------------------------------------------
-
-
-def evaluate_annotations(
-    annotations: Annotations,
-    records: Iterable[Drawn],
-    *,
-    attribute: str,
-    names: Sequence[str],
-    task: str,
-    votes: str = "majority",
-    judged: Mapping[str, str] | None = None,
-    judge: str = "judge",
-    drawn: Provenance | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> list[TaskResult]:
-    """Rows of Table 7.8 from human labels: one block, with a method per variant.
-
-    Metrics: `discrepancy` (mean over prompts; subset = concept for one prompt), `unknown` and its kinds `cannot_tell`,
-    `no_person`, `no_majority`, `share` (subset = value), `alpha` and `percent_agreement` of the annotators, and
-    `judge_agreement`. Changes to "none" are paired by prompt.
-
-    Args:
-        annotations: from `read_annotations`.
-        records: the drawn images; annotations of other images are counted and left out.
-        attribute, names: what was labelled, and its values: "gender", ("male", "female").
-        task: name of the block in the result.
-        votes: how the annotators of one image are combined, see `count_votes`.
-        judged: path of image -> what a classifier said, a name or "unknown"; compared with the majority of people.
-        judge: name of that classifier.
-        drawn: provenance of the run that drew the images; its model, prompts, methods and seeds are taken over.
-
-    Raises:
-        InvalidInputError: no labelled image, no prompt labelled under every variant, values that are not in `names`.
-    """
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise InvalidInputError(f"names: expected two or more different values of {attribute}, got {list(names)}")
-    labelled = _Labelled.of(annotations, list(records), attribute, tuple(names), votes)
-    settings: dict[str, Any] = {
-        "values": list(names),
-        "resampled": "images of the one prompt that were labelled under every variant"
-        if len(labelled.prompts) == 1
-        else "prompts with all their images; a discrepancy of redrawn images would be biased upwards a second time",
-        "prompts whose images name no value": "have the largest discrepancy",
-        "annotators": list(labelled.annotators),
-        "answers replaced by a later one": annotations.replaced,
-        "torn last lines": dict(annotations.torn),
-        "labelled images that were not drawn here": len(labelled.others),
-        "prompts left out (not labelled under every variant)": labelled.left_out,
-        "standard deviation of the discrepancy over prompts": labelled.spread(),
-        "attribute": attribute,
-        "votes": votes,
-        "resamples": resamples,
-        "seed": seed,
-    }
-    provenance = drawn_provenance(
-        drawn,
-        labelled.variants,
-        list(labelled.prompts),
-        (seed for images in labelled.variants.values() for _, seed in images),
-        task=task,
-        title="Human evaluation of drawn images (Table 7.8)",
-        description="People labelled the attribute of drawn images without knowing the variant. Discrepancy (eq. 7.2) "
-        "of each prompt, then the mean; answers that name no value are left out of it and counted. Few images per "
-        "prompt bias it upwards, under every variant alike.",
-        split="generated, labelled by people",
-        n=labelled.sizes(),
-        settings=settings,
-    )
-    result = TaskResult(provenance, details=drawn_details(drawn, labelled.variants))
-    block = _Block(labelled, result, {"resamples": resamples, "seed": seed})
-    block.fill()
-    settings["agreement"] = block.agreement()
-    if judged is not None:
-        settings |= {"judge": judge, "people (rows) and judge (columns), images": block.against(judged)}
-    provenance.settings.update(settings)
-    result.pictures.update(labelled.plots(task))
-    return [result]
 
 
 @dataclass(frozen=True, eq=False)

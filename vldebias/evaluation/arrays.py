@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,29 @@ import numpy as np
 from vldebias.data import Embeddings, ImageData, ImageStream, Labels
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
-from vldebias.evaluation.groups import GroupsTask, class_of
-from vldebias.evaluation.images import PAPER
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.retrieval import Queries, RetrievalTask
-from vldebias.evaluation.task import WORLDS, Data, open_split
+from vldebias.evaluation.task import TASKS, WORLDS, Data, Options, Session, Strict, open_split
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts import attachment_of
 from vldebias.loading import Loaded, load_host
 from vldebias.methods import METHODS, Method, get_method
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import PromptSet
 
-TASKS = ("groups", "retrieval")
+SPLITS = ("train", "val")  # beside the images and a reference; each may come with labels, as train_labels=
 
 
 def evaluate(
-    model: Any,
-    images: Any,
+    model: Any = None,
+    images: Any = None,
     *,
-    prompts: str | PromptSet | Mapping[str, Any],
+    prompts: str | PromptSet | Mapping[str, Any] | None = None,
     labels: Any = None,
     unknown: Any = (),
     task: str = "retrieval",
-    methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] = PAPER,
+    methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] | None = None,
     reference: Any = None,
     reference_labels: Any = None,
-    queries: Sequence[str] | str | PromptSet | None = None,
-    k: int | Sequence[int] | None = None,
-    label: str | None = None,
-    spurious: str | None = None,
-    train: Any = None,
-    train_labels: Any = None,
     split: str = "test",
     root: str | Path | None = None,
     tokenizer: Any = None,
@@ -54,7 +46,7 @@ def evaluate(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Result:
-    """Measure methods on images and the texts of one model: bias and utility, each with an interval.
+    """Measure methods on images and the texts of one model, or with any other task: bias and utility, with intervals.
 
     Args:
         model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
@@ -68,20 +60,30 @@ def evaluate(
             images.
         unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
             unknown (`n`), and groups leave them out.
-        task: "retrieval" (skew of the first k results) or "groups" (accuracy of the worst group).
+        task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
+            the worst group), "generation", "texts", "annotations", or one that was registered.
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
-            several. "none" is always measured, and is what changes are differences to.
+            several; by default those of the paper's tables. "none" is always measured, and is what changes are
+            differences to.
         reference: image features (m, d), or whatever `images` may be, for the methods that use some.
         reference_labels: column -> values of these m images, for the methods that need labels. None: those that come
             with the reference, else what the model's texts say (`vldebias.methods.labelled`).
-        queries: of a retrieval: texts, or a prompt set whose class prompts are asked for. Default: the class prompts.
-        k: of a retrieval, one or several; default: a twentieth of the images, at least 10.
-        label, spurious: of groups: columns; by default those that the class prompts and the attribute's values name.
         split, root: of a data set: which part of it, and the folder that it lies in.
-        train, train_labels: a training split, for `baselines=` and the reweighted average of groups.
+        tokenizer, pretrained, device: of the model.
         progress: True to show it on stderr.
-        options: further fields of `RetrievalTask` and `GroupsTask`: lam, strength, max_loss, side, keep_stated,
-            resamples, seed; prior, floor, ties, resample, utility; lams, class_agnostic, baselines, group_weights.
+        options: what is particular to a task: fields of it, and inputs of its `measure`.
+
+            - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for (default: the class
+              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, floor, ties,
+              resample, utility.
+            - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
+              values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
+              reweighted average; lams, class_agnostic, offset, true_groups, group_weights.
+            - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
+            - of generation: `model` is a pipeline; `judge` reads the images, which are drawn into `folder`; attributes,
+              images_each and the other fields of `GenerationTask`.
+            - of texts: `model` is a model or a pipeline. lam, method.
+            - of annotations: `labels` are files of annotators, `drawn` the folder of the images; attribute, names.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.
@@ -89,70 +91,120 @@ def evaluate(
     >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
     >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
     """
-    if task not in TASKS:
-        raise InvalidInputError(f"task: expected one of {', '.join(TASKS)}, got {task!r}; {did_you_mean(task, TASKS)}")
-    kind = RetrievalTask if task == "retrieval" else GroupsTask
-    strangers = sorted(set(options) - set(kind.model_fields))
-    if strangers:
-        known = sorted(kind.model_fields)
-        raise InvalidInputError(
-            f"evaluate: {strangers[0]!r} is no option of {task}; expected one of {', '.join(known)}; "
-            f"{did_you_mean(strangers[0], known)}"
-        )
-    names, edits = _methods(methods)
-    sets = _prompt_sets(prompts, task)
+    kind = TASKS.named(task)
+    inputs = kind.input_names()
+    known = sorted({*kind.model_fields, *inputs, *(f"{name}_labels" for name in SPLITS if name in inputs)})
+    for name in options:
+        if name not in known:
+            raise InvalidInputError(
+                f"evaluate: {name!r} is no option of {task}; expected one of {', '.join(known)}; "
+                f"{did_you_mean(name, known)}"
+            )
+    handed = {"images": images, "labels": labels, "reference": reference, "reference_labels": reference_labels}
+    fields: dict[str, Any] = {"name": task, "title": task}
+    for name, value in options.items():
+        is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
+        (fields if is_field else handed)[name] = value
+    edits: dict[str, Edit] = {}
+    if methods is not None:
+        fields["methods"], edits = _methods(methods)
+    if prompts is not None:
+        fields["prompts"] = prompts
     shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
-    loaded = load_host(model, pretrained, device=device) if isinstance(model, str) else model
-    brought = loaded if isinstance(loaded, Loaded) else None
-    texts = Texts(model, tokenizer) if brought is None else Texts(brought.host, brought.tokenizer)
-    if any(attachment_of(owned) is not None for owned in texts.host.owned):
-        warn(
-            f"{texts.host.name}: it carries an attachment, which is left out: 'none' is the model without it; to "
-            "measure it give its edits, methods={'mine': attachment.projections['joint']}",
-            SuspectInputWarning,
-        )
-    embedded = _Images(brought, root, shown, unknown)
-    gallery = embedded(images, labels, split, next(iter(sets)))
-    if len(sets) == len(gallery.labels) == 1 and not isinstance(prompts, Mapping):
-        sets = dict(zip(gallery.labels, sets.values(), strict=True))  # one column, one set: they belong together
-    other = None if reference is None else embedded(reference, reference_labels, split, next(iter(sets)))
-    given: dict[str, Any] = {"reference": other, "edits": edits, "progress": shown}
-    fields = {"name": task, "title": task, "data": Data(name="given"), "methods": names, **options}
+    session = Given(
+        Options(out=Path(), pretrained=pretrained, device=device, data_root=root),
+        needs=f"task {task!r}",
+        progress=shown,
+        given={name: value for name, value in handed.items() if value is not None},
+        host=model,
+        tokenizer=tokenizer,
+        fitted=edits,
+        split=split,
+        unknown=unknown,
+        column=next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts)),
+    )
     began = time.monotonic()
     with shown:
-        if task == "groups":
-            ((_, (prompt_set,)),) = sets.items()
-            columns = _columns(gallery, prompt_set, label, spurious)
-            learn = None if train is None else embedded(train, train_labels, "train", "")
-            marks = {} if learn is None else {"train": Data(name="given", split="train")}
-            groups = GroupsTask.build({**fields, **columns, **marks, "prompts": prompt_set.name})
-            parts = groups.measure(gallery, texts, prompt_set, train=learn, **given)
-        else:
-            asked = _queries(queries, [s for of in sets.values() for s in of])
-            few = max(10, len(gallery) // 20) if k is None else k
-            named = {column: tuple(s.name for s in of) for column, of in sets.items()}
-            retrieval = RetrievalTask.build({**fields, "prompts": named, "queries": asked, "k": few})
-            parts = retrieval.measure(gallery, texts, sets, queries=asked, **given)
+        parts = kind.of_given(session, fields).measured(session)
     return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
 
 
-@dataclass(frozen=True)
-class _Images:
-    """Embeddings of what is given as images; loaded: the model that embeds them; unknown: values that are none."""
+@dataclass
+class Given(Session):
+    """What was handed to `evaluate`, opened for a task as a suite opens what its YAML names.
 
-    loaded: Loaded | None
-    root: str | Path | None
-    progress: Progress
-    unknown: Any
+    host: the model. fitted: edits by name. split: of a data set. unknown: values that are none. column: of labels that
+    came without a name.
+    """
 
-    def __call__(self, given: Any, labels: Any, split: str, column: str) -> Embeddings:
+    host: Any = None
+    tokenizer: Any = None
+    fitted: Mapping[str, Edit] = field(default_factory=dict)
+    split: str = "test"
+    unknown: Any = ()
+    column: str = ""
+
+    @cached_property
+    def brought(self) -> Loaded | None:
+        """The model with its preprocessing, where it was given by name or by `vldebias.load_host`."""
+        if isinstance(self.host, str):
+            return load_host(self.host, self.options.pretrained, device=self.options.device)
+        return self.host if isinstance(self.host, Loaded) else None
+
+    @cached_property
+    def model(self) -> Loaded:
+        """The same, of which there has to be one."""
+        if self.brought is None:
+            raise InvalidInputError(
+                "images: a folder or a data set is embedded by a model that was given by name (or by "
+                "`vldebias.load_host`), which brings its preprocessing; else give features (n, d)"
+            )
+        return self.brought
+
+    @cached_property
+    def pipeline(self) -> Loaded:
+        """The host as a pipeline."""
+        if isinstance(self.host, str):
+            return load_host(pipeline=self.host, device=self.options.device)
+        return self.host if isinstance(self.host, Loaded) else Loaded(self.host, "")
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The text side of the host; an attachment is left out."""
+        own = self.brought
+        texts = Texts(self.host, self.tokenizer) if own is None else Texts(own.host, own.tokenizer)
+        if any(attachment_of(owned) is not None for owned in texts.host.owned):
+            warn(
+                f"{texts.host.name}: it carries an attachment, which is left out: 'none' is the model without it; to "
+                "measure it give its edits, methods={'mine': attachment.projections['joint']}",
+                SuspectInputWarning,
+            )
+        return texts
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        """Edits that were given among the methods."""
+        return dict(self.fitted)
+
+    def embedded(self, spec: Data) -> Embeddings:
+        """Embeddings of what was handed over under a name, with the labels that came for them."""
+        if spec.name not in self._embedded:
+            given = self.given.get(spec.name)
+            if given is None:
+                raise InvalidInputError(f"{spec.name}: expected features (n, d), a folder or a data set, got none")
+            labels = self.given.get("labels" if spec.name == "images" else f"{spec.name}_labels")
+            split = "train" if spec.name == "train" else self.split
+            self._embedded[spec.name] = self._labelled(given, labels, split)
+        return self._embedded[spec.name]
+
+    def _labelled(self, given: Any, labels: Any, split: str) -> Embeddings:
         """Embeddings of what was given, with the labels that were given beside those that it has."""
         if isinstance(given, (str, Path)):
             given = self._opened(Path(given), split)
         if isinstance(given, (ImageData, ImageStream)):
-            given = self._embedded(given)
+            given = self._from_images(given)
         embeddings = given if isinstance(given, Embeddings) else _from_array(given)
-        columns = {} if labels is None else labels if isinstance(labels, Mapping) else {column: labels}
+        columns = {} if labels is None else labels if isinstance(labels, Mapping) else {self.column: labels}
         own, n = {}, len(embeddings)
         for name, values in columns.items():
             try:
@@ -179,19 +231,12 @@ class _Images:
                 f"images: expected a folder, a file of embeddings or one of {', '.join(names)}, got {str(path)!r}; "
                 f"{did_you_mean(path, names)}"
             )
-        return open_split(str(path), self.root, split, {})
+        return open_split(str(path), self.options.data_root, split, {})
 
-    def _embedded(self, data: ImageData | ImageStream) -> Embeddings:
+    def _from_images(self, data: ImageData | ImageStream) -> Embeddings:
         from vldebias.data import embed_images
-        from vldebias.hosts.images import image_encoder
 
-        if self.loaded is None:
-            raise InvalidInputError(
-                "images: a folder or a data set is embedded by a model that was given by name (or by "
-                "`vldebias.load_host`), which brings its preprocessing; else give features (n, d)"
-            )
-        encoder = image_encoder(self.loaded.host, self.loaded.preprocess, name=self.loaded.name)
-        return embed_images(data, encoder, progress=self.progress)
+        return embed_images(data, self.encoder, progress=self.progress)
 
 
 def _folder(path: Path) -> ImageData:
@@ -241,53 +286,3 @@ def _methods(given: Any) -> tuple[tuple[Any, ...], dict[str, Edit]]:
     if taken:
         raise InvalidInputError(f"methods: {taken} are names of methods; call the edits otherwise")
     return tuple(methods), edits
-
-
-def _prompt_sets(given: Any, task: str) -> dict[str, list[PromptSet]]:
-    """Column -> prompt sets; a set alone is about the column of its name."""
-    if not isinstance(given, Mapping):
-        several = given if isinstance(given, (list, tuple)) else [given]
-        loaded = [load_prompts(one) for one in several]
-        given = {one.name: one for one in loaded} if task == "retrieval" else {"": loaded[0]}
-    if not given or (task == "groups" and len(given) > 1):
-        raise InvalidInputError(f"prompts: expected {'one prompt set' if task == 'groups' else 'a prompt set'}")
-    return {
-        column: [load_prompts(one) for one in (of if isinstance(of, (list, tuple)) else [of])]
-        for column, of in given.items()
-    }
-
-
-def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
-    """The columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
-
-    def fits(column: str) -> bool:
-        try:
-            return bool(class_of(data.labels[column].names, prompts))
-        except InvalidInputError:
-            return False
-
-    there = [name for name in data.labels if name != spurious]
-    label = label or next((name for name in there if fits(name)), None)
-    others = [name for name in data.labels if name != label]
-    values = {value.casefold() for value in prompts.attributes}
-    named = [name for name in others if values & {value.casefold() for value in data.labels[name].names}]
-    spurious = spurious or next((one[0] for one in (named, others) if len(one) == 1), None)
-    if label is None or spurious is None:
-        raise InvalidInputError(
-            f"groups: say which columns are label= and spurious=; there are {sorted(data.labels)}, and the class "
-            f"prompts of {prompts.name} name {list(prompts.class_names)}"
-        )
-    return {"label": label, "spurious": spurious}
-
-
-def _queries(given: Any, sets: Sequence[PromptSet]) -> list[str]:
-    """Texts to ask for: those given, the class prompts of a set, or those of the sets themselves."""
-    if isinstance(given, Queries):
-        return list(given.texts())
-    if isinstance(given, (str, PromptSet)):
-        return list(load_prompts(given).classes)
-    texts = list(given) if given is not None else list(dict.fromkeys(p for s in sets for p in s.classes))
-    if not texts:
-        missing = "got none" if given is not None else f"{[s.name for s in sets]} have no class prompts"
-        raise InvalidInputError(f"queries: expected a list of texts, {missing}; give queries=")
-    return texts

@@ -15,7 +15,7 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import ClipJudge, Question
-from vldebias.evaluation.variants import Prompts
+from vldebias.evaluation.task import Prompts
 from vldebias.prompts import PromptSet, fill, load_prompts
 
 SCENES: dict[str, tuple[str, ...]] = {

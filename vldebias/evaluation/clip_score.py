@@ -8,9 +8,8 @@ debiased, and read the score beside `recognised` and the labels of people.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,13 +17,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import SharedImages, drawn_details, drawn_provenance
-from vldebias.evaluation.plan import Drawn
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.drawing import SharedImages
+from vldebias.evaluation.fid import Extractor
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.task import Count, Strict
 from vldebias.evaluation.texts import Texts
-
-if TYPE_CHECKING:
-    from vldebias.hosts.images import ImageEncoder
 
 SCALES = {"percent": 100.0, "hessel": 2.5}
 ABOUT_CLIP_SCORE = (
@@ -55,76 +52,76 @@ def clip_score(image_features: Tensor, text_features: Tensor, *, scale: str = "p
     return SCALES[scale] * (rows[0] * rows[1]).sum(1).clamp(min=0)
 
 
-def evaluate_clip_score(
-    records: Iterable[Drawn],
-    folder: str | Path,
-    encoder: ImageEncoder,
-    texts: Texts,
-    *,
-    task: str,
-    scale: str = "percent",
-    prefix: str = "",
-    subset: str = "",
-    drawn: Provenance | None = None,
-    batch_size: int = 64,
-    resamples: int = 2000,
-    seed: int = 0,
-    on_step: Callable[[int], None] | None = None,
-) -> TaskResult:
-    """Metric `clip_score` of every variant, with its paired change to "none": the utility beside a discrepancy.
+class ClipScore(Strict):
+    """Metric `clip_score` of drawn images against their prompts: the utility beside a discrepancy.
 
-    Args:
-        records: images of one or more variants; those whose prompt and seed every variant has are compared.
-        folder: where the paths of the records start.
-        encoder, texts: the image and the text side of the same model. A projection attached to it does not count.
-        scale: see `clip_score`.
-        prefix: put before every prompt; the paper takes "A photo depicts " for captions, prompts mostly have their own.
-        subset: what the figures are about, such as "unseen professions".
-        drawn: provenance of the run that drew the images, for its prompts, methods and seeds.
-        on_step: told how many images were read, batch by batch.
-
-    Raises:
-        InvalidInputError: no records, no image that every variant has, an image that cannot be read.
+    model, pretrained: what scores; by default --model, else the model of the judge. scale: see `clip_score`.
+    prefix: put before every prompt; the paper takes "A photo depicts " for captions, prompts mostly have their own.
     """
-    images = SharedImages(records, folder)
-    if not images.common:
-        raise InvalidInputError(f"clip score: no prompt and seed was drawn under every variant {list(images.variants)}")
-    rows = texts.embed([prefix + prompt for prompt in images.prompts])
-    text = dict(zip(images.prompts, rows, strict=True))
-    asked = torch.stack([text[prompt] for prompt, _ in images.common])
-    _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
-    values = {}
-    for variant in images.variants:
-        features = torch.cat(list(images.features(variant, encoder.encode, batch_size, on_step)))
-        scores = clip_score(features, asked, scale=scale).numpy()
-        # Means of prompts are the units, or the images where there is one prompt.
-        values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
-    fingerprint = texts.host.fingerprint()
-    n = {"prompts": len(images.prompts), "images": len(images.common)}
-    provenance = drawn_provenance(
-        drawn,
-        images.variants,
-        images.prompts,
-        (seed for _, seed in images.common),
-        task=task,
-        title="CLIPScore of drawn images",
-        description=ABOUT_CLIP_SCORE,
-        n=n,
-        settings={
-            "scale": f"{scale}: {SCALES[scale]:g} max(cos, 0)",
-            "prefix": prefix,
-            "scored by": encoder.name,
-            "image tower": encoder.fingerprint,
-            "text tower": fingerprint and fingerprint.to_dict(),
-            "preprocessing": encoder.preprocessing,
-            "images left out (not drawn under every variant)": sum(
-                len(variant) - len(images.common) for variant in images.variants.values()
-            ),
-            "resampled": "prompts with their images" if len(images.prompts) > 1 else "images of the one prompt",
-            "resamples": resamples,
-            "seed": seed,
-        },
-    )
-    result = TaskResult(provenance, details=drawn_details(drawn, images.variants))
-    result.add_resampled("clip_score", values, n=n, subset=subset, resamples=resamples, seed=seed)
-    return result
+
+    model: str | None = None
+    pretrained: str | None = None
+    scale: Literal["percent", "hessel"] = "percent"
+    prefix: str = ""
+    batch_size: Count = 64
+
+    def measure(
+        self,
+        images: SharedImages,
+        encoder: Extractor,
+        texts: Texts,
+        *,
+        task: str,
+        resamples: int = 2000,
+        seed: int = 0,
+        on_step: Callable[[int], None] | None = None,
+    ) -> TaskResult:
+        """The score of every variant, with its paired change to "none".
+
+        Args:
+            images: of one or more variants; those whose prompt and seed every variant has are compared.
+            encoder, texts: the image and the text side of the same model. A projection attached to it does not count.
+            task: name of the block.
+            on_step: told how many images were read, batch by batch.
+
+        Raises:
+            InvalidInputError: no image that every variant has, or one that cannot be read.
+        """
+        if not images.common:
+            raise InvalidInputError(
+                f"clip score: no prompt and seed was drawn under every variant {list(images.variants)}"
+            )
+        rows = texts.embed([self.prefix + prompt for prompt in images.prompts])
+        text = dict(zip(images.prompts, rows, strict=True))
+        asked = torch.stack([text[prompt] for prompt, _ in images.common])
+        _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
+        values = {}
+        for variant in images.variants:
+            features = torch.cat(list(images.features(variant, encoder.encode, self.batch_size, on_step)))
+            scores = clip_score(features, asked, scale=self.scale).numpy()
+            # Means of prompts are the units, or the images where there is one prompt.
+            values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
+        fingerprint = texts.host.fingerprint()
+        n = {"prompts": len(images.prompts), "images": len(images.common)}
+        result = images.result(
+            task=task,
+            title="CLIPScore of drawn images",
+            description=ABOUT_CLIP_SCORE,
+            n=n,
+            settings={
+                "scale": f"{self.scale}: {SCALES[self.scale]:g} max(cos, 0)",
+                "prefix": self.prefix,
+                "scored by": encoder.name,
+                "image tower": encoder.fingerprint,
+                "text tower": fingerprint and fingerprint.to_dict(),
+                "preprocessing": encoder.preprocessing,
+                "images left out (not drawn under every variant)": sum(
+                    len(variant) - len(images.common) for variant in images.variants.values()
+                ),
+                "resampled": "prompts with their images" if len(images.prompts) > 1 else "images of the one prompt",
+                "resamples": resamples,
+                "seed": seed,
+            },
+        )
+        result.add_resampled("clip_score", values, n=n, resamples=resamples, seed=seed)
+        return result

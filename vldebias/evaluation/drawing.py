@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vldebias.data.parallel import processes
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.plan import NOT_KEPT, PLAN, Drawn, DrawnImage, Plan
-from vldebias.evaluation.result import Provenance
+from vldebias.evaluation.result import Provenance, TaskResult
 from vldebias.evaluation.variants import NONE, Variant, digest, lam_of
 from vldebias.hosts import Attachment
 from vldebias.hosts.attachment import attachment_of
@@ -123,10 +123,11 @@ class SharedImages:
 
     Attributes:
         variants: see `by_variant`. common: prompt and seed of each image; prompts: without repeats.
+        folder: where the paths of the records start. origin: provenance of the run that drew them.
     """
 
-    def __init__(self, records: Iterable[Drawn], folder: str | Path) -> None:
-        self.variants = by_variant(records)
+    def __init__(self, records: Iterable[Drawn], folder: str | Path, origin: Provenance | None = None) -> None:
+        self.variants, self.origin = by_variant(records), origin
         self.common = sorted(set.intersection(*(set(images) for images in self.variants.values())))
         self.prompts = list(dict.fromkeys(prompt for prompt, _ in self.common))
         self._folder = Path(folder)
@@ -141,6 +142,10 @@ class SharedImages:
         """Features (b, d) of each batch."""
         paths = (self._folder / self.variants[variant][key].path for key in self.common)
         return encoded(map(_read, paths), encode, batch_size, on_step)
+
+    def result(self, **fields: Any) -> TaskResult:
+        """An empty block about them; fields as of `drawn_result`."""
+        return drawn_result(self.origin, self.variants, self.prompts, (seed for _, seed in self.common), **fields)
 
 
 def _read(path: Path) -> Image:
@@ -202,36 +207,31 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
     }
 
 
-def drawn_details(drawn: Provenance | None, variants: Iterable[str]) -> dict[str, dict[str, float]]:
-    """variant -> lam and strength, as rows carry them, where the run that drew the images says so."""
-    details = {}
-    for variant in variants:
-        told = drawn.methods.get(variant, {}) if drawn else {}
-        own = {"lam": lam_of(told.get("method", ""), told.get("lam")), "strength": told.get("strength")}
-        details[variant] = {key: value for key, value in own.items() if value is not None}
-    return details
-
-
-def drawn_provenance(
-    drawn: Provenance | None, variants: Iterable[str], prompts: Sequence[str], seeds: Iterable[int], **fields: Any
-) -> Provenance:
-    """The provenance of a measure of drawn images.
+def drawn_result(
+    origin: Provenance | None, variants: Iterable[str], prompts: Sequence[str], seeds: Iterable[int], **fields: Any
+) -> TaskResult:
+    """An empty block of a measure of drawn images; rows carry lam and strength, where the origin says them.
 
     Args:
-        drawn: that of the run that drew them; without it the model is not known.
+        origin: provenance of the run that drew them; without it the model is not known.
         variants, prompts, seeds: of the images that are measured.
         fields: task, title, description, n, settings, ... of the measure.
     """
-    origin = {
-        "model": drawn.model if drawn else "not said",
-        "fingerprint": drawn.fingerprint if drawn else None,
-        "prompts": drawn.prompts if drawn else f"the {len(prompts)} prompts of the drawn images",
-        "prompts_hash": drawn.prompts_hash if drawn else hashlib.sha256("\0".join(prompts).encode()).hexdigest(),
-        "seeds": drawn.seeds if drawn else sorted(set(seeds)),
-        "methods": {variant: drawn.methods.get(variant, {}) if drawn else {} for variant in variants},
+    methods = {variant: origin.methods.get(variant, {}) if origin else {} for variant in variants}
+    common = {
+        "model": origin.model if origin else "not said",
+        "fingerprint": origin.fingerprint if origin else None,
+        "prompts": origin.prompts if origin else f"the {len(prompts)} prompts of the drawn images",
+        "prompts_hash": origin.prompts_hash if origin else hashlib.sha256("\0".join(prompts).encode()).hexdigest(),
+        "seeds": origin.seeds if origin else sorted(set(seeds)),
+        "methods": methods,
         "split": "generated",
     }
-    return Provenance(**origin | fields)
+    details = {}
+    for variant, of in methods.items():
+        own = {"lam": lam_of(of.get("method", ""), of.get("lam")), "strength": of.get("strength")}
+        details[variant] = {key: value for key, value in own.items() if value is not None}
+    return TaskResult(Provenance(**common | fields), details=details)
 
 
 # ---- drawing -------------------------------------------------------------------------------------------------

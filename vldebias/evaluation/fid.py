@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.evaluation.drawing import SharedImages, drawn_details, drawn_provenance, encoded
-from vldebias.evaluation.plan import Drawn
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.drawing import SharedImages, encoded
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.task import Count, Strict
 from vldebias.evaluation.variants import NONE
 from vldebias.hosts.fingerprint import weights_fingerprint
 
@@ -65,85 +66,81 @@ class Extractor(Protocol):
         """Features (b, d) of RGB images."""
 
 
-def evaluate_fid(
-    records: Iterable[Drawn],
-    folder: str | Path,
-    extractor: Extractor,
-    *,
-    task: str,
-    reference: Iterable[Image] | None = None,
-    reference_name: str = UNPROJECTED,
-    subset: str = "",
-    drawn: Provenance | None = None,
-    blocks: int = 20,
-    batch_size: int = 64,
-    on_step: Callable[[int], None] | None = None,
-) -> TaskResult:
-    """Metric `fid` of every variant, with its paired change to "none".
+class Fid(Strict):
+    """Metric `fid` of drawn images.
 
-    Args:
-        records: images of one or more variants; those whose prompt and seed every variant has are compared.
-        folder: where the paths of the records start.
-        extractor: an `ImageEncoder` for CLIP-FID, or `InceptionFeatures`.
-        reference: other images, RGB, read once and not kept. None: the images of "none" are the reference; the figure
-            then says how far a variant moved away from them, and there is none for "none".
-        reference_name: what they are, for the report.
-        subset: what the figures are about, such as "unseen professions".
-        drawn: provenance of the run that drew the images, for its prompts, methods and seeds.
-        blocks: of prompts (of images, where there is one prompt) that are left out in turn for the interval.
-        on_step: told how many images were read, batch by batch.
-
-    Raises:
-        InvalidInputError: no image that every variant has, fewer than two prompts or images to leave out, an image
-            that cannot be read, no "none" where it is the reference or nothing beside it.
+    features: "clip" (the model of CLIPScore) or "inception" (needs torch-fidelity, and downloads its weights).
+    blocks: of prompts (of images, where there is one prompt) that are left out in turn for the interval.
     """
-    images = SharedImages(records, folder)
-    index = _blocks([prompt for prompt, _ in images.common], blocks)
-    measured = [variant for variant in images.variants if reference is not None or variant != NONE]
-    if reference is None and (NONE not in images.variants or not measured):
-        raise InvalidInputError(
-            "FID: without reference= the images of 'none' are compared with those of other variants, got "
-            f"{list(images.variants)}; draw both, or give images to compare with"
+
+    features: Literal["clip", "inception"] = "clip"
+    blocks: Annotated[int, Field(ge=2)] = 20
+    batch_size: Count = 64
+
+    def measure(
+        self,
+        images: SharedImages,
+        extractor: Extractor,
+        *,
+        task: str,
+        reference: Iterable[Image] | None = None,
+        reference_name: str = UNPROJECTED,
+        on_step: Callable[[int], None] | None = None,
+    ) -> TaskResult:
+        """The distance of every variant, with its paired change to "none".
+
+        Args:
+            images: of one or more variants; those whose prompt and seed every variant has are compared.
+            extractor: an `ImageEncoder` for CLIP-FID, or `InceptionFeatures`.
+            task: name of the block.
+            reference: other images, RGB, read once and not kept. None: the images of "none" are the reference; the
+                figure then says how far a variant moved away from them, and there is none for "none".
+            reference_name: what they are, for the report.
+            on_step: told how many images were read, batch by batch.
+
+        Raises:
+            InvalidInputError: no image that every variant has, fewer than two prompts or images to leave out, an image
+                that cannot be read, no "none" where it is the reference or nothing beside it.
+        """
+        index = _blocks([prompt for prompt, _ in images.common], self.blocks)
+        measured = [variant for variant in images.variants if reference is not None or variant != NONE]
+        if reference is None and (NONE not in images.variants or not measured):
+            raise InvalidInputError(
+                "FID: without reference= the images of 'none' are compared with those of other variants, got "
+                f"{list(images.variants)}; draw both, or give images to compare with"
+            )
+        read: dict[str, Any] = {"encode": extractor.encode, "batch_size": self.batch_size, "on_step": on_step}
+        given = images.features(NONE, **read) if reference is None else encoded(reference, **read)
+        target = FrechetReference(given, extractor.dim)
+        n = {"images": len(images.common), "reference images": target.moments.n, "blocks": int(index.max()) + 1}
+        _warn_of_few(n, extractor.dim)
+        result = images.result(
+            task=task,
+            title="FID of drawn images",
+            description=ABOUT_FID,
+            n=n,
+            settings={
+                "features": extractor.name,
+                "dimensions": extractor.dim,
+                "feature weights": extractor.fingerprint,
+                "preprocessing": extractor.preprocessing,
+                "reference": reference_name,
+                "left out in turn": "prompts" if len(images.prompts) > 1 else "images of the one prompt",
+                "value": "torchmetrics FrechetInceptionDistance, in float64",
+                "blocks": n["blocks"],
+                "batch size": self.batch_size,
+            },
         )
-    read: dict[str, Any] = {"encode": extractor.encode, "batch_size": batch_size, "on_step": on_step}
-    given = images.features(NONE, **read) if reference is None else encoded(reference, **read)
-    target = FrechetReference(given, extractor.dim)
-    n = {"images": len(images.common), "reference images": target.moments.n, "blocks": int(index.max()) + 1}
-    _warn_of_few(n, extractor.dim)
-    provenance = drawn_provenance(
-        drawn,
-        images.variants,
-        images.prompts,
-        (seed for _, seed in images.common),
-        task=task,
-        title="FID of drawn images",
-        description=ABOUT_FID,
-        n=n,
-        settings={
-            "features": extractor.name,
-            "dimensions": extractor.dim,
-            "feature weights": extractor.fingerprint,
-            "preprocessing": extractor.preprocessing,
-            "reference": reference_name,
-            "left out in turn": "prompts" if len(images.prompts) > 1 else "images of the one prompt",
-            "value": "torchmetrics FrechetInceptionDistance, in float64",
-            "blocks": n["blocks"],
-            "batch size": batch_size,
-        },
-    )
-    result = TaskResult(provenance, details=drawn_details(drawn, images.variants))
-    values, left_out = {}, {}
-    for variant in measured:
-        rows = torch.cat(list(images.features(variant, **read)))
-        values[variant], left_out[variant] = target.distance(rows), target.left_out(rows.double(), index)
-    result.add_draws("fid", values, left_out, n=n, interval=jackknife, subset=subset)
-    return result
+        values, left_out = {}, {}
+        for variant in measured:
+            rows = torch.cat(list(images.features(variant, **read)))
+            values[variant], left_out[variant] = target.distance(rows), target.left_out(rows.double(), index)
+        result.add_draws("fid", values, left_out, n=n, interval=jackknife)
+        return result
 
 
 def _blocks(prompts: Sequence[str], blocks: int) -> NDArray[np.int64]:
     """Block of each image: whole prompts are dealt out in turn, or images where there is one prompt."""
-    if blocks < 2:
-        raise InvalidInputError(f"blocks: expected at least 2 to leave out in turn, got {blocks}")
     _, unit = np.unique(prompts, return_inverse=True) if prompts else ([], np.zeros(0, dtype=np.int64))
     if len(unit) and unit.max() == 0:
         unit = np.arange(len(prompts))

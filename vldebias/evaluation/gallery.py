@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.task import Count, Number, Strict
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.metric import computed
 from vldebias.metrics.rankings import random_rankings, reach, resampled_rankings, top_rankings
@@ -22,44 +25,32 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Rules:
+class SkewOptions(Strict):
     """The conventions of a skew, in which papers differ.
 
-    Attributes:
-        k: how many of the first results are looked at, one or more values.
-        prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
-            "dataset" (its share of the gallery).
-        floor: shares below it count as `floor`. None: MaxSkew needs none, and MinSkew, which is -inf where a group is
-            missing from the first k, takes 1 / (2 k), half an image.
-        ties: "stable" (equal scores keep the order of the rows) or "random" (one seeded order for all queries).
-        resamples, seed: of the bootstrap over images and of the random rankings; the seed also decides random ties.
-
-    Raises:
-        InvalidInputError: a value out of its range.
+    k: how many of the first results are looked at, one or more values.
+    prior: share that a group should have: "uniform" (1 / number of groups that the gallery has; the paper's) or
+        "dataset" (its share of the gallery).
+    floor: shares below it count as `floor`. None: MaxSkew needs none, and MinSkew, which is -inf where a group is
+        missing from the first k, takes 1 / (2 k), half an image.
+    ties: "stable" (equal scores keep the order of the rows) or "random" (one seeded order for all queries).
+    resamples, seed: of the bootstrap over images and of the random rankings; the seed also decides random ties.
     """
 
-    k: tuple[int, ...]
-    prior: str = "uniform"
-    floor: float | None = None
-    ties: str = "stable"
-    resamples: int = 2000
-    seed: int = 0
+    k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
+    prior: Literal["uniform", "dataset"] = "uniform"
+    floor: Annotated[float, Field(gt=0, le=1), Number] | None = None
+    ties: Literal["stable", "random"] = "stable"
+    resamples: Count = 2000
+    seed: Annotated[int, Number] = 0
 
-    def __post_init__(self) -> None:
-        wrong = [k for k in self.k if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1]
-        if not self.k or wrong or len(set(self.k)) < len(self.k):
-            raise InvalidInputError(f"k: expected one or more different integers >= 1, got {list(self.k)}")
-        if self.prior not in ("uniform", "dataset"):
-            raise InvalidInputError(f"prior: expected 'uniform' or 'dataset', got {self.prior!r}")
-        if self.ties not in ("stable", "random"):
-            raise InvalidInputError(f"ties: expected 'stable' or 'random', got {self.ties!r}")
-        if self.floor is not None and not 0 < self.floor <= 1:
-            raise InvalidInputError(
-                f"floor: expected a share in (0, 1], or None for 1 / (2 k) under MinSkew, got {self.floor}"
-            )
-        if self.resamples < 1:
-            raise InvalidInputError(f"resamples: expected at least 1, got {self.resamples}")
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for name in ("k", "queries"):
+            given = getattr(self, name, None)
+            if isinstance(given, list) and (not given or len(set(given)) < len(given)):
+                raise ValueError(f"{name}: expected one or more different ones, got {given}")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +64,16 @@ class Gallery:
     """
 
     labels: Labels
-    rules: Rules
+    options: SkewOptions
 
     def __post_init__(self) -> None:
         if not self.labels.known.all():
             raise InvalidInputError(f"gallery: {int((~self.labels.known).sum())} images have no known group")
         if len(self.names) < 2:
             raise InvalidInputError(f"skew needs images of two groups, got {self.labels.counts}")
-        if max(self.rules.k) > len(self.labels):
+        if max(self.options.k) > len(self.labels):
             raise InvalidInputError(
-                f"k: expected at most the {len(self.labels)} images whose group is known, got {max(self.rules.k)}; "
+                f"k: expected at most the {len(self.labels)} images whose group is known, got {max(self.options.k)}; "
                 "choose a smaller k"
             )
 
@@ -99,7 +90,7 @@ class Gallery:
     def prior(self, weights: NDArray[np.integer] | None = None) -> Floats:
         """p (g,); with the data set's prior and weights (b, n) the shares (b, g) of each resample."""
         g = len(self.names)
-        if self.rules.prior == "uniform":
+        if self.options.prior == "uniform":
             return np.full(g, 1 / g)
         counts = np.ones((1, len(self.codes))) if weights is None else weights
         held = np.stack([counts[:, self.codes == a].sum(axis=1) for a in range(g)], axis=1)
@@ -110,8 +101,8 @@ class Gallery:
 
         Equal images tie on every machine, whatever the order of summation.
         """
-        rules = self.rules
-        return top_rankings(texts, images, reach(max(rules.k), len(images)), ties=rules.ties, seed=rules.seed)
+        deepest, own = reach(max(self.options.k), len(images)), self.options
+        return top_rankings(texts, images, deepest, ties=own.ties, seed=own.seed)
 
     def measure(self, rows: Rows, prior: Floats, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
         """Metric -> value (r,) of r rankings, of which the first rows (r, m) are given.
@@ -119,10 +110,10 @@ class Gallery:
         relevant: (r, m) whether each of the rows is, for precision@k.
         """
         groups, values = self.codes[rows], {}
-        for k in self.rules.k:
-            ratios = log_ratios(groups, k, prior, floor=self.rules.floor or 0.0)
+        for k in self.options.k:
+            ratios = log_ratios(groups, k, prior, floor=self.options.floor or 0.0)
             with np.errstate(divide="ignore"):
-                least = np.log((self.rules.floor or 1 / (2 * k)) / prior)
+                least = np.log((self.options.floor or 1 / (2 * k)) / prior)
             values[f"max_skew@{k}"] = np.nanmax(ratios, axis=1)
             values[f"min_skew@{k}"] = np.nanmin(np.maximum(ratios, least), axis=1)
             values[f"ndkl@{k}"] = ndkls(groups, k, prior)
@@ -133,7 +124,7 @@ class Gallery:
 
     def values(self, ranked: Rows, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
         """Metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row of the gallery."""
-        top = ranked[:, : max(self.rules.k)]
+        top = ranked[:, : max(self.options.k)]
         hits = None if relevant is None else np.take_along_axis(relevant, top, axis=1)
         return self.measure(top, self.prior(), hits)
 
@@ -146,12 +137,12 @@ class Gallery:
         that of the resample.
         """
         blocks: dict[str, dict[str, list[Floats]]] = {method: {} for method in ranked}
-        for weights in resampled_weights(len(self.codes), self.rules.resamples, self.rules.seed):
+        for weights in resampled_weights(len(self.codes), self.options.resamples, self.options.seed):
             prior = self.prior(weights)
             for method, orders in ranked.items():
                 values: dict[str, list[Floats]] = {}
                 for query, order in enumerate(orders):
-                    rows = resampled_rankings(order, weights, max(self.rules.k))
+                    rows = resampled_rankings(order, weights, max(self.options.k))
                     hits = None if relevant is None else relevant[query][rows]
                     for metric, one in self.measure(rows, prior, hits).items():
                         values.setdefault(metric, []).append(one)
@@ -169,7 +160,7 @@ class Gallery:
         the first k of a balanced gallery are not exactly balanced.
         """
         blocks: dict[str, list[Floats]] = {}
-        for rows in random_rankings(len(self.codes), max(self.rules.k), self.rules.resamples, self.rules.seed):
+        for rows in random_rankings(len(self.codes), max(self.options.k), self.options.resamples, self.options.seed):
             for metric, values in self.measure(rows, self.prior()).items():
                 blocks.setdefault(metric, []).append(values)
         return {metric: np.concatenate(parts) for metric, parts in blocks.items()}

@@ -7,33 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.backgrounds import background_judge, subject_prompts
-from vldebias.evaluation.clip_score import evaluate_clip_score
+from vldebias.evaluation.backgrounds import subject_prompts
+from vldebias.evaluation.clip_score import ClipScore
 from vldebias.evaluation.discrepancies import Shown, add_bias, add_fidelity, sheets
-from vldebias.evaluation.drawing import DrawnSet, draw, identity, joint_fingerprint
-from vldebias.evaluation.fid import InceptionFeatures, evaluate_fid
+from vldebias.evaluation.drawing import DrawnSet, SharedImages, draw, identity, joint_fingerprint
+from vldebias.evaluation.fid import Extractor, Fid, InceptionFeatures
 from vldebias.evaluation.grids import draw_strengths, prompts_of, share_plots, side_by_side
-from vldebias.evaluation.judges import (
-    ClassifierJudge,
-    ClipJudge,
-    Judge,
-    MiniatureJudge,
-    Question,
-    judge_images,
-    labels_of,
-    stated_attribute,
-)
+from vldebias.evaluation.images import names_of
+from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec
+from vldebias.evaluation.judges import Judge, judge_images, labels_of, stated_attribute
 from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.plan import Plan, make_plan, slug
 from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.result import Provenance, TaskResult
-from vldebias.evaluation.similarity import Dino, Likeness, Lpips, evaluate_similarity
-from vldebias.evaluation.task import Count, Name, OneOrMore, Options, Session, Share, Strict, Task
+from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Strict, Task, one_of, register_task
 from vldebias.evaluation.texts import Texts
-from vldebias.evaluation.variants import NONE, Prompts, Variant, draws
+from vldebias.evaluation.variants import NONE, Variant, draws
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
@@ -56,32 +48,6 @@ ABOUT_PAIRS = (
 )
 
 
-class JudgeSpec(Strict):
-    """Who reads attributes from drawn images.
-
-    kind: "clip" (zero-shot, prompts: attribute -> value -> its prompts; reject: prompts for images that show none of
-    them), "backgrounds" (the same for land and water behind an animal), "classifier" (a transformers image classifier
-    for one attribute), "miniature" (the classifier of the embedded world: profession, gender, tone and age of people;
-    species, bird, place and background of birds).
-    model, pretrained: of all kinds but the last; --judge takes their place.
-    """
-
-    kind: Literal["clip", "backgrounds", "classifier", "miniature"]
-    model: str | None = None
-    pretrained: str | None = None
-    prompts: dict[str, dict[str, OneOrMore]] = Field(default_factory=dict)
-    reject: tuple[str, ...] = ()
-    attribute: str | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> JudgeSpec:
-        if self.kind == "clip" and not self.prompts:
-            raise ValueError("a clip judge needs `prompts`: attribute -> value -> prompt")
-        if self.kind == "classifier" and not (self.model and self.attribute):
-            raise ValueError("a classifier needs `model` and the `attribute` that it reads")
-        return self
-
-
 class Strips(Strict):
     """Pictures at several strengths: these concepts of the prompt set, this many seeds each."""
 
@@ -90,39 +56,7 @@ class Strips(Strict):
     seeds: Count = 2
 
 
-class ClipScore(Strict):
-    """CLIPScore of the images against their prompts. The model: this one, else --model, else that of the judge."""
-
-    model: str | None = None
-    pretrained: str | None = None
-
-
-class Fid(Strict):
-    """FID of each variant against the images of none.
-
-    features: "clip" (the model of CLIPScore) or "inception" (needs torch-fidelity, and downloads its weights).
-    """
-
-    features: Literal["clip", "inception"] = "clip"
-
-
-class Similarity(Strict):
-    """How much of the rest of the picture stays, image by image (vldebias.evaluation.similarity).
-
-    measure: "lpips" (torchmetrics; model: the backbone, "alex", "squeeze" or "vgg") or "dino" (model: a folder or a
-    name for transformers). Both need pretrained weights.
-    """
-
-    measure: Literal["lpips", "dino"]
-    model: str | None = None
-
-    def load(self, device: str) -> Likeness:
-        """What compares."""
-        if self.measure == "dino":
-            return Dino(self.model or "facebook/dinov2-base", device=device)
-        return Lpips(self.model or "alex", device=device)
-
-
+@register_task
 class GenerationTask(Task):
     """Draw with and without edits, judge, measure; resumes where a run stopped.
 
@@ -150,7 +84,7 @@ class GenerationTask(Task):
     prompts: Prompts
     subjects: tuple[str, ...] = ()
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
-    judge: JudgeSpec | None = None
+    judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
     images: Count = 100
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
@@ -167,13 +101,31 @@ class GenerationTask(Task):
     strips: Strips | None = None
     clip_score: ClipScore | None = None
     fid: Fid | None = None
-    similarity: Similarity | None = None
     pair_table: bool = False
+
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Of methods as variants.
+
+        Raises:
+            InvalidInputError: no folder for the images.
+        """
+        if "images" not in session.given:
+            raise InvalidInputError("images: expected the folder that images are drawn into, or lie in")
+        given = dict(fields)
+        methods = given.pop("methods", ())
+        own = {"variants": {get_method(one).name: {"method": one} for one in methods if one != NONE}} if methods else {}
+        return super().of_given(session, {**own, **given})
 
     @property
     def drawn_set(self) -> PromptSet:
         """The prompt set that is drawn, with the task's own subjects where it names some."""
         return subject_prompts(self.subjects, self.prompts) if self.subjects else load_prompts(self.prompts)
+
+    @property
+    def scored_by_model(self) -> bool:
+        """Whether CLIPScore or an FID on features of an image-text model is asked for."""
+        return self.clip_score is not None or (self.fid is not None and self.fid.features == "clip")
 
     @property
     def fitted(self) -> dict[str, Variant]:
@@ -183,8 +135,7 @@ class GenerationTask(Task):
     @property
     def prompt_sets(self) -> tuple[str, ...]:
         """What is drawn, and what the variants are fitted on."""
-        given = (self.prompts, *(prompts for variant in self.variants.values() for prompts in variant.prompts))
-        return tuple(str(prompts) for prompts in given if not isinstance(prompts, PromptSet))
+        return names_of((self.prompts, *(one for variant in self.variants.values() for one in variant.prompts)))
 
     # ---- in a suite --------------------------------------------------------------------------------------------
 
@@ -209,10 +160,9 @@ class GenerationTask(Task):
         changed["variants"] = variants | saved
         return super().with_options(options).model_copy(update=changed)
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    def fingerprints(self, session: Session) -> dict[str, Any]:
         """The weights of the pipeline, of the judge and of the scorer, and saved edits."""
-        scored = self.clip_score is not None or (self.fid is not None and self.fid.features == "clip")
-        scorer = resolve(self._scorer(session).host).fingerprint() if scored else None
+        scorer = resolve(self._scorer(session).host).fingerprint() if self.scored_by_model else None
         pipeline = resolve(session.pipeline.host).fingerprint()
         saved = {n: v.planned.projection for n, v in self.variants.items() if v.projection is not None}
         return {
@@ -222,78 +172,28 @@ class GenerationTask(Task):
             **({"saved": saved} if saved else {}),
         }
 
-    def run(self, session: Session) -> list[TaskResult]:
-        """Draw into "<out>/images/<task>" and measure; CLIPScore, FID and strips as far as the task asks for them."""
-        pipe, folder = session.pipeline.host, session.options.out / "images" / slug(self.name)
-        judge = self._judge(session)
-        fitted = self.judged(pipe, judge, folder, progress=session.progress)
-        results = fitted.evaluate(pipe, judge, folder, progress=session.progress)
-        if self.strips is not None:
-            name, variant = next(iter(fitted.fitted.items()))
-            with session.step(f"{self.name}: strengths") as on_step:
-                plot = draw_strengths(
-                    pipe,
-                    prompts_of(self.drawn_set, self.strips.concepts),
-                    variant,
-                    strengths=self.strips.strengths,
-                    seeds=range(self.strips.seeds),
-                    steps=self.steps,
-                    guidance=self.guidance,
-                    on_step=on_step,
-                )
-            caption = f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is."
-            results[0].pictures[f"{slug(self.name)}-strengths"] = (caption, plot)
-        images = [image for image in DrawnSet.open(folder) if image.stated is None]
-        drawn = results[0].provenance
-        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        if self.clip_score is not None:
-            loaded, task = self._scorer(session), f"{self.name}: CLIPScore"
-            encoder, texts = _encoder(loaded), Texts(loaded.host, loaded.tokenizer)
-            with session.step(task):
-                results.append(evaluate_clip_score(images, folder, encoder, texts, task=task, drawn=drawn, **boot))
-        if self.fid is not None:
-            task, inception = f"{self.name}: FID", self.fid.features == "inception"
-            with session.step(task):
-                device = session.options.device
-                extractor = InceptionFeatures(device=device) if inception else _encoder(self._scorer(session))
-                results.append(evaluate_fid(images, folder, extractor, task=task, drawn=drawn))
-        if self.similarity is not None:
-            task, likeness = f"{self.name}: {self.similarity.measure}", self.similarity.load(session.options.device)
-            with session.step(task):
-                results.append(evaluate_similarity(images, folder, likeness, task=task, drawn=drawn, **boot))
-        return results
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
+        given, scored = session.given, self.scored_by_model
+        return {
+            "images": given.get("images", session.options.out / "images" / slug(self.name)),
+            "judge": given.get("judge") or self._judge(session),
+            "pipe": session.pipeline.host,
+            "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
+            "device": session.options.device,
+            "progress": session.progress,
+        }
 
     def _judge(self, session: Session) -> Judge:
         """The judge that the suite names, or the model that the user names in its place."""
-        spec = self.judge
-        if spec is None:
+        if self.judge is None:
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the drawn images; add one")
-        if spec.kind == "miniature":
-            return MiniatureJudge()
-        if spec.kind == "classifier":
-            assert spec.model is not None
-            assert spec.attribute is not None
-            return ClassifierJudge.load(spec.model, spec.attribute, device=session.options.device)
-        loaded = self._judging_model(session)
-        given: dict[str, Any] = {
-            "model": loaded.host,
-            "preprocess": loaded.preprocess,
-            "tokenizer": loaded.tokenizer,
-            "name": loaded.name,
-        }
-        prompts = self.drawn_set
-        if spec.kind == "backgrounds":
-            return background_judge(**given, subjects=prompts.held_out_class_names)
-        questions = {attribute: Question(values, spec.reject) for attribute, values in spec.prompts.items()}
-        # Which concept an image shows, by the class prompts themselves: whether the subject is kept.
-        names = [*prompts.class_names, *prompts.held_out_class_names]
-        classes = [*prompts.classes, *prompts.held_out_classes]
-        questions.setdefault(self.noun, Question({n: (text,) for n, text in zip(names, classes, strict=True)}))
-        return ClipJudge(**given, questions=questions)
+        return self.judge.open(self, session)
 
-    def _judging_model(self, session: Session) -> Loaded:
+    def judging_model(self, session: Session) -> Loaded:
         """The image-text model behind the judge: the user's, else the suite's."""
-        chosen = (self.judge.model, self.judge.pretrained) if self.judge is not None else (None, None)
+        own = self.judge
+        chosen = (own.model, own.pretrained) if isinstance(own, ZeroShotSpec) else (None, None)
         if session.options.judge is not None:
             chosen = (session.options.judge, session.options.judge_pretrained)
         if chosen[0] is None:
@@ -304,50 +204,58 @@ class GenerationTask(Task):
         """The model of CLIPScore: the task's, else the user's, else that of the judge."""
         if self.clip_score is not None and self.clip_score.model is not None:
             return session.image_text(self.clip_score.model, self.clip_score.pretrained)
-        return session.model if session.options.model is not None else self._judging_model(session)
+        return session.model if session.options.model is not None else self.judging_model(session)
 
-    # ---- with a pipeline and a judge at hand ---------------------------------------------------------------------
+    # ---- drawing and measuring ---------------------------------------------------------------------------------
 
-    def evaluate(
-        self, pipe: Any, judge: Judge, folder: str | Path, *, model: str | None = None, progress: Progress = SILENT
+    def measure(
+        self,
+        images: DrawnSet | str | Path,
+        judge: Judge,
+        *,
+        pipe: Any = None,
+        model: str | None = None,
+        scorer: Loaded | None = None,
+        device: str = "cpu",
+        progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Draw and measure: a result for each attribute, and one for the distances of pairs.
+        """Draw, judge and measure: a result for each attribute, for the distances of pairs, CLIPScore and FID.
 
         In several processes all return the same: let the first one write it.
 
         Args:
-            pipe: a diffusers pipeline without an attachment.
+            images: the folder that images are drawn into; what lies there already is not drawn again (see
+                `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
-            folder: for the images; see `vldebias.evaluation.drawing.draw`.
+            pipe: a diffusers pipeline without an attachment.
             model: what the pipeline is called; by default where it came from.
+            scorer: the image-text model of CLIPScore and FID, with its preprocessing.
+            device: where the Inception of an FID computes.
 
         Raises:
-            AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`.
-        """
-        task = self.judged(pipe, judge, folder, model=model, progress=progress)
-        prompts, variants = task.drawn_set, task.fitted
-        settings = ("concepts", "stated", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
-        given = {key: getattr(self, key) for key in (*settings, "options")}
-        plan = make_plan(identity(pipe, model), prompts, variants, **given)
-        drawn = draw(pipe, plan, variants, folder, progress=progress)
-        results = self.measure(drawn, judge, progress=progress)
-        if self.pair_table:
-            boot, title = {"resamples": self.resamples, "seed": self.seed}, "Distance of pairs (Table 7.6)"
-            about = _provenance(drawn.plan, f"{self.name} pairs", title, ABOUT_PAIRS, "texts", boot)
-            pairs = TaskResult(about, details=drawn.plan.details)
-            add_pair_distances(pairs, resolve(pipe), prompts, variants, noun=self.noun, **boot)
-            results.append(pairs)
-        return results
-
-    def judged(
-        self, pipe: Any, judge: Judge, folder: str | Path, *, model: str | None = None, progress: Progress = SILENT
-    ) -> Self:
-        """The task with the variants that need judged images fitted to them; arguments as of `evaluate`.
-
-        Raises:
-            InvalidInputError: see `read_judged`; attributes that the judge does not read, before anything is drawn.
+            AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`, `read_judged`; attributes
+                that the judge does not read, before anything is drawn; images of another prompt set.
         """
         _check_attributes(judge, self.attributes)
+        if pipe is None:
+            drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
+            return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
+        if isinstance(images, DrawnSet):
+            raise InvalidInputError("images: expected a folder where a pipeline draws, got images that are there")
+        task = self._fitted_to_judged(pipe, judge, Path(images), model, progress)
+        settings = ("concepts", "stated", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
+        given = {key: getattr(self, key) for key in (*settings, "options")}
+        plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **given)
+        drawn = draw(pipe, plan, task.fitted, images, progress=progress)
+        results = self._judged(drawn, judge, progress)
+        if self.strips is not None:
+            results[0].pictures[f"{slug(self.name)}-strengths"] = task._strips(pipe, self.strips, progress)
+        if self.pair_table:
+            results.append(task._pairs(pipe, drawn))
+        return results + self._scored(drawn, scorer, device, progress)
+
+    def _fitted_to_judged(self, pipe: Any, judge: Judge, folder: Path, model: str | None, progress: Progress) -> Self:
+        """The task with the variants that need judged images fitted to them."""
         if self.stated:
             stated_attribute(self.drawn_set, judge)
         how = {key: getattr(self, key) for key in ("steps", "guidance", "batch_size", "options")}
@@ -360,7 +268,7 @@ class GenerationTask(Task):
                     pipe,
                     variant.sets[0],
                     judge,
-                    Path(folder) / "_readings" / slug(name),  # no variant has a folder of this name
+                    folder / "_readings" / slug(name),  # no variant has a folder of this name
                     method=variant.method,
                     lam=variant.lam,
                     drawing=Drawing(images=self.fit_images, **how),
@@ -370,19 +278,61 @@ class GenerationTask(Task):
                 variants[name] = _changed(variant, method=method, judged=images)
         return self.model_copy(update={"variants": variants})
 
-    def measure(self, drawn: DrawnSet, judge: Judge, *, progress: Progress = SILENT) -> list[TaskResult]:
-        """Judge and measure images that are there, such as `DrawnSet.open(folder)`: a result for each attribute.
+    def _strips(self, pipe: Any, strips: Strips, progress: Progress) -> tuple[str, Any]:
+        """The first variant at several strengths, with what the picture shows."""
+        name, variant = next(iter(self.fitted.items()))
+        with progress.step(f"{self.name}: strengths") as bar:
+            plot = draw_strengths(
+                pipe,
+                prompts_of(self.drawn_set, strips.concepts),
+                variant,
+                strengths=strips.strengths,
+                seeds=range(strips.seeds),
+                steps=self.steps,
+                guidance=self.guidance,
+                on_step=bar.note,
+            )
+        return f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is.", plot
 
-        Raises:
-            InvalidInputError: `prompts` is not the set that was drawn, an attribute that the judge does not read,
-                images that are missing.
-        """
+    def _pairs(self, pipe: Any, drawn: DrawnSet) -> TaskResult:
+        """The distances of pairs, from texts alone."""
+        boot, title = {"resamples": self.resamples, "seed": self.seed}, "Distance of pairs (Table 7.6)"
+        about = _provenance(drawn.plan, f"{self.name} pairs", title, ABOUT_PAIRS, "texts", boot)
+        pairs = TaskResult(about, details=drawn.plan.details)
+        add_pair_distances(pairs, resolve(pipe), self.drawn_set, self.fitted, noun=self.noun, **boot)
+        return pairs
+
+    def _scored(self, drawn: DrawnSet, scorer: Loaded | None, device: str, progress: Progress) -> list[TaskResult]:
+        """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
+        origin = _provenance(drawn.plan, self.name, "", "", "generated", {})
+        images = SharedImages((image for image in drawn if image.stated is None), drawn.folder, origin)
+        extractor: Extractor
+        results: list[TaskResult] = []
+        if self.clip_score is None and self.fid is None:
+            return results
+        if scorer is not None:
+            extractor = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        elif self.scored_by_model:
+            raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
+        if self.clip_score is not None and scorer is not None:
+            task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
+            with progress.step(task):
+                own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+                results.append(self.clip_score.measure(images, extractor, texts, task=task, **own))
+        if self.fid is not None:
+            task = f"{self.name}: FID"
+            with progress.step(task):
+                extractor = InceptionFeatures(device=device) if self.fid.features == "inception" else extractor
+                results.append(self.fid.measure(images, extractor, task=task))
+        return results
+
+    def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
+        """What a judge says of images that are there: a result for each attribute."""
         prompts = self.drawn_set
         if prompts.hash != drawn.plan.prompt_set_hash:
             raise InvalidInputError(
                 f"{drawn.folder}: was drawn with another version of {drawn.plan.prompt_set!r} than {prompts!r}"
             )
-        _check_attributes(judge, self.attributes)
         probabilities = judge_images(judge, drawn, progress=progress)
         labels = labels_of(judge, probabilities, self.attributes, self.sure)
         shown, stated = _shown(drawn, judge, probabilities), sheets(drawn, stated=True)
@@ -433,10 +383,6 @@ def _changed(variant: Variant, **fields: Any) -> Variant:
         return Variant(**{key: getattr(variant, key) for key in variant.model_fields_set} | fields)
     except ValidationError as error:
         raise InvalidInputError(f"variant: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
-
-
-def _encoder(loaded: Loaded) -> Any:
-    return image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
 
 
 def _provenance(

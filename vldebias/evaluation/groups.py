@@ -18,10 +18,10 @@ from torch import Tensor
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.accuracies import AreaRows, GroupRows
-from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
 from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space
 from vldebias.evaluation.result import TaskResult
-from vldebias.evaluation.task import Data, Lam, Session
+from vldebias.evaluation.task import Data, Lam, Prompts, Session, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import class_offset, get_method, with_offset
 from vldebias.progress import SILENT, Progress
@@ -103,6 +103,7 @@ class GroupSplit:
         return code[self.groups.codes]
 
 
+@register_task
 class GroupsTask(ImageTask):
     """Group robustness of zero-shot classification: blocks `name`, "`name`: lambda" and "`name`: cosines".
 
@@ -125,7 +126,7 @@ class GroupsTask(ImageTask):
     """
 
     task: Literal["groups"] = "groups"
-    prompts: str
+    prompts: Prompts
     label: str
     spurious: str
     lams: tuple[Lam, ...] = ()
@@ -149,10 +150,29 @@ class GroupsTask(ImageTask):
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
 
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Of one prompt set, and of the columns that its class prompts and the attribute's values name.
+
+        Raises:
+            InvalidInputError: several prompt sets, or columns that they do not tell.
+        """
+        sets = sets_by_column(fields.get("prompts"))
+        if len(sets) > 1 or len(next(iter(sets.values()))) > 1:
+            raise InvalidInputError("prompts: expected one prompt set")
+        ((prompts,),) = sets.values()
+        columns = _columns(session.embedded(IMAGES), prompts, fields.get("label"), fields.get("spurious"))
+        return super().of_given(session, {**fields, **columns, "prompts": prompts})
+
+    @property
+    def prompt_set(self) -> PromptSet:
+        """The one set, loaded."""
+        return load_prompts(self.prompts)
+
     @property
     def prompt_sets(self) -> tuple[str, ...]:
         """The one set."""
-        return (self.prompts,)
+        return names_of([self.prompts])
 
     @property
     def splits(self) -> tuple[Data | None, ...]:
@@ -161,32 +181,24 @@ class GroupsTask(ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """Classes, spurious prompts and pairs, and the pairs without class names."""
-        own = [load_prompts(self.prompts)]
+        own = [self.prompt_set]
         return prompts_of([*own, own[0].class_agnostic()] if self.class_agnostic else own)
 
-    def run(self, session: Session) -> list[TaskResult]:
-        """Measure the splits that the session opens."""
-        train, val = map(session.optional, (self.train, self.val))
-        task = self
-        if self.baselines and train is None:
-            session.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
-            task = self.model_copy(update={"baselines": ()})
-        return task.measure(
-            session.embedded(self.data),
-            session.texts,
-            load_prompts(self.prompts),
-            train=train,
-            val=val,
-            reference=session.reference(self.reference),
-            edits=session.edits,
-            progress=session.progress,
-        )
+    def fitting(self, session: Session) -> Self:
+        """Without baselines where the user's embeddings have no training split."""
+        if not self.baselines or session.options.embeddings is None or session.optional(self.train) is not None:
+            return self
+        session.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
+        return self.model_copy(update={"baselines": ()})
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """Those of every task on images, and the splits that baselines are trained and selected on."""
+        return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
 
     def measure(
         self,
-        test: Embeddings,
+        images: Embeddings,
         texts: Texts,
-        prompts: PromptSet,
         *,
         train: Embeddings | None = None,
         val: Embeddings | None = None,
@@ -194,11 +206,11 @@ class GroupsTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure embeddings of one's own.
+        """Measure image embeddings.
 
         Args:
-            test: features (n, d) with the columns `label` and `spurious`.
-            texts: the text side of the same model. prompts: in the place of the set that the field names.
+            images: features (n, d) with the columns `label` and `spurious`.
+            texts: the text side of the same model.
             train, val: for the baselines. reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
 
@@ -206,18 +218,19 @@ class GroupsTask(ImageTask):
             InvalidInputError: columns, labels, weights or widths that do not fit, baselines without `train`.
             ProjectionMismatchError: an edit that belongs to another model.
         """
+        prompts, test = self.prompt_set, images
         split = GroupSplit.of(test, prompts, self.label, self.spurious)
         learn, select = (
             None if s is None else GroupSplit.of(s, prompts, self.label, self.spurious) for s in (train, val)
         )
         self.check_images(test, texts, prompts.classes[0])
         doubt_labels(test, (self.label, self.spurious), [prompts])
-        images, counts = disjoint(reference, test, progress)
+        others, counts = disjoint(reference, test, progress)
         with progress.step(self.name) as bar:
-            fitted = self.fit(texts, [prompts], reference=images, edits=edits)
+            fitted = self.fit(texts, [prompts], reference=others, edits=edits)
             if self.class_agnostic:
                 fitted[AGNOSTIC] = self.fitted(texts.fit(prompts.class_agnostic(), "orth-cali", self.lam))
-            block = _Block(self, test, split, texts, prompts, fitted, images, counts, bar.note)
+            block = _Block(self, test, split, texts, prompts, fitted, others, counts, bar.note)
             return block.results(learn, select)
 
     def names(self) -> list[str]:
@@ -406,6 +419,29 @@ class _Block:
             about = {"chosen": dict(predict.chosen), "uses_labels": True, "true_groups": self.task.true_groups}
             trained[name] = self.split.right(predict(self.split.features)), {**asdict(baseline), **about}
         return trained
+
+
+def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
+    """The columns of the groups: the one that the class prompts name, and the one of the attribute's values."""
+
+    def fits(column: str) -> bool:
+        try:
+            return bool(class_of(data.labels[column].names, prompts))
+        except InvalidInputError:
+            return False
+
+    there = [name for name in data.labels if name != spurious]
+    label = label or next((name for name in there if fits(name)), None)
+    others = [name for name in data.labels if name != label]
+    values = {value.casefold() for value in prompts.attributes}
+    named = [name for name in others if values & {value.casefold() for value in data.labels[name].names}]
+    spurious = spurious or next((one[0] for one in (named, others) if len(one) == 1), None)
+    if label is None or spurious is None:
+        raise InvalidInputError(
+            f"groups: say which columns are label= and spurious=; there are {sorted(data.labels)}, and the class "
+            f"prompts of {prompts.name} name {list(prompts.class_names)}"
+        )
+    return {"label": label, "spurious": spurious}
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:

@@ -20,7 +20,7 @@ from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.evaluation.plausible import doubt_features
 from vldebias.evaluation.result import Provenance
-from vldebias.evaluation.task import Data, Lam, Number, Options, Session, Share, Task
+from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
 PAPER = ("none", "orth", "orth-cali", "cali")  # the rows of the paper's tables
+IMAGES = Data(name="images")  # those that were handed to `vldebias.evaluate`
 
 
 def _known(given: Any) -> tuple[Method | str, ...]:
@@ -89,7 +90,23 @@ class ImageTask(Task):
         task = super().with_options(options)
         return type(self).build({**dict(task), **changed}) if changed else task
 
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Of the images that were handed over; of a reference and splits beside them where there are some."""
+        beside = {name: Data(name=name) for name in ("reference", "train", "val") if name in session.given}
+        return super().of_given(session, {**beside, **fields, "data": IMAGES})
+
     def inputs(self, session: Session) -> dict[str, Any]:
+        """The images that are measured, the texts of the same model, a reference, and edits that were fitted before."""
+        return {
+            "images": session.embedded(self.data),
+            "texts": session.texts,
+            "reference": session.reference(self.reference),
+            "edits": session.edits,
+            "progress": session.progress,
+        }
+
+    def fingerprints(self, session: Session) -> dict[str, Any]:
         """The weights of both towers, the images of every split, the files that the user brought."""
         options = session.options
         images = options.embeddings is None
@@ -259,7 +276,29 @@ def apart(reference: Tensor, images: Tensor) -> float:
     return distance / max(variance, 1e-12) - 1 / len(ours) - 1 / len(theirs)
 
 
-def prompts_of(sets: Iterable[PromptSet | str]) -> tuple[str, ...]:
+def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
+    """Column -> prompt sets, from such a mapping; a set alone is about the column of its name.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    if not isinstance(given, Mapping):
+        several = () if given is None else given if isinstance(given, (list, tuple)) else (given,)
+        given = {one.name: one for one in map(load_prompts, several)}
+    if not given:
+        raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
+    return {
+        column: tuple(load_prompts(one) for one in (of if isinstance(of, (list, tuple)) else (of,)))
+        for column, of in given.items()
+    }
+
+
+def names_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
+    """Names and files of prompt sets; those given as objects have none, and stand in the fields with their hash."""
+    return tuple(str(one) for one in sets if not isinstance(one, PromptSet))
+
+
+def prompts_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
     """Every text that fitting on some prompt sets embeds."""
     texts: list[str] = []
     for one in map(load_prompts, sets):

@@ -13,16 +13,19 @@ from pydantic import AfterValidator, Field
 
 from vldebias.edit import Edit, Rows
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.images import names_of, sets_by_column
 from vldebias.evaluation.result import Provenance, TaskResult
-from vldebias.evaluation.task import Lam, Options, Session, Task
+from vldebias.evaluation.task import Lam, Options, Prompts, Session, Task, register_task
 from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts import Host, resolve
 from vldebias.methods import get_method
+from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
 Floats = NDArray[np.float64]
 
 
+@register_task
 class TextsTask(Task):
     """Distance of pairs before and after, on concepts of the fit and on unseen ones; a block per prompt set.
 
@@ -31,14 +34,22 @@ class TextsTask(Task):
 
     task: Literal["texts"] = "texts"
     host: Literal["model", "pipeline"] = "pipeline"
-    sets: Annotated[dict[str, str], Field(min_length=1)]
+    sets: Annotated[dict[str, Prompts], Field(min_length=1)]
     method: Annotated[str, AfterValidator(lambda given: get_method(given).name)] = "cali"
     lam: Lam = 500.0
+
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Of the prompt sets that were given, on the model where it is no pipeline."""
+        sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
+        models = isinstance(session.pipeline.host, Mapping) or not resolve(session.pipeline.host).generative
+        own = {"sets": sets, "host": "model" if models else "pipeline"}
+        return super().of_given(session, {**own, **fields})
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
         """All of them."""
-        return tuple(self.sets.values())
+        return names_of(self.sets.values())
 
     def with_options(self, options: Options) -> Self:
         """With the user's lambda in the place of its own."""
@@ -59,15 +70,23 @@ class TextsTask(Task):
     def _host(self, session: Session) -> Host:
         return resolve(session.pipeline.host) if self.host == "pipeline" else session.texts.host
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    def fingerprints(self, session: Session) -> dict[str, Any]:
         """The weights of the host."""
         fingerprint = self._host(session).fingerprint()
         return {"host": fingerprint and fingerprint.to_dict()}
 
-    def run(self, session: Session) -> list[TaskResult]:
-        """Measure every set."""
-        host, results = self._host(session), []
-        fingerprint = host.fingerprint()
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The host, and what the user calls it."""
+        name = session.options.pipeline or session.options.model
+        return {"host": self._host(session), "model": name, "progress": session.progress}
+
+    def measure(self, host: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
+        """Measure every set.
+
+        Args:
+            host: as of `vldebias.hosts.resolve`. model: what it is called; its own name by default.
+        """
+        results, fingerprint = [], host.fingerprint()
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
             variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
             details = variant.planned.details
@@ -76,7 +95,7 @@ class TextsTask(Task):
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",
                 description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
                 "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
-                model=session.options.pipeline or session.options.model or host.name,
+                model=model or host.name,
                 fingerprint=None if fingerprint is None else fingerprint.to_dict(),
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
@@ -88,7 +107,7 @@ class TextsTask(Task):
             )
             result = TaskResult(provenance, details={self.method: details})
             boot = {"resamples": self.resamples, "seed": self.seed}
-            with session.step(provenance.task):
+            with progress.step(provenance.task):
                 add_pair_distances(result, host, prompts, {self.method: variant}, noun="concepts", **boot)
             results.append(result)
         return results

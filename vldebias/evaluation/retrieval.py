@@ -17,22 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.gallery import Gallery, Rules, scores
-from vldebias.evaluation.images import Fitted, ImageTask, disjoint, prompts_of
+from vldebias.evaluation.gallery import Gallery, SkewOptions, scores
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
 from vldebias.evaluation.plausible import doubt_labels, doubt_space, doubt_values, spaced
 from vldebias.evaluation.result import CHANCE, TaskResult
-from vldebias.evaluation.task import Count, Number, OneOrMore, Session, Strict
+from vldebias.evaluation.task import Count, Session, SeveralPrompts, Strict, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.metrics.bootstrap import recentred_interval, resampled_weights
 from vldebias.metrics.rankings import first_hits
@@ -114,7 +114,8 @@ class Utility(Strict):
         return {name: text for name, text in texts.items() if asked[name]}
 
 
-class RetrievalTask(ImageTask):
+@register_task
+class RetrievalTask(SkewOptions, ImageTask):
     """Skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries and per query.
 
     One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left out of its gallery
@@ -123,35 +124,36 @@ class RetrievalTask(ImageTask):
     prompts: attribute -> prompt set that the methods are fitted on, or several that are solved jointly. An attribute is
         a column ("gender") or an intersection of columns ("gender x race").
     queries: what is asked: texts, or class prompts of a set.
-    k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `Rules`.
+    k: how many of the first results are looked at. prior, floor, ties: conventions of the skew, see `SkewOptions`.
     resample: what the interval of a mean over queries is about: "queries", where they are a sample of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
     utility: what else to measure.
     """
 
     task: Literal["retrieval"] = "retrieval"
-    prompts: Annotated[dict[str, OneOrMore], Field(min_length=1)]
-    queries: Queries | Annotated[list[str], Field(min_length=1)]
-    k: Annotated[list[Count], Field(min_length=1), BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
-    prior: Literal["uniform", "dataset"] = "uniform"
-    floor: Annotated[float, Field(gt=0, le=1), Number] | None = None
-    ties: Literal["stable", "random"] = "stable"
+    prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
+    queries: Queries | list[str]
     resample: Literal["queries", "images"] = "images"
     utility: Utility = Utility()
 
-    @model_validator(mode="after")
-    def _different(self) -> Self:
-        for name in ("k", "queries"):
-            given = getattr(self, name)
-            if isinstance(given, list) and len(set(given)) < len(given):
-                raise ValueError(f"{name}: expected different ones, got {given}")
-        return self
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """Of the class prompts as queries and a twentieth of the images as k, where nothing else is asked for.
+
+        One column and one prompt set belong together, whatever they are called.
+        """
+        sets, images = sets_by_column(fields.get("prompts")), session.embedded(IMAGES)
+        if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
+            sets = dict(zip(images.labels, sets.values(), strict=True))
+        asked = _queries(fields.get("queries"), list(chain(*sets.values())))
+        few = max(10, len(images) // 20)
+        return super().of_given(session, {"k": few, **fields, "prompts": sets, "queries": asked})
 
     @property
     def prompt_sets(self) -> tuple[str, ...]:
         """Those of the attributes and of the queries."""
         of_queries = () if isinstance(self.queries, list) else (self.queries.of,)
-        return *of_queries, *(name for names in self.prompts.values() for name in names)
+        return *of_queries, *names_of(chain(*self.prompts.values()))
 
     def asked(self) -> tuple[str, ...]:
         """The queries."""
@@ -159,7 +161,7 @@ class RetrievalTask(ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """The prompts of all sets, the queries and the class prompts; captions are in the data."""
-        sets = [name for names in self.prompts.values() for name in names]
+        sets = chain(*self.prompts.values())
         classes = (prompt for prompts in self.utility.classes.values() for prompt in prompts.values())
         return tuple(dict.fromkeys((*prompts_of(sets), *self.asked(), *classes)))
 
@@ -193,61 +195,47 @@ class RetrievalTask(ImageTask):
             session.say(f"{self.name}: {', '.join(left_out)} left out: the embeddings have no column {missing}")
         return self.of_attributes(fitting)
 
-    def run(self, session: Session) -> list[TaskResult]:
-        """Measure the gallery that the session opens."""
-        return self.measure(
-            session.embedded(self.data),
-            session.texts,
-            {attribute: [load_prompts(name) for name in names] for attribute, names in self.prompts.items()},
-            queries=self.asked(),
-            reference=session.reference(self.reference),
-            edits=session.edits,
-            progress=session.progress,
-        )
-
     def measure(
         self,
-        gallery: Embeddings,
+        images: Embeddings,
         texts: Texts,
-        prompts: Mapping[str, Sequence[PromptSet]],
         *,
-        queries: Sequence[str],
         reference: Embeddings | None = None,
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure embeddings of one's own.
+        """Measure image embeddings.
 
         Args:
-            gallery: image embeddings with a column for every attribute.
+            images: the gallery, with a column for every attribute.
             texts: the text side of the same model.
-            prompts, queries: in the place of what the fields name.
             reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
 
         Raises:
             InvalidInputError: a column that is not there or has a single group, k above the number of images, widths
-                of texts and images that differ, a query twice.
+                of texts and images that differ, no query.
         """
-        if not queries or len(set(queries)) < len(queries):
-            raise InvalidInputError(f"queries: expected one or more different texts, got {list(queries)}")
+        gallery, queries = images, self.asked()
+        if not queries:
+            raise InvalidInputError(f"queries: expected one or more texts; {self.queries!r} has none")
         self.utility.check(gallery)
         self.check_images(gallery, texts, queries[0])
-        images, counts = disjoint(reference, gallery, progress)
-        rules = Rules(tuple(self.k), self.prior, self.floor, self.ties, self.resamples, self.seed)
+        others, counts = disjoint(reference, gallery, progress)
         results = []
-        for attribute, sets in prompts.items():
+        for attribute, of in self.prompts.items():
+            sets = [load_prompts(one) for one in of]
             name = f"{self.name} {attribute}"
             columns = [column.strip() for column in attribute.split(" x ")]
             labels = cross(*map(gallery.column, columns))
             doubt_labels(gallery, columns, sets)
             with progress.step(name) as bar:
                 try:
-                    held = Gallery(labels[labels.known], rules)
+                    held = Gallery(labels[labels.known], self)
                 except InvalidInputError as error:
                     raise InvalidInputError(f"{name}: {error}") from None
                 bar.note(f"fitting {len(self.methods) - 1} methods")
-                fitted = self.fit(texts, sets, neutral=queries, reference=images, edits=edits)
+                fitted = self.fit(texts, sets, neutral=queries, reference=others, edits=edits)
                 bar.note(f"ranking {len(held.labels)} images for {len(queries)} queries")
                 n = {
                     "images": len(held.labels),
@@ -262,7 +250,7 @@ class RetrievalTask(ImageTask):
                     texts,
                     sets,
                     {method: one.about for method, one in fitted.items()},
-                    reference=images,
+                    reference=others,
                     title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
                     description=f"Text queries against a gallery of images; skew over {attribute} of the first k, mean "
                     f"over queries and per query. Intervals: {_INTERVALS[self.resample]}.",
@@ -271,7 +259,7 @@ class RetrievalTask(ImageTask):
                     | self.utility.apart_from(attribute).conventions(),
                 )
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
-                _Block(self, gallery, held, labels, texts, tuple(queries), fitted, result).fill(attribute)
+                _Block(self, gallery, held, labels, texts, queries, fitted, result).fill(attribute)
                 doubt_space(gallery[spaced(len(gallery))].normalised(), texts, [*queries, *prompts_of(sets)])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(gallery, column, texts, prompt_set)
@@ -450,6 +438,19 @@ class _Block:
 def _columns(attributes: Iterable[str]) -> set[str]:
     """Those that attributes are made of: "gender x race" of two."""
     return {column.strip() for attribute in attributes for column in attribute.split(" x ")}
+
+
+def _queries(given: Any, sets: Sequence[PromptSet]) -> list[str]:
+    """Texts to ask for: those given, the class prompts of a set, or those of the sets themselves."""
+    if isinstance(given, Queries):
+        return list(given.texts())
+    if isinstance(given, (str, PromptSet)):
+        return list(load_prompts(given).classes)
+    texts = list(given) if given is not None else list(dict.fromkeys(p for s in sets for p in s.classes))
+    if not texts:
+        missing = "got none" if given is not None else f"{[s.name for s in sets]} have no class prompts"
+        raise InvalidInputError(f"queries: expected a list of texts, {missing}; give queries=")
+    return texts
 
 
 def relevance(labels: Labels, column: str, queries: Sequence[str]) -> NDArray[np.bool_]:

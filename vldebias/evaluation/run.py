@@ -193,7 +193,7 @@ def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, fir
         session.say(f"{task.name}: taken over from a run before (--fresh measures again)")
         return kept
     with _warnings_said(session):
-        parts = task.run(session)
+        parts = task.measured(session)
     finished = Finished(
         key=key,
         rows=[row for part in parts for row in part.rows],

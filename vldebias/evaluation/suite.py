@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.evaluation.annotations import AnnotationsTask
-from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.groups import GroupsTask
-from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.task import Name, Strict
+from vldebias.evaluation.task import TASKS, Name, Strict, Task, explain, one_of
 from vldebias.files import read_yaml, suite_file, suite_names
 
-AnyTask = GroupsTask | RetrievalTask | GenerationTask | TextsTask | AnnotationsTask
 _ENDINGS = (".yaml", ".yml")
 
 
@@ -35,7 +30,7 @@ class Suite(Strict):
     needs: str
     host: Literal["miniature"] | None = None
     headline: tuple[tuple[str, str], ...] = ()
-    tasks: Annotated[tuple[Annotated[AnyTask, Field(discriminator="task")], ...], Field(min_length=1)]
+    tasks: Annotated[tuple[Annotated[SerializeAsAny[Task], one_of(TASKS, "task")], ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _different_names(self) -> Suite:
@@ -100,7 +95,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
     try:
         return Suite.model_validate({"name": path.stem.lower(), **content})
     except ValidationError as error:
-        raise InvalidInputError(f"{path}: {_explain(error)}") from error
+        raise InvalidInputError(f"{path}: {explain(error, Suite)}") from error
 
 
 def suite_path(name_or_path: str | Path) -> Path:
@@ -109,51 +104,3 @@ def suite_path(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, Path) or path.suffix in _ENDINGS or len(path.parts) > 1:
         return path.expanduser()
     return suite_file(str(name_or_path))
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problem, in words: where, what came, what was expected; of keys that are missing all."""
-    first = error.errors()[0]
-    where = _place(first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _keys(first["loc"][:-1])
-        key = str(first["loc"][-1])
-        return f"{where}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}"
-    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{where}: expected `task:` with one of {', '.join(_KINDS)}; got {_short(first['input'])}"
-    if first["type"] == "missing":
-        lacking = [_place(one["loc"]) for one in error.errors() if one["type"] == "missing"]
-        return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
-    return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}; got {_short(first['input'])}"
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location if not str(part).startswith("function-"))
-
-
-_KINDS = {get_args(kind.model_fields["task"].annotation)[0]: kind for kind in get_args(AnyTask)}
-
-
-def _keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that a place in a suite may have."""
-    model: Any = Suite
-    for part in location:
-        if part in _KINDS:
-            model = _KINDS[str(part)]
-        elif isinstance(part, str):
-            models = _models(model.model_fields[part].annotation) if part in model.model_fields else []
-            named = [m for m in models if m.__name__ == part]
-            model = (named or models or [model])[0]
-    return list(model.model_fields)
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Every model in a type: Data of `Data | None`, VariantSpec of `dict[str, VariantSpec]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in _models(inner)]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

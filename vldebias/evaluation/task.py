@@ -1,12 +1,15 @@
-"""A task is its YAML: the fields are the keys of a suite, `inputs` is what its figures depend on, `run` measures them.
+"""A task is its YAML: the fields are the keys of a suite, `measure` measures what is handed to it by name.
 
-A new kind of task is a subclass of `Task` with a `task: Literal["..."]`, its fields and those two methods; a `Session`
-has what the tasks of one run share: the user's options, models and embeddings, each loaded once and when needed.
+A new kind is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
+Literal["..."]`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks", makes it
+known to `vldebias.evaluate(task=...)`, to suites and to the command line. A `Session` has what the tasks of one run
+share: the user's options, models and embeddings, each loaded once and when needed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -14,27 +17,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+)
 
 from vldebias.data import Embeddings, ImageData, ImageStream
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import load_prompts
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.registry import Registry
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
     from vldebias.hosts.images import ImageEncoder
     from vldebias.loading import Loaded
 
+T = TypeVar("T", bound="Task")
 WORLDS = ("birds", "portraits")  # rendered, not read
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
@@ -53,6 +67,11 @@ Count = Annotated[int, Field(ge=1), Number]
 Share = Annotated[float, Field(ge=0, le=1), Number]
 # One text, or several.
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+# A prompt set by name, by file, or itself.
+Prompts = str | Path | Annotated[InstanceOf[PromptSet], PlainSerializer(lambda given: given.hash)]
+SeveralPrompts = Annotated[
+    tuple[Prompts, ...], BeforeValidator(lambda x: (x,) if isinstance(x, (str, Path, PromptSet)) else x)
+]
 
 
 class Strict(BaseModel):
@@ -71,8 +90,77 @@ class Strict(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             first = error.errors()[0]
-            where, problem = ".".join(map(str, first["loc"])) or "fields", first["msg"].removeprefix("Value error, ")
-            raise InvalidInputError(f"{where}: {problem}, got {first['input']!r}") from None
+            where, problem = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+            raise InvalidInputError(f"{where}: {problem}, got {first['input']!r}" if where else problem) from None
+
+
+# Names and keys that went, and what to take.
+GONE = {
+    "similarity": "LPIPS and DINO went until real weights have run; take `recognised`, clip_score: or fid:",
+    "evaluate_annotations": "take AnnotationsTask(...).measure(images, labels)",
+    "evaluate_clip_score": "take vldebias.evaluation.clip_score.ClipScore(...).measure(images, encoder, texts)",
+    "evaluate_fid": "take vldebias.evaluation.fid.Fid(...).measure(images, extractor)",
+    "evaluate_similarity": "LPIPS and DINO went until real weights have run",
+}
+
+
+class _PartError(ValueError):
+    """What is wrong inside of a part that was chosen by its kind, from the place of the part on."""
+
+
+def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
+    """Reads the part of a file whose `key` names its kind: one of a registry of models, of other packages too."""
+
+    def read(given: Any) -> Any:
+        if isinstance(given, Strict):
+            return given
+        kind = given.get(key) if isinstance(given, Mapping) else None
+        if not isinstance(kind, str) or kind not in registry:
+            raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}")
+        try:
+            return registry[kind].model_validate(given)
+        except ValidationError as error:
+            raise _PartError(f".{kind}.{explain(error, registry[kind])}") from None
+
+    return PlainValidator(read)
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem with a file, in words: where, what came, what was expected; of keys that are missing all."""
+    first = error.errors()[0]
+    where, inside = _place(first["loc"]), first.get("ctx", {}).get("error")
+    if isinstance(inside, _PartError):
+        return f"{where}{inside}"
+    if first["type"] == "extra_forbidden":
+        known, key = list(_model_at(model, first["loc"][:-1]).model_fields), str(first["loc"][-1])
+        if key in GONE:
+            return f"{where}: {GONE[key]}"
+        return f"{where}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}"
+    if first["type"] == "missing":
+        lacking = [_place(one["loc"]) for one in error.errors() if one["type"] == "missing"]
+        return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
+    came = repr(first["input"])
+    came = came if len(came) <= 80 else came[:77] + "..."
+    return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}; got {came}"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if not str(part).startswith("function-"))
+
+
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model at a place in another: Data at ("data",) of a task."""
+    for part in location:
+        models = _models(model.model_fields[part].annotation) if part in model.model_fields else []
+        model = next((m for m in models if m.__name__ == part), (models or [model])[0])
+    return model
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Every model in a type: Data of `Data | None`, Variant of `dict[str, Variant]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
 
 
 class Data(Strict):
@@ -98,6 +186,36 @@ class Task(Strict, ABC):
     resamples: Count = 2000
     seed: Annotated[int, Number] = 0
 
+    @abstractmethod
+    def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
+        """Measure inputs, by name; several results where a task has several blocks, such as one per attribute."""
+
+    @abstractmethod
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """What `measure` takes, as a session opens it."""
+
+    @abstractmethod
+    def fingerprints(self, session: Session) -> dict[str, Any]:
+        """What the figures depend on beyond the fields and the prompt sets: fingerprints of weights and data.
+
+        A run that is started again takes a task over from the run before where none of this has changed.
+        """
+
+    def measured(self, session: Session) -> list[TaskResult]:
+        """`measure` of those `inputs` that it names."""
+        wanted, there = self.input_names(), {**session.given, **self.inputs(session)}
+        return self.measure(**{name: one for name, one in there.items() if name in wanted})
+
+    @classmethod
+    def input_names(cls) -> tuple[str, ...]:
+        """The names of what `measure` takes."""
+        return tuple(inspect.signature(cls.measure).parameters)[1:]
+
+    @classmethod
+    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+        """The task from the fields that `vldebias.evaluate` was given, and what a session of it can tell of them."""
+        return cls.build({name: value for name, value in fields.items() if name in cls.model_fields})
+
     @property
     def prompt_sets(self) -> tuple[str, ...]:
         """Names of the prompt sets that it reads; their hashes are part of `key`."""
@@ -115,17 +233,6 @@ class Task(Strict, ABC):
         """The part of the task that what the user brought can answer; all of it where there are no parts."""
         return self
 
-    @abstractmethod
-    def inputs(self, session: Session) -> dict[str, Any]:
-        """What the figures depend on beyond the fields and the prompt sets: fingerprints of weights and data.
-
-        A run that is started again takes a task over from the run before where none of this has changed.
-        """
-
-    @abstractmethod
-    def run(self, session: Session) -> list[TaskResult]:
-        """Measure; several results where a task has several blocks, such as one per attribute."""
-
     def key(self, session: Session) -> str:
         """Changes whenever the figures may: the fields, prompts, weights, data, and the version of vldebias."""
         from vldebias import __version__
@@ -136,18 +243,54 @@ class Task(Strict, ABC):
             "strict": session.options.strict,
             "limit": session.options.limit,
             "version": __version__,
-            **self.inputs(session),
+            **self.fingerprints(session),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def named_by(base: type[BaseModel], key: str) -> Callable[[Any], tuple[str, type[Any]]]:
+    """What takes subclasses of a model into a registry: by the one value of their field `key`."""
+
+    def accept(kind: Any) -> tuple[str, type[Any]]:
+        fits = isinstance(kind, type) and issubclass(kind, base)
+        names = get_args(kind.model_fields[key].annotation) if fits else ()
+        if len(names) != 1:
+            raise InvalidInputError(
+                f'{key}: expected a subclass of {base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] '
+                f'= "NAME", got {kind!r}'
+            )
+        return names[0], kind
+
+    return accept
+
+
+TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"), instances=False)
+
+
+def register_task(kind: type[T]) -> type[T]:
+    """Make a kind of task known by its name, to `vldebias.evaluate`, suites and every command of this process.
+
+    Returns it, so that it can be written above the class.
+
+    Raises:
+        InvalidInputError: no task with a name, or another one has the name.
+    """
+    TASKS.register(kind)
+    return kind
+
+
 @dataclass
 class Session:
-    """Options, and what was loaded for them. needs: what the suite asks of the user, for messages."""
+    """Options, and what was loaded for them.
+
+    needs: what the suite asks of the user, for messages. given: inputs of `Task.measure` that were handed over in
+    Python, by name.
+    """
 
     options: Options
     needs: str = "nothing"
     progress: Progress = SILENT
+    given: Mapping[str, Any] = field(default_factory=dict)
     _data: dict[str, ImageData | ImageStream] = field(default_factory=dict)
     _embedded: dict[str, Embeddings] = field(default_factory=dict)
     _hosts: dict[tuple[str, str | None], Loaded] = field(default_factory=dict)

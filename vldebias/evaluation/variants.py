@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
-    BeforeValidator,
     Field,
     InstanceOf,
     PlainSerializer,
@@ -22,7 +21,7 @@ from pydantic import (
 
 from vldebias.edit import Edit
 from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
-from vldebias.evaluation.task import Lam, Share, Strict
+from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
 from vldebias.methods import METHODS, Bounded, Method, Need, Problem, SamplingMethod, get_method, load_edit, load_edits
 from vldebias.methods.closed_form import PerHost
 from vldebias.prompts import PromptSet, load_prompts
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 # A method by its name, or itself.
 Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]
-# A prompt set by name, by file, or itself.
-Prompts = str | Path | Annotated[InstanceOf[PromptSet], PlainSerializer(lambda given: given.hash)]
 
 
 def draws(method: str | Method) -> bool:
@@ -58,9 +55,7 @@ class Variant(Strict):
     `save_pretrained` or `vldebias debias --out` wrote, in the place of prompts, method, lam and max_loss.
     """
 
-    prompts: Annotated[
-        tuple[Prompts, ...], BeforeValidator(lambda x: (x,) if isinstance(x, (str, Path, PromptSet)) else x)
-    ] = ()
+    prompts: SeveralPrompts = ()
     method: Chosen = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
     strength: Share = 1.0

@@ -155,8 +155,6 @@ for _metric in (
     Metric("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
     Metric("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
     Metric("fid", "FID", "utility", "lower", POSITIVE),
-    Metric("lpips", "LPIPS to the images of none", "utility", "lower", POSITIVE),
-    Metric("dino", "DINO cosine to the images of none", "utility", "higher"),
     Metric("signal_kept", "class signal kept", "utility", "higher"),
     Metric("unknown", "unknown attribute", "utility", "lower", SHARE),
     Metric("cannot_tell", "answered: cannot tell", "utility", "lower", SHARE),

@@ -1,10 +1,16 @@
-"""Baselines that learn from labelled images: rows of Table 7.2 beside the methods that need no data."""
+"""Baselines that learn from labelled images: rows of Table 7.2 beside the methods that need no data.
 
-from vldebias.errors import InvalidInputError, did_you_mean
+`BASELINES` has them by name. Adding one is `register_baseline`, or an entry point of the group "vldebias.baselines".
+"""
+
+from typing import Any
+
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.adapters import AdapterHead, ERMAdapter
 from vldebias.evaluation.baselines.contrastive import ContrastiveAdapter
 from vldebias.evaluation.baselines.probes import DFR, ERMLinear, LinearHead, WiSEFT
 from vldebias.evaluation.baselines.problem import Baseline, Predictor
+from vldebias.registry import Registry
 
 __all__ = [
     "BASELINES",
@@ -18,28 +24,24 @@ __all__ = [
     "Predictor",
     "WiSEFT",
     "get_baseline",
+    "register_baseline",
 ]
 
-BASELINES: dict[str, Baseline] = {
-    baseline.name: baseline
-    for baseline in (
-        ERMLinear(),
-        ERMAdapter(),
-        WiSEFT(),
-        DFR(),
-        DFR(name="dfr-up", title="DFR (Up)", balance="up"),
-        ContrastiveAdapter(),
-    )
-}
+
+def _named(given: Any) -> tuple[str, Baseline]:
+    if not isinstance(given, Baseline):
+        raise InvalidInputError(f"baseline: expected a vldebias.evaluation.baselines.Baseline, got {given!r}")
+    return given.name, given
 
 
-def get_baseline(name: str) -> Baseline:
-    """The baseline of this name, with the settings that it has by default.
-
-    Raises:
-        InvalidInputError: no such baseline; the message lists those there are.
-    """
-    if name not in BASELINES:
-        hint = did_you_mean(name, BASELINES)
-        raise InvalidInputError(f"baseline: expected one of {', '.join(BASELINES)}, got {name!r}; {hint}")
-    return BASELINES[name]
+BASELINES: Registry[Baseline] = Registry("baseline", "vldebias.baselines", _named)
+register_baseline, get_baseline = BASELINES.register, BASELINES.named
+for _baseline in (
+    ERMLinear(),
+    ERMAdapter(),
+    WiSEFT(),
+    DFR(),
+    DFR(name="dfr-up", title="DFR (Up)", balance="up"),
+    ContrastiveAdapter(),
+):
+    register_baseline(_baseline)

@@ -8,19 +8,64 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from vldebias.errors import EXTRA_OF, UnsupportedHostError, warn
-from vldebias.hosts import diffusers, open_clip, transformers
+from vldebias.errors import EXTRA_OF, InvalidInputError, UnsupportedHostError, warn
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, custom
+from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.side import roles_of
 from vldebias.hosts.table import TextTable
+from vldebias.hosts.transformers import TransformersHost
+from vldebias.registry import Registry
 
-__all__ = ["Attachment", "CustomHost", "Host", "TextTable", "attachment_of", "custom", "refuse_second", "resolve"]
-
+__all__ = [
+    "HOSTS",
+    "Attachment",
+    "CustomHost",
+    "Host",
+    "TextTable",
+    "attachment_of",
+    "custom",
+    "refuse_second",
+    "register_host",
+    "resolve",
+]
 
 LOWEST = {"open_clip": "3.3", "transformers": "5.10.1", "diffusers": "0.41"}
 """The lowest versions that all tests have run with, as in pyproject.toml; older ones may do as well."""
+
+
+def _accept(given: Any) -> tuple[str, type[Host]]:
+    if not (isinstance(given, type) and issubclass(given, Host) and given.library):
+        raise InvalidInputError(
+            "host: expected a class that derives from vldebias.hosts.Host and says as `library` which package defines "
+            f"its models, got {given!r}"
+        )
+    return given.library, given
+
+
+HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept, instances=False)
+"""Package that defines classes of models -> the host for them."""
+
+
+def register_host(host: type[Host]) -> type[Host]:
+    """Make the models of a package known, wherever a model goes; returns the class.
+
+    Raises:
+        InvalidInputError: no Host with a `library`, or another one has that.
+    """
+    return HOSTS.register(host)
+
+
+for _kind in (OpenClipHost, TransformersHost, DiffusersHost):
+    register_host(_kind)
+
+
+def kind_of(model: Any) -> type[Host] | None:
+    """The host for the package that defines the class of a model, or else the nearest base of it; None: unknown."""
+    packages = (base.__module__.partition(".")[0] for base in type(model).__mro__)
+    return next((HOSTS[package] for package in packages if package in HOSTS), None)
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
@@ -37,18 +82,14 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         return host.at(side)
     if isinstance(host, Mapping):
         return TextTable(host).at(side)
-    for base in type(host).__mro__:
-        library = base.__module__.partition(".")[0]
-        if library in LOWEST:
-            _warn_of_older(library)
-        if library == "open_clip":
-            return open_clip.open_clip_host(host, tokenizer).at(side)
-        if library == "transformers":
-            return transformers.transformers_host(host, tokenizer).at(side)
-        if library == "diffusers":
-            return diffusers.diffusers_host(host, negative=negative).at(side)
+    kind = kind_of(host)
+    if kind is not None:
+        if kind.library in LOWEST:
+            _warn_of_older(kind.library)
+        return kind.of(host, tokenizer, negative=negative).at(side)
+    *others, last = HOSTS
     raise UnsupportedHostError(
-        f"{type(host).__module__}.{type(host).__qualname__}: no model of open_clip, transformers or diffusers.\n"
+        f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
         "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "
         "wrapped.\n"
         f"Any other: vldebias.hosts.custom(model, {_likely(host)!r}, embed=...) describes it, and debias() takes that; "

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ class Host(ABC):
         owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams. The
             first of `owned` is the whole model or pipeline.
         held: names of the attributes that hold the model or parts of it.
+        library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
 
     name: str
@@ -48,6 +49,16 @@ class Host(ABC):
     owned: Sequence[object]
     shared: Sequence[object] = ()
     held: ClassVar[tuple[str, ...]] = ()
+    library: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
+        """The host for a model of `library`, with what `debias` was given beside it. Default: of the model alone.
+
+        Raises:
+            UnsupportedHostError: a class of the library that has no seam.
+        """
+        return cls(model)  # type: ignore[call-arg]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Host:
         """For a deep copy of the model: the same around that; what is no part of it, as a tokenizer, is shared."""

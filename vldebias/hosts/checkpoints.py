@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts.seam import reading
@@ -17,12 +17,6 @@ from vldebias.hosts.towers import Towers
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 Config = dict[str, Any]
-
-
-def library_of(model: nn.Module) -> str:
-    """ "open_clip" or "transformers": the library that reads what `write_checkpoint` writes."""
-    libraries = {base.__module__.partition(".")[0] for base in type(model).__mro__}
-    return "open_clip" if "open_clip" in libraries else "transformers"
 
 
 def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
@@ -40,7 +34,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     from safetensors.torch import save_file
 
     model: Any = towers.model
-    if library_of(model) == "transformers":
+    if towers.library == "transformers":
         model.save_pretrained(folder, state_dict=dict(weights))
         for part in _savable_parts(towers):
             part.save_pretrained(folder)
@@ -60,7 +54,7 @@ def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str
         InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
             that its library cannot store.
     """
-    if library_of(towers.model) == "transformers":
+    if towers.library == "transformers":
         _savable_parts(towers)
         return
     config = _config(towers, name)

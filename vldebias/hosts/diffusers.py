@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -61,19 +61,6 @@ _CALL: ContextVar[_Beginnings] = ContextVar("vldebias_beginnings")
 _Readings = Mapping[str, Sequence[Reading]]
 
 
-def diffusers_host(pipe: Any, *, negative: bool = False) -> DiffusersHost:
-    """A pipeline as a host.
-
-    Args:
-        pipe: a pipeline of one of the families of `list_pipelines()`, or a subclass.
-        negative: project the negative prompt too.
-
-    Raises:
-        UnsupportedHostError: unknown class, no `encode_prompt`, or text encoders that are not loaded.
-    """
-    return DiffusersHost(pipe, family_of(pipe), negative)
-
-
 class DiffusersHost(Host):
     """A pipeline, seen as the tensors of its `encode_prompt`.
 
@@ -84,8 +71,20 @@ class DiffusersHost(Host):
     negative prompt that you make yourself with `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
     """
 
+    library = "diffusers"
     generative = True
     held = ("_pipe", "_encoders")
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
+        """The host for a pipeline of one of the families of `list_pipelines()`, or a subclass.
+
+        negative: project the negative prompt too.
+
+        Raises:
+            UnsupportedHostError: unknown class, no `encode_prompt`, or text encoders that are not loaded.
+        """
+        return cls(model, family_of(model), negative)
 
     def __init__(self, pipe: Any, family: Family, negative: bool) -> None:
         if not callable(getattr(pipe, "encode_prompt", None)):
@@ -411,6 +410,9 @@ class DiffusersHost(Host):
     def marked(self) -> str | None:
         """What one of the models of the pipeline says."""
         return next((m for model in self._pipe.components.values() if (m := merge_marker(model)) is not None), None)
+
+
+diffusers_host = DiffusersHost.of
 
 
 def _loaded_parts(pipe: Any, family: Family) -> tuple[Part, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts import open_clip, transformers
+from vldebias.hosts import kind_of, open_clip, transformers
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.joint import JointHost
@@ -181,10 +181,8 @@ def describe_preprocessing(preprocess: Any) -> str:
 
 def _host(model: Any) -> JointHost:
     """The model with an image tower; compiled code may be read, though nothing can be attached to it."""
-    if open_clip.is_supported(model):
-        return open_clip.OpenClipHost(model)
-    family = transformers.model_family_of(model)
-    host = None if family is None else transformers.TransformersHost(model, family)
+    kind = kind_of(model)
+    host = kind.reads(model) if kind is not None and issubclass(kind, JointHost) else None
     if host is None or not host.image_tower():
         raise UnsupportedHostError(
             f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "

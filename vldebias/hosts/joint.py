@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 from textwrap import shorten
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,6 @@ class JointHost(Host):
     projection attaches without one.
     """
 
-    library: str
     held: ClassVar[tuple[str, ...]] = ("model",)
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
@@ -46,6 +45,11 @@ class JointHost(Host):
         assert isinstance(twin, JointHost)
         twin._read_ids = lru_cache(maxsize=1024)(twin.decode)
         return twin
+
+    @classmethod
+    @abstractmethod
+    def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
+        """The host for a model that may be read, though nothing be attached to it, as to compiled code; else None."""
 
     def text_modules(self) -> list[nn.Module]:
         """See `tower`."""

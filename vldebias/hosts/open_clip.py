@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,31 +25,6 @@ _ENCODE = {  # CoCa's forward goes through the private ones
 }
 
 
-def is_supported(model: object) -> bool:
-    """Whether its class, or a base of it, is one of `SUPPORTED`."""
-    return any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__)
-
-
-def open_clip_host(model: Any, tokenizer: Any = None) -> OpenClipHost:
-    """The host for an open_clip model.
-
-    Args:
-        model: CLIP, CustomTextCLIP (with any text tower) or CoCa, or a subclass.
-        tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
-
-    Raises:
-        UnsupportedHostError: another class, or TorchScript or compiled code.
-    """
-    if isinstance(model, nn.Module):
-        refuse_frozen_code(model)
-    if not is_supported(model):
-        raise UnsupportedHostError(
-            f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
-            "pass the whole model, as open_clip.create_model returns it"
-        )
-    return OpenClipHost(model, tokenizer)
-
-
 class OpenClipHost(JointHost):
     """CLIP, CustomTextCLIP or CoCa.
 
@@ -61,6 +36,31 @@ class OpenClipHost(JointHost):
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.choose("text")
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
+        """The host for CLIP, CustomTextCLIP (with any text tower) or CoCa, or a subclass.
+
+        tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
+
+        Raises:
+            UnsupportedHostError: another class, or TorchScript or compiled code.
+        """
+        if isinstance(model, nn.Module):
+            refuse_frozen_code(model)
+        host = cls.reads(model, tokenizer)
+        if host is None:
+            raise UnsupportedHostError(
+                f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
+                "pass the whole model, as open_clip.create_model returns it"
+            )
+        return host
+
+    @classmethod
+    def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
+        """Where its class, or a base of it, is one of `SUPPORTED`."""
+        known = any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__)
+        return cls(model, tokenizer) if known else None
 
     @property
     def head(self) -> object:
@@ -173,6 +173,9 @@ class OpenClipHost(JointHost):
         for seam in seams:
             seam.put_on()
         return Installed(seams)
+
+
+open_clip_host = OpenClipHost.of
 
 
 class _Method(MethodSeam):

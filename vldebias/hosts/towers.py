@@ -48,7 +48,7 @@ class Towers:
     projection never reaches them.
 
     Attributes:
-        model: the whole model.
+        model: the whole model. library: which reads what it is saved as, "open_clip" or "transformers".
         size: (h, w) of the pixels.
         mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1].
         temperature: of the softmax over cosines, as loaded.
@@ -61,6 +61,7 @@ class Towers:
     def __init__(self, host: JointHost, encoder: ImageEncoder, preprocess: Any) -> None:
         self._host, self._encoder = host, encoder
         self.model: Any = host.model
+        self.library = host.library
         self.tokenizer, self.preprocess = host.tokenizer, preprocess
         self.size, self.mean, self.std = _normalisation(self.prepare)
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower())

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -145,39 +146,6 @@ def _names(model: object) -> list[str]:
     return [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
 
 
-def model_family_of(model: object) -> ModelFamily | None:
-    """That of its nearest listed base; None where none is listed."""
-    own = [_REGISTERED[b.__name__] for b in type(model).__mro__ if b.__name__ in _REGISTERED]
-    return next(iter((*own, *(_FAMILIES[name] for name in _names(model) if name in _FAMILIES))), None)
-
-
-def transformers_host(model: Any, tokenizer: Any = None) -> TransformersHost:
-    """The host for a transformers model.
-
-    Args:
-        model: one of `SUPPORTED`, or a subclass.
-        tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
-
-    Raises:
-        UnsupportedHostError: another class, or compiled code.
-    """
-    family = model_family_of(model)
-    if family is None:
-        name = type(model).__name__
-        near = "".join(f"the nearest is {known}" for known in get_close_matches(name, list_models(), n=1))
-        instead = next((_INSTEAD[base] for base in _names(model) if base in _INSTEAD), near)
-        raise UnsupportedHostError(
-            f"{name}: expected a transformers model whose text tower ends in a head that is known"
-            f"{f'; {instead}' if instead else ''}\n"
-            "All that are known: vldebias.hosts.transformers.list_models(). One more: "
-            f"register_model_family(ModelFamily(head='text_projection'), {name!r}) beside it\n"
-            "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
-            "docs/how-to/own-model.md"
-        )
-    refuse_frozen_code(model)
-    return TransformersHost(model, family, tokenizer)
-
-
 class TransformersHost(JointHost):
     """CLIP, SigLIP and their kin.
 
@@ -198,6 +166,38 @@ class TransformersHost(JointHost):
         self._family = family
         self._text: nn.Module = getattr(model, family.text, model)
         self.choose("text")
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
+        """The host for one of `SUPPORTED`, or a subclass.
+
+        tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
+
+        Raises:
+            UnsupportedHostError: another class, or compiled code.
+        """
+        host = cls.reads(model, tokenizer)
+        if host is None:
+            name = type(model).__name__
+            near = "".join(f"the nearest is {known}" for known in get_close_matches(name, list_models(), n=1))
+            instead = next((_INSTEAD[base] for base in _names(model) if base in _INSTEAD), near)
+            raise UnsupportedHostError(
+                f"{name}: expected a transformers model whose text tower ends in a head that is known"
+                f"{f'; {instead}' if instead else ''}\n"
+                "All that are known: vldebias.hosts.transformers.list_models(). One more: "
+                f"register_model_family(ModelFamily(head='text_projection'), {name!r}) beside it\n"
+                "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
+                "docs/how-to/own-model.md"
+            )
+        refuse_frozen_code(model)
+        return host
+
+    @classmethod
+    def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
+        """By the family of its nearest listed base."""
+        own = (_REGISTERED[b.__name__] for b in type(model).__mro__ if b.__name__ in _REGISTERED)
+        family = next(chain(own, (_FAMILIES[name] for name in _names(model) if name in _FAMILIES)), None)
+        return None if family is None else cls(model, family, tokenizer)
 
     @property
     def head(self) -> nn.Module:
@@ -366,6 +366,9 @@ class TransformersHost(JointHost):
             handles.append(self._head(IMAGE).register_forward_hook(image.read_features))
 
         return Installed(seams, handles)
+
+
+transformers_host = TransformersHost.of
 
 
 class _TextHooks(Seam):

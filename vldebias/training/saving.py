@@ -51,7 +51,7 @@ def save_model(
     """
     from safetensors.torch import save_file
 
-    from vldebias.hosts.checkpoints import library_of, write_checkpoint
+    from vldebias.hosts.checkpoints import write_checkpoint
     from vldebias.miniature.tokenizer import save_tokenizer
 
     refuse_foreign(folder)
@@ -64,7 +64,7 @@ def save_model(
             save_file(kept, beside / "clip.safetensors")
             save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
         else:
-            family = library_of(towers.model)
+            family = towers.library
             write_checkpoint(towers, plain, beside, name=name)
         if has_adapters(towers.model):
             save_adapter(towers.model, held, beside / ADAPTER, base=name)

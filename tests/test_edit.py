@@ -22,6 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
+from tests.refusals import refused
 from vldebias import edit_folder
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -296,17 +297,13 @@ def test_a_config_that_is_no_json_or_lacks_keys(folder: Path, text: str) -> None
         CalibratedProjection.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("config.json", r"config.json: missing; expected a folder written by CalibratedProjection.save_pretrained"),
-        ("projection.safetensors", r"projection.safetensors: unreadable .*; save the projection again"),
-    ],
+@refused(
+    ("config.json", r"config.json: missing; expected a folder written by CalibratedProjection.save_pretrained"),
+    ("projection.safetensors", r"projection.safetensors: unreadable .*; save the projection again"),
 )
-def test_a_missing_file(folder: Path, name: str, text: str) -> None:
+def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    with pytest.raises(InvalidInputError, match=text):
-        CalibratedProjection.from_pretrained(folder)
+    CalibratedProjection.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -319,54 +316,37 @@ def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes],
         CalibratedProjection.from_pretrained(folder)
 
 
-def drop_left(factors: dict) -> None:
-    del factors["left"]
-
-
-def add_key(factors: dict) -> None:
-    factors["bias"] = torch.zeros(1)
-
-
-def narrow(factors: dict) -> None:
-    factors["left"] = factors["left"][:, 1:].contiguous()
-
-
-def transpose(factors: dict) -> None:
-    factors["right"] = factors["right"].T.contiguous()
-
-
-def nan(factors: dict) -> None:
-    factors["right"][0, 0] = float("nan")
-
-
-def halve(factors: dict) -> None:
-    factors["left"] = factors["left"].half()
-
-
 TAMPERED = pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (drop_left, r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as config.json says, got {'right'"),
-        (add_key, r"expected factors .* got .*'bias': \(1,\)"),
-        (narrow, r"expected factors .* got .*'left': \(3, 1\)"),
-        (transpose, r"expected factors .* got .*'right': \(2, 3\)"),
-        (nan, r"'right' \(3, 2\) holds 1 NaN or infinite values; .*; fit and save the projection again"),
-        (halve, r"left: expected torch.float64, got torch.float16; fit and save the projection again"),
+        (
+            lambda f: {"right": f["right"]},
+            r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as config.json says, got {'right'",
+        ),
+        (lambda f: f | {"bias": torch.zeros(1)}, r"expected factors .* got .*'bias': \(1,\)"),
+        (lambda f: f | {"left": f["left"][:, 1:].contiguous()}, r"expected factors .* got .*'left': \(3, 1\)"),
+        (lambda f: f | {"right": f["right"].T.contiguous()}, r"expected factors .* got .*'right': \(2, 3\)"),
+        (
+            lambda f: f | {"right": f["right"].index_fill(0, torch.tensor(0), torch.nan)},
+            r"'right' \(3, 2\) holds 2 NaN or infinite values; .*; fit and save the projection again",
+        ),
+        (
+            lambda f: f | {"left": f["left"].half()},
+            r"left: expected torch.float64, got torch.float16; fit and save the projection again",
+        ),
     ],
 )
 
 
-def tamper(folder: Path, damage: Callable[[dict], None]) -> None:
+def tamper(folder: Path, damage: Callable[[dict], dict]) -> None:
     path = folder / "projection.safetensors"
     with safe_open(path, "pt") as file:
         header = file.metadata()
-    factors = load_file(path)
-    damage(factors)
-    save_file(factors, path, header)
+    save_file(damage(load_file(path)), path, header)
 
 
 @TAMPERED
-def test_tampered_factors(folder: Path, damage: Callable[[dict], None], text: str) -> None:
+def test_tampered_factors(folder: Path, damage: Callable[[dict], dict], text: str) -> None:
     tamper(folder, damage)
     with pytest.raises(InvalidInputError, match=r"projection.safetensors: damaged: its content has not the"):
         CalibratedProjection.from_pretrained(folder)
@@ -452,7 +432,7 @@ def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict)
 
 @UNSIGNED
 @TAMPERED
-def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], None], text: str) -> None:
+def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], dict], text: str) -> None:
     tamper(old_folder, damage)
     with pytest.raises(InvalidInputError, match=text):
         CalibratedProjection.from_pretrained(old_folder)

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from vldebias import files
 from vldebias.errors import InvalidInputError, PromptSetError
 from vldebias.files import (
@@ -202,21 +203,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Any) -> None:
         read("a\0b")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[" * 100_000, "log, line 3: got .*recursion.*expected JSON in UTF-8"),
-        ("9" * 5000, "got .*digits.*"),
-        ('{"a": 1e999}', "got the number 1e999; expected JSON"),
-        ('{"a": NaN}', "got the number NaN; expected JSON"),
-        ('{"a": 1, "a": 2}', "got the key 'a' twice"),
-        ("{", "got .*line 1 column 2.*; expected JSON in UTF-8; correct the file at that place"),
-        (b"\xff", "got .*0xff"),
-    ],
+@refused(
+    ("[" * 100_000, "log, line 3: got .*recursion.*expected JSON in UTF-8"),
+    ("9" * 5000, "got .*digits.*"),
+    ('{"a": 1e999}', "got the number 1e999; expected JSON"),
+    ('{"a": NaN}', "got the number NaN; expected JSON"),
+    ('{"a": 1, "a": 2}', "got the key 'a' twice"),
+    ("{", "got .*line 1 column 2.*; expected JSON in UTF-8; correct the file at that place"),
+    (b"\xff", "got .*0xff"),
 )
-def test_json_of_strangers_is_refused_in_words(text: str | bytes, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        parse_json(text, "log, line 3")
+def test_json_of_strangers_is_refused_in_words(text: str | bytes) -> None:
+    parse_json(text, "log, line 3")
 
 
 def test_json_is_read_as_it_is(tmp_path: Path) -> None:

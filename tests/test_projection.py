@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.projection import CalibratedProjection, PairScatter
 
@@ -106,15 +107,6 @@ def test_the_spurious_span_is_removed(problem: tuple[Tensor, Tensor, float]) -> 
 
 @laws
 @given(problems())
-def test_calibration_undone_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
-    S, A, lam = problem
-    d = A.shape[1]
-    undone = fit(S, A, lam).matrix() @ (torch.eye(d, dtype=torch.float64) + lam / len(S) * scatter(S))
-    assert (undone - dense_p0(d, A)).abs().max() < 1e-9 * (1 + lam)
-
-
-@laws
-@given(problems())
 def test_lam_zero_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
     S, A, _ = problem
     for projection in (fit(S, A, 0.0), fit(None, A)):
@@ -132,16 +124,6 @@ def test_cali_is_symmetric_with_eigenvalues_in_zero_one(problem: tuple[Tensor, T
     eigenvalues = torch.linalg.eigvalsh(P)
     assert eigenvalues.min() > 0
     assert eigenvalues.max() < 1 + 1e-12
-
-
-@laws
-@given(problems())
-def test_p0_of_the_equalised_embedding_is_the_projected_one(problem: tuple[Tensor, Tensor, float]) -> None:
-    S, A, lam = problem
-    lam = max(lam, 1e-3)
-    z0 = embeddings(3, A.shape[1], seed=7)
-    equalised = fit(S, None, lam)(z0)
-    assert (fit(None, A)(equalised) - fit(S, A, lam)(z0)).abs().max() < 1e-9
 
 
 def eq_7_3(P: Tensor, P0: Tensor, pairs: Tensor, lam: float) -> Tensor:
@@ -163,14 +145,6 @@ def test_no_perturbation_lowers_the_objectives(problem: tuple[Tensor, Tensor, fl
     assert eq_7_3(P + step, P0, S, lam) > eq_7_3(P, P0, S, lam)
     z = fit(S, None, lam)(z0)
     assert eq_7_4(z + step[0], z0, S, lam) > eq_7_4(z, z0, S, lam)
-
-
-def test_what_does_not_hold() -> None:
-    S, A = embeddings(10, 2, 32), embeddings(3, 32, seed=1)
-    P = fit(S, A, 1000.0).matrix()
-    assert (P @ P - P).abs().max() > 1e-2
-    assert (P @ A.T).abs().max() > 1e-2
-    assert (P - P.T).abs().max() > 1e-2
 
 
 # --- groups, several attributes, order, repetitions
@@ -413,60 +387,48 @@ NAN = S8.clone()
 NAN[0, 0, 0] = float("nan")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ((S8[0],), r"pairs: expected shape \(n, 2, d\), got \(2, 8\)"),
-        ((torch.zeros(0, 2, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(0, 2, 8\)"),
-        ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(4, 3, 8\)"),
-        (("gender",), r"pairs: expected a tensor or ndarray \(n, 2, d\), got str"),
-        (([],), r"pairs: expected shape \(n, 2, d\), got \(0,\)"),
-        ((NAN,), r"pairs: 1 of 48 values are NaN or infinite; check the embeddings"),
-        ((S8, A8[0]), r"spurious: expected shape \(m, d\), got \(8,\)"),
-        ((S8, A8[:0]), r"spurious: expected \(m, d\) with m, d > 0, got \(0, 8\); pass None"),
-        ((S8, A8[:, :5]), r"expected one width d, got \[5, 8\]; embed all prompts with one model"),
-        (([S8, S8[..., :5]],), r"expected one width d, got \[5, 8\]"),
-        ((S8, A8, -1.0), r"lam: expected finite values >= 0, got -1.0"),
-        ((S8, A8, float("inf")), r"lam: expected finite values >= 0, got inf"),
-        ((S8, A8, "much"), r"lam: expected a number or a list of numbers, got 'much'"),
-        ((S8, A8, [1.0, 2.0]), r"lam: expected one value or one per attribute \(1\), got 2"),
-        ((None,), r"expected pairs \(n, 2, d\) or spurious \(m, d\), got neither"),
-        ((S8, None, 0.0), r"lam = 0 uses the spurious prompts alone, but there are none"),
-        ((S8[:, [0, 0]],), r"nothing to remove: .* check that the prompts of a pair differ"),
-        ((None, torch.zeros(2, 8)), r"nothing to remove"),
-    ],
+@refused(
+    ((S8[0],), r"pairs: expected shape \(n, 2, d\), got \(2, 8\)"),
+    ((torch.zeros(0, 2, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(0, 2, 8\)"),
+    ((torch.zeros(4, 3, 8),), r"pairs: expected shape \(n, 2, d\) with n, d > 0, got \(4, 3, 8\)"),
+    (("gender",), r"pairs: expected a tensor or ndarray \(n, 2, d\), got str"),
+    (([],), r"pairs: expected shape \(n, 2, d\), got \(0,\)"),
+    ((NAN,), r"pairs: 1 of 48 values are NaN or infinite; check the embeddings"),
+    ((S8, A8[0]), r"spurious: expected shape \(m, d\), got \(8,\)"),
+    ((S8, A8[:0]), r"spurious: expected \(m, d\) with m, d > 0, got \(0, 8\); pass None"),
+    ((S8, A8[:, :5]), r"expected one width d, got \[5, 8\]; embed all prompts with one model"),
+    (([S8, S8[..., :5]],), r"expected one width d, got \[5, 8\]"),
+    ((S8, A8, -1.0), r"lam: expected finite values >= 0, got -1.0"),
+    ((S8, A8, float("inf")), r"lam: expected finite values >= 0, got inf"),
+    ((S8, A8, "much"), r"lam: expected a number or a list of numbers, got 'much'"),
+    ((S8, A8, [1.0, 2.0]), r"lam: expected one value or one per attribute \(1\), got 2"),
+    ((None,), r"expected pairs \(n, 2, d\) or spurious \(m, d\), got neither"),
+    ((S8, None, 0.0), r"lam = 0 uses the spurious prompts alone, but there are none"),
+    ((S8[:, [0, 0]],), r"nothing to remove: .* check that the prompts of a pair differ"),
+    ((None, torch.zeros(2, 8)), r"nothing to remove"),
 )
-def test_fit_errors(arguments: tuple, text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        fit(*arguments)
+def test_fit_errors(arguments: tuple) -> None:
+    fit(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("groups", "text"),
-    [
-        ([], r"groups: expected at least one group"),
-        ([A8, A8[:1]], r"groups: .* too small: \[1\]"),
-        ([A8, A8[:, :5]], r"groups: expected one width, got \[5, 8\]"),
-        ([A8[0]], r"groups\[0\]: expected shape \(n, d\), got \(8,\)"),
-    ],
+@refused(
+    ([], r"groups: expected at least one group"),
+    ([A8, A8[:1]], r"groups: .* too small: \[1\]"),
+    ([A8, A8[:, :5]], r"groups: expected one width, got \[5, 8\]"),
+    ([A8[0]], r"groups\[0\]: expected shape \(n, d\), got \(8,\)"),
 )
-def test_group_errors(groups: list[Tensor], text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        CalibratedProjection.fit_groups(groups)
+def test_group_errors(groups: list[Tensor]) -> None:
+    CalibratedProjection.fit_groups(groups)
 
 
-@pytest.mark.parametrize(
-    ("z", "text"),
-    [
-        (torch.zeros(2, 9), r"expected float embeddings \(..., 8\), got torch.float32 \(2, 9\).*fitted for dim 8"),
-        (torch.zeros(2, 8).long(), r"got torch.int64 \(2, 8\)"),
-        (torch.tensor(1.0), r"got torch.float32 \(\)"),
-        ("a photo", r"embeddings: expected a tensor or ndarray \(..., d\), got str"),
-    ],
+@refused(
+    (torch.zeros(2, 9), r"expected float embeddings \(..., 8\), got torch.float32 \(2, 9\).*fitted for dim 8"),
+    (torch.zeros(2, 8).long(), r"got torch.int64 \(2, 8\)"),
+    (torch.tensor(1.0), r"got torch.float32 \(\)"),
+    ("a photo", r"embeddings: expected a tensor or ndarray \(..., d\), got str"),
 )
-def test_call_errors(z: object, text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        fit(S8)(z)
+def test_call_errors(z: object) -> None:
+    fit(S8)(z)
 
 
 # --- the rest of the surface

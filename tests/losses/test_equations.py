@@ -118,14 +118,6 @@ def test_a_loss_is_its_equation(case: Case, t: float) -> None:
             torch.testing.assert_close(ours, reference, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_mean_is_the_mean_of_the_samples(case: Case) -> None:
-    x, y, t = _inputs(0.2)
-    mean = case.fast(x, y, temperature=t)
-    assert mean.shape == ()
-    torch.testing.assert_close(mean, case.fast(x, y, temperature=t, reduction="none").mean())
-
-
 @pytest.mark.parametrize("t", [0.07, 0.5])
 @pytest.mark.parametrize("beta", [None, 0.5])
 def test_some_rows_of_the_cases_are_below_the_floor_and_some_are_not(t: float, beta: float | None) -> None:

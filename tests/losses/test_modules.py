@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -61,18 +60,6 @@ def test_a_bias_that_is_not_learned_is_state_all_the_same() -> None:
     assert named(loss) == []
     assert float(loss.state_dict()["bias"]) == -4.0
     assert torch.equal(loss(X, Y), losses.sigmoid(X, Y, temperature=0.2, bias=-4.0))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"reduction": "sum"}, "reduction: expected one of 'mean', 'none', got 'sum'"),
-        ({"chunk_size": 0}, "chunk_size: expected a positive number of rows or None, got 0"),
-    ],
-)
-def test_a_module_refuses_an_option_when_it_is_made(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        losses.InfoNCELoss(**settings)
 
 
 def test_temperatures_that_make_no_sense() -> None:

@@ -9,7 +9,8 @@ import torch
 from slow_losses import unit_rows
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from tests.refusals import refused
+from vldebias.errors import VldebiasWarning
 from vldebias.losses import estimate_popularity, global_contrastive, popularity_objective
 
 TAU = 0.2
@@ -47,31 +48,6 @@ def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
     torch.testing.assert_close((share / q).sum(1), torch.ones(15, dtype=torch.float64))
 
 
-def test_gradient_descent_arrives_at_the_same_zeta() -> None:
-    e = _similarity(6)
-    zeta = torch.zeros(6, dtype=torch.float64, requires_grad=True)
-    for _ in range(4000):
-        (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
-        zeta = (zeta - 0.5 * gradient).detach().requires_grad_()
-    expected = zeta.detach() - zeta.detach().mean()
-    torch.testing.assert_close(estimate_popularity(e, temperature=TAU).zeta, expected, rtol=0, atol=1e-8)
-
-
-def test_equal_items_are_equally_popular_and_names_do_not_matter() -> None:
-    assert estimate_popularity(torch.eye(5), temperature=TAU).zeta.abs().max() < 1e-9
-    e, order = _similarity(), torch.randperm(15)
-    shuffled = estimate_popularity(e[order][:, order], temperature=TAU).zeta
-    torch.testing.assert_close(shuffled, estimate_popularity(e, temperature=TAU).zeta[order], rtol=0, atol=1e-9)
-
-
-def test_a_constant_per_anchor_changes_nothing_and_a_constant_per_item_is_its_zeta() -> None:
-    e = _similarity()
-    shift = torch.linspace(-0.5, 0.5, 15, dtype=torch.float64)
-    base = estimate_popularity(e, temperature=TAU).zeta
-    torch.testing.assert_close(estimate_popularity(e + shift[:, None], temperature=TAU).zeta, base, rtol=0, atol=1e-9)
-    torch.testing.assert_close(estimate_popularity(e + shift, temperature=TAU).zeta, base + shift, rtol=0, atol=1e-9)
-
-
 def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
     """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much further off."""
     generator = torch.Generator().manual_seed(0)
@@ -94,21 +70,17 @@ def test_a_search_that_ends_too_early_says_so() -> None:
     assert found.gradient_norm > 1e-12
 
 
-@pytest.mark.parametrize(
-    ("similarity", "message"),
-    [
-        (torch.zeros(3, 4), r"similarity: expected shape \(n, n\) with n >= 2, got \(3, 4\)"),
-        (torch.zeros(1, 1), r"similarity: expected shape \(n, n\) with n >= 2"),
-        (
-            torch.zeros(3, 3, dtype=torch.long),
-            r"similarity: expected a floating point tensor \(n, n\), got torch.int64",
-        ),
-        (torch.full((3, 3), torch.nan), "similarity: some values are NaN or infinite"),
-    ],
+@refused(
+    (torch.zeros(3, 4), r"similarity: expected shape \(n, n\) with n >= 2, got \(3, 4\)"),
+    (torch.zeros(1, 1), r"similarity: expected shape \(n, n\) with n >= 2"),
+    (
+        torch.zeros(3, 3, dtype=torch.long),
+        r"similarity: expected a floating point tensor \(n, n\), got torch.int64",
+    ),
+    (torch.full((3, 3), torch.nan), "similarity: some values are NaN or infinite"),
 )
-def test_similarities_that_do_not_fit(similarity: Tensor, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        estimate_popularity(similarity, temperature=TAU)
+def test_similarities_that_do_not_fit(similarity: Tensor) -> None:
+    estimate_popularity(similarity, temperature=TAU)
 
 
 @pytest.mark.parametrize("module", [global_contrastive])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.refusals import refused
 from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
@@ -45,16 +46,6 @@ def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
     swept = torch.stack([losses(CalibratedProjection.fit(several, lam=[lam, 5 * lam]), texts) for lam in LAMS])
     assert (swept.diff(dim=0) > -1e-12).all()
     assert (swept[-1] > swept[0] + 1e-3).any()
-
-
-def test_with_p0_the_loss_may_fall_so_lam_is_no_multiplier() -> None:
-    """Otherwise `bounded` could lower lam there too; this is why it lowers the strength."""
-    swept = []
-    for seed in range(30):
-        spurious, texts = unit(2, DIM, seed=seed + 5), unit(20, DIM, seed=seed + 2)
-        fits = [CalibratedProjection.fit(pairs(seed), spurious, lam=lam) for lam in LAMS]
-        swept.append(torch.stack([losses(p, texts) for p in fits]).diff(dim=0).min())
-    assert min(swept) < -1e-3
 
 
 @settings(max_examples=40, deadline=None)
@@ -211,17 +202,13 @@ class TestErrors:
         with pytest.raises(InvalidInputError, match="expected a list of prompts, got the text 'a photo'"):
             Bound(0.1, neutral="a photo")  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(
-        ("neutral", "text"),
-        [
-            (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
-            (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
-            (torch.zeros(3, DIM), "a zero row has no cosine"),
-        ],
+    @refused(
+        (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
+        (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
+        (torch.zeros(3, DIM), "a zero row has no cosine"),
     )
-    def test_neutral(self, neutral: Tensor, text: str) -> None:
-        with pytest.raises(InvalidInputError, match=text):
-            bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
+    def test_neutral(self, neutral: Tensor) -> None:
+        bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
 
     def test_a_set_without_classes(self) -> None:
         bare = PromptSet("bare", groups=(("a man", "a woman"),))

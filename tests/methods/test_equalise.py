@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError, ReferenceWarning
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem
@@ -183,17 +183,6 @@ def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() ->
     assert kept(within=True) > 0.99
 
 
-def test_random_label_errors_shorten_the_difference_and_keep_its_direction() -> None:
-    images, attribute, _ = people(20_000, seed=3)
-    draw = np.random.default_rng(0)
-    wrong = torch.from_numpy(draw.random(len(images)) < 0.2)
-    given_labels = torch.where(wrong, 1 - attribute, attribute)
-    true = images[attribute == 0].mean(0) - images[attribute == 1].mean(0)
-    found = images[given_labels == 0].mean(0) - images[given_labels == 1].mean(0)
-    assert torch.cosine_similarity(true, found, dim=0) > 0.999
-    assert float(found.norm() / true.norm()) == pytest.approx(1 - 2 * 0.2, abs=0.03)  # 1 - e_i - e_j
-
-
 def test_report_predicts_errors_where_the_probabilities_are_calibrated() -> None:
     draw = torch.Generator().manual_seed(4)
     margin = torch.rand(20_000, generator=draw, dtype=torch.float64) * 2 - 1
@@ -246,19 +235,15 @@ def test_stability_tells_signal_from_noise() -> None:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("features", "message"),
-        [
-            (torch.zeros(3), r"expected image features \(n, d\), got torch.float32 \(3,\)"),
-            (torch.zeros(3, DIM, dtype=torch.int64), r"expected image features \(n, d\), got torch.int64"),
-            (torch.zeros(3, DIM), "3 of 3 image features are zero or not finite"),
-            (torch.full((3, DIM), float("nan")), "3 of 3 image features are zero or not finite"),
-            (torch.ones(3, DIM + 1), "image features have width 17, texts 16"),
-        ],
+    @refused(
+        (torch.zeros(3), r"expected image features \(n, d\), got torch.float32 \(3,\)"),
+        (torch.zeros(3, DIM, dtype=torch.int64), r"expected image features \(n, d\), got torch.int64"),
+        (torch.zeros(3, DIM), "3 of 3 image features are zero or not finite"),
+        (torch.full((3, DIM), float("nan")), "3 of 3 image features are zero or not finite"),
+        (torch.ones(3, DIM + 1), "image features have width 17, texts 16"),
     )
-    def test_features(self, features: Any, message: str) -> None:
-        with pytest.raises(InvalidInputError, match=message):
-            split(VALUES, None, Reference(features))
+    def test_features(self, features: Any) -> None:
+        split(VALUES, None, Reference(features))
 
     def test_too_few_images(self) -> None:
         means = split(VALUES, None, Reference(people(8, seed=7)[0], min_rows=10))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 import vldebias
+from tests.refusals import refused
 from vldebias import make_prompt_set
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.texts import Texts
@@ -140,19 +141,15 @@ def test_a_column_is_found_by_its_values_whatever_it_is_called() -> None:
     torch.testing.assert_close(renamed.fit("leace", "joint").image(images), given.fit("leace", "joint").image(images))
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ({"job": ["cook", "judge"] * 300}, r"none of its columns \['job'\] has the values \['male', 'female'\] of g"),
-        ({"gender": ["male", "female"]}, "expected a label for each of 600 images, got 2"),
-        ({"gender": ["male", ""] * 300}, r"none of its columns \['gender'\]"),
-    ],
+@refused(
+    ({"job": ["cook", "judge"] * 300}, r"none of its columns \['job'\] has the values \['male', 'female'\] of g"),
+    ({"gender": ["male", "female"]}, "expected a label for each of 600 images, got 2"),
+    ({"gender": ["male", ""] * 300}, r"none of its columns \['gender'\]"),
 )
-def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]], message: str) -> None:
+def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> None:
     given, _, _ = problem()
     assert given.reference is not None
-    with pytest.raises(InvalidInputError, match=message):
-        replace(given, reference=replace(given.reference, labels=labels)).fit("leace", "joint")
+    replace(given, reference=replace(given.reference, labels=labels)).fit("leace", "joint")
 
 
 # --- INLP, CLIP-clip, SFID

@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from tests.refusals import refused
 from vldebias.api import debias, steer
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
     PromptSetError,
 )
-from vldebias.evaluation.result import Measurement, Result
 from vldebias.hosts import Attachment
 from vldebias.hosts.base import Apply, Host
 from vldebias.methods.shares import Shares
@@ -54,23 +53,19 @@ def test_combinations_need_not_be_independent() -> None:
     assert Shares.of([["m", "f"], ["o", "y"]], given_shares).shares == (0.4, 0.1, 0.1, 0.4)
 
 
-@pytest.mark.parametrize(
-    ("given_shares", "message"),
-    [
-        ({"m": 0.5}, r"shares: expected one for each of \['m', 'f'\], got \['m'\]"),
-        ({"m": 0.5, "f": 0.3, "x": 0.2}, r"got \['m', 'f', 'x'\]"),
-        ({"m": 50, "f": 50}, r"expected numbers from 0 on that sum to 1, got .* with sum 100"),
-        ({"m": 0.5, "f": 0.49}, r"expected numbers from 0 on that sum to 1, got .* with sum 0.99"),
-        ({"m": 1.5, "f": -0.5}, "expected numbers from 0 on"),
-        ({"m": float("nan"), "f": 0.5}, "expected numbers from 0 on"),
-        ([{"m": 0.5, "f": 0.5}] * 2, "a list of one mapping for each of the 1 attributes"),
-        ("uniform", "expected a mapping of"),
-        ([0.5], r"shares: expected one for each of \['m', 'f'\], got 0.5"),
-    ],
+@refused(
+    ({"m": 0.5}, r"shares: expected one for each of \['m', 'f'\], got \['m'\]"),
+    ({"m": 0.5, "f": 0.3, "x": 0.2}, r"got \['m', 'f', 'x'\]"),
+    ({"m": 50, "f": 50}, r"expected numbers from 0 on that sum to 1, got .* with sum 100"),
+    ({"m": 0.5, "f": 0.49}, r"expected numbers from 0 on that sum to 1, got .* with sum 0.99"),
+    ({"m": 1.5, "f": -0.5}, "expected numbers from 0 on"),
+    ({"m": float("nan"), "f": 0.5}, "expected numbers from 0 on"),
+    ([{"m": 0.5, "f": 0.5}] * 2, "a list of one mapping for each of the 1 attributes"),
+    ("uniform", "expected a mapping of"),
+    ([0.5], r"shares: expected one for each of \['m', 'f'\], got 0.5"),
 )
-def test_shares_that_are_none(given_shares: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        Shares.of([["m", "f"]], given_shares)
+def test_shares_that_are_none(given_shares: Any) -> None:
+    Shares.of([["m", "f"]], given_shares)
 
 
 @pytest.mark.parametrize("column", [["m", "f", "f", None, ""], np.array(["f", "m", "f"], dtype=object)])
@@ -80,16 +75,12 @@ def test_shares_of_a_data_set(column: Any) -> None:
     assert joint.shares == pytest.approx((1 / 6, 1 / 6, 1 / 3, 1 / 3))
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (["m", "x"], r"shares: expected a column with values of \['m', 'f'\], got the values \['x'\]"),
-        (["", None], "got no value in any row"),
-    ],
+@refused(
+    (["m", "x"], r"shares: expected a column with values of \['m', 'f'\], got the values \['x'\]"),
+    (["", None], "got no value in any row"),
 )
-def test_columns_that_are_none(column: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        Shares.of([["m", "f"]], column)
+def test_columns_that_are_none(column: Any) -> None:
+    Shares.of([["m", "f"]], column)
 
 
 # --- draws
@@ -514,20 +505,3 @@ def test_images_show_the_values_they_are_given() -> None:
     assert Counter(values) == {"male": 3, "female": 3}
     shown = load_judge().predict(images.float())["gender"].tolist()
     assert sum(SEXES_INDEX[str(v)] == s for v, s in zip(values, shown, strict=True)) >= 5
-
-
-# --- what was measured and committed
-
-
-@pytest.mark.slow
-def test_measured_against_plain_projection() -> None:
-    result = Result.read(Path(__file__).parents[2] / "eval" / "results" / "generation.json")
-
-    def figure(metric: str, method: str, subset: str = "unseen professions") -> Measurement:
-        return result.row("generation gender", metric, method, subset=subset)
-
-    assert figure("discrepancy", "steer").interval[1] < figure("discrepancy", "cali").interval[0]
-    recognised = figure("recognised", "steer").change
-    assert recognised is not None
-    assert recognised[1] > -0.05
-    assert figure("stated_right", "steer", "stated, unseen professions").change == (0.0, 0.0, 0.0)

@@ -1,12 +1,14 @@
 """AUROC and precision of suspicion: against scikit-learn, by definition, and the coverage of their intervals."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from vldebias.errors import InvalidInputError
+from tests.refusals import refused
 from vldebias.metrics.bootstrap import bootstrap_interval
 from vldebias.metrics.detection import auroc, precision_among_lowest
 
@@ -31,14 +33,6 @@ def test_auroc_agrees_with_scikit_learn_and_with_counting(seed: int, n: int, tie
     assert found.value == pytest.approx(((low < high) + (low == high) / 2).mean(), abs=1e-12)
     assert auroc(-scores, wrong, resamples=5).value == pytest.approx(1 - found.value, abs=1e-12)
     assert found.n == n
-
-
-def test_known_areas() -> None:
-    wrong = np.array([1, 1, 0, 0])
-    assert auroc([0.1, 0.2, 0.3, 0.4], wrong, resamples=10).value == 1
-    assert auroc([0.3, 0.4, 0.1, 0.2], wrong, resamples=10).value == 0
-    assert auroc([0.5, 0.5, 0.5, 0.5], wrong, resamples=10).value == 0.5
-    assert auroc([0.1, 0.3, 0.2, 0.4], wrong, resamples=10).value == 0.75
 
 
 def test_auroc_interval_equals_that_of_a_plain_loop() -> None:
@@ -94,20 +88,15 @@ def test_seven_percent_of_a_hundred_are_seven() -> None:
     assert precision_among_lowest(np.arange(100.0), wrong, 0.07, resamples=2).value == 1
 
 
-def test_errors() -> None:
-    with pytest.raises(InvalidInputError, match="wrong: 0 of 2 rows are wrong; both kinds are needed"):
-        auroc([0.1, 0.2], [0, 0])
-    with pytest.raises(InvalidInputError, match="wrong: 2 of 2 rows are wrong"):
-        auroc([0.1, 0.2], [True, True])
-    with pytest.raises(InvalidInputError, match="NaN"):
-        auroc([0.1, np.nan], [0, 1])
-    with pytest.raises(InvalidInputError, match="scores: 1 of 2 are not finite"):
-        auroc([0.1, np.inf], [0, 1])
-    with pytest.raises(InvalidInputError, match=r"expected truth values, got \[0, 2\]"):
-        auroc([0.1, 0.2], [0, 2])
-    with pytest.raises(InvalidInputError, match="one length"):
-        auroc([0.1, 0.2, 0.3], [0, 1])
-    with pytest.raises(InvalidInputError, match=r"share in \(0, 1\], got 0"):
-        precision_among_lowest([0.1, 0.2], [0, 1], 0)
-    with pytest.raises(InvalidInputError, match=r"share in \(0, 1\], got 1.5"):
-        precision_among_lowest([0.1, 0.2], [0, 1], 1.5)
+@refused(
+    (lambda: auroc([0.1, 0.2], [0, 0]), "wrong: 0 of 2 rows are wrong; both kinds are needed"),
+    (lambda: auroc([0.1, 0.2], [True, True]), "wrong: 2 of 2 rows are wrong"),
+    (lambda: auroc([0.1, np.nan], [0, 1]), "NaN"),
+    (lambda: auroc([0.1, np.inf], [0, 1]), "scores: 1 of 2 are not finite"),
+    (lambda: auroc([0.1, 0.2], [0, 2]), r"expected truth values, got \[0, 2\]"),
+    (lambda: auroc([0.1, 0.2, 0.3], [0, 1]), "one length"),
+    (lambda: precision_among_lowest([0.1, 0.2], [0, 1], 0), r"share in \(0, 1\], got 0"),
+    (lambda: precision_among_lowest([0.1, 0.2], [0, 1], 1.5), r"share in \(0, 1\], got 1.5"),
+)
+def test_errors(call: Callable[[], object]) -> None:
+    call()

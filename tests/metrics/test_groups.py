@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.metrics import average_accuracy, gap, group_accuracy, worst_group_accuracy, worst_group_auc
 
@@ -41,20 +42,6 @@ def test_agrees_with_fairlearn() -> None:
     assert gap(predictions, labels, groups) == pytest.approx(frame.overall - frame.group_min())
 
 
-@laws
-@given(tables, st.randoms(use_true_random=False))
-def test_order_of_rows_does_not_matter(table: list[tuple[int, int, int]], random) -> None:
-    shuffled = list(table)
-    random.shuffle(shuffled)
-    assert group_accuracy(*zip(*shuffled, strict=True)) == group_accuracy(*zip(*table, strict=True))
-
-
-@laws
-@given(tables)
-def test_worst_is_at_most_average(table: list[tuple[int, int, int]]) -> None:
-    assert gap(*zip(*table, strict=True)) >= -1e-12
-
-
 def test_reweighting_by_hand() -> None:
     predictions, labels, groups = [1, 1, 0, 0], [1, 1, 1, 1], ["x", "x", "x", "y"]
     assert average_accuracy(predictions, labels) == 0.5
@@ -76,32 +63,24 @@ def test_tensors_arrays_and_lists_agree() -> None:
     assert isinstance(expected.worst, float)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (([0, 1], [0], [0, 1]), r"one length, got {'predictions': 2, 'labels': 1, 'groups': 2}"),
-        (([], [], []), r"predictions: expected a non-empty array, got shape \(0,\)"),
-        (([[0]], [[0]], [[0]]), r"predictions: expected shape \(n,\), got \(1, 1\)"),
-        (([float("nan")], [0], [0]), r"predictions: 1 of 1 values are NaN"),
-        (([0], [0], [None]), r"groups: expected a non-empty array, got shape \(1,\) of object"),
-    ],
+@refused(
+    (([0, 1], [0], [0, 1]), r"one length, got {'predictions': 2, 'labels': 1, 'groups': 2}"),
+    (([], [], []), r"predictions: expected a non-empty array, got shape \(0,\)"),
+    (([[0]], [[0]], [[0]]), r"predictions: expected shape \(n,\), got \(1, 1\)"),
+    (([float("nan")], [0], [0]), r"predictions: 1 of 1 values are NaN"),
+    (([0], [0], [None]), r"groups: expected a non-empty array, got shape \(1,\) of object"),
 )
-def test_errors(arguments: tuple, text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        group_accuracy(*arguments)
+def test_errors(arguments: tuple) -> None:
+    group_accuracy(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("weights", "text"),
-    [
-        ({0: 1.0}, r"weights: expected one per group \[0, 1\], got \[0\]"),
-        ({0: 2.0, 1: -1.0}, r"weights: expected finite values >= 0"),
-        ({0: 0.0, 1: 0.0}, r"not all 0, got \[0.0, 0.0\]"),
-    ],
+@refused(
+    ({0: 1.0}, r"weights: expected one per group \[0, 1\], got \[0\]"),
+    ({0: 2.0, 1: -1.0}, r"weights: expected finite values >= 0"),
+    ({0: 0.0, 1: 0.0}, r"not all 0, got \[0.0, 0.0\]"),
 )
-def test_weight_errors(weights: dict[int, float], text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        average_accuracy([0, 1], [0, 1], [0, 1], weights)
+def test_weight_errors(weights: dict[int, float]) -> None:
+    average_accuracy([0, 1], [0, 1], [0, 1], weights)
 
 
 def test_groups_and_weights_go_together() -> None:

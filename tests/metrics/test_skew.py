@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.metrics import max_skew, min_skew, ndkl
 
@@ -50,29 +51,6 @@ def test_ndkl_agrees_with_a_naive_twin(ranking: tuple[list[float], list[int], in
     expected = sum(w * d for w, d in zip(weights, divergences, strict=True)) / sum(weights)
     assert ndkl(scores, groups, k, prior=prior, n_groups=N_GROUPS) == pytest.approx(expected)
     assert expected >= 0
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # of a single group
-@laws
-@given(rankings())
-def test_max_skew_is_zero_or_more_and_min_skew_zero_or_less(ranking: tuple[list[float], list[int], int]) -> None:
-    scores, groups, k = ranking
-    assert max_skew(scores, groups, k) >= -1e-12
-    assert min_skew(scores, groups, k) <= 1e-12
-    assert max_skew(scores, groups, len(scores), prior="dataset") == pytest.approx(0)
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
-@laws
-@given(rankings(), st.randoms(use_true_random=False))
-def test_without_ties_the_order_of_rows_does_not_matter(ranking, random) -> None:
-    _, groups, k = ranking
-    rows = list(enumerate(groups))
-    shuffled = list(rows)
-    random.shuffle(shuffled)
-    for metric in (max_skew, min_skew, ndkl):
-        one, other = (metric(*zip(*table, strict=True), k) for table in (rows, shuffled))
-        assert one == pytest.approx(other)
 
 
 def test_by_hand() -> None:
@@ -119,24 +97,20 @@ def test_tensors_are_taken(dtype: torch.dtype) -> None:
     assert isinstance(found, float)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"k": 4}, r"k: expected an integer between 1 and the 3 rows that are ranked, got 4"),
-        ({"k": 0}, r"k: .* got 0"),
-        ({"k": 1.5}, r"k: .* got 1.5"),
-        ({"k": True}, r"k: .* got True"),
-        ({"groups": [0, 1]}, r"one length, got {'scores': 3, 'groups': 2}"),
-        ({"scores": [0.0, float("nan"), 1.0]}, r"scores: 1 of 3 values are NaN"),
-        ({"prior": "flat"}, r"prior: expected 'uniform', 'dataset' or an array of shares, got 'flat'"),
-        ({"prior": [0.5, 0.4]}, r"prior: expected 2 positive shares that sum to 1, .* got \[0.5, 0.4\]"),
-        ({"prior": [1.0, 0.0]}, r"prior: expected 2 positive shares"),
-        ({"prior": "dataset", "n_groups": 3}, r"prior: .* leave out groups that cannot occur"),
-        ({"n_groups": 1}, r"groups: with n_groups=1 expected integers 0 .. 0, got \[0, 1\]"),
-        ({"floor": -1.0}, r"floor: expected a share in \[0, 1\], got -1.0"),
-    ],
+@refused(
+    ({"k": 4}, r"k: expected an integer between 1 and the 3 rows that are ranked, got 4"),
+    ({"k": 0}, r"k: .* got 0"),
+    ({"k": 1.5}, r"k: .* got 1.5"),
+    ({"k": True}, r"k: .* got True"),
+    ({"groups": [0, 1]}, r"one length, got {'scores': 3, 'groups': 2}"),
+    ({"scores": [0.0, float("nan"), 1.0]}, r"scores: 1 of 3 values are NaN"),
+    ({"prior": "flat"}, r"prior: expected 'uniform', 'dataset' or an array of shares, got 'flat'"),
+    ({"prior": [0.5, 0.4]}, r"prior: expected 2 positive shares that sum to 1, .* got \[0.5, 0.4\]"),
+    ({"prior": [1.0, 0.0]}, r"prior: expected 2 positive shares"),
+    ({"prior": "dataset", "n_groups": 3}, r"prior: .* leave out groups that cannot occur"),
+    ({"n_groups": 1}, r"groups: with n_groups=1 expected integers 0 .. 0, got \[0, 1\]"),
+    ({"floor": -1.0}, r"floor: expected a share in \[0, 1\], got -1.0"),
 )
-def test_errors(change: dict, text: str) -> None:
+def test_errors(change: dict) -> None:
     arguments = {"scores": [0.1, 0.2, 0.3], "groups": [0, 1, 0], "k": 2, **change}
-    with pytest.raises(InvalidInputError, match=text):
-        max_skew(**arguments)
+    max_skew(**arguments)

@@ -14,8 +14,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from vldebias.errors import PromptSetError
-from vldebias.files import MAX_BYTES, prompt_file
+from vldebias.files import prompt_file
 from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
 from vldebias.prompts.recipe import MAX_PAIRS, Recipe
 from vldebias.prompts.stated_words import StatedWords
@@ -236,13 +237,7 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"file: got None \(NoneType\); expected a mapping"),
-        ("[1, 2", "file: got .*expected YAML in UTF-8; correct the file"),
-        ("- a", r"file: got \['a'\] \(list\); expected a mapping"),
-        (
-            "description: d\ndescription: e\n",
-            "description: got the key a second time in line 2; expected each key once",
-        ),
+        ("description: !!python/object/apply:os.system ['true']", r"got the tag .*os\.system in line 1; expected no"),
         (LISTED | {"group": []}, "group: unknown key; expected one of attribute, .*; did you mean 'groups'"),
         (MADE | {"concepts": {"trian": ["a"]}}, r"concepts.trian: unknown key; expected one of like, test, train; did"),
         (LISTED | {"groups": "a"}, r"groups: got 'a' \(str\); expected a list; write one item per line"),
@@ -304,24 +299,6 @@ def test_a_key_that_is_missing_beside_templates(tmp_path: Path) -> None:
         content = {k: v for k, v in MADE.items() if k != key}
         with pytest.raises(PromptSetError, match=f"{key}: got no such key; .* add '{key}: ...'"):
             load_prompts(write(tmp_path, content))
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match=r"none.yaml: file: got no such file; .*check the path"):
-        load_prompts(tmp_path / "none.yaml")
-    (tmp_path / "latin.yaml").write_bytes("description: café".encode("latin-1"))
-    with pytest.raises(PromptSetError, match="expected UTF-8; save it in that encoding"):
-        load_prompts(tmp_path / "latin.yaml")
-    big = write(tmp_path, "# " + "x" * MAX_BYTES)
-    with pytest.raises(PromptSetError, match="got more than 1,000,000 bytes"):
-        load_prompts(big)
-
-
-def test_no_code_runs_and_no_alias_explodes(tmp_path: Path) -> None:
-    with pytest.raises(PromptSetError, match=r"got the tag .*os\.system in line 1; expected no tags"):
-        load_prompts(write(tmp_path, "description: !!python/object/apply:os.system ['true']"))
-    with pytest.raises(PromptSetError, match=r"got the alias \*a in line 2"):
-        load_prompts(write(tmp_path, "description: d\ngroups: &a [*a, *a]"))
 
 
 @pytest.mark.parametrize(
@@ -415,22 +392,19 @@ def test_spurious_prompts_can_be_given_or_left_out() -> None:
     assert given == ("a male", "a man", "a female", "a woman", "gender")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attribute": ["male", "female"]}, "attribute: got .* expected a mapping of values to words"),
-        ({"attribute": {"m": "male", "f": "female"}}, r"attribute.m: got 'male' \(str\); expected a list"),
-        ({"concepts": "doctor"}, r"concepts.train: got 'doctor' \(str\); expected a list"),
-        ({"concepts": []}, r"concepts.train: got \[\] \(list\)"),
-        ({"templates": []}, r"templates: got \[\] \(list\)"),
-        ({"pairing": "none"}, "pairing: got 'none'"),
-        ({"test_concepts": ["doctor"]}, "concepts: got 'doctor' twice"),
-    ],
+@refused(
+    ({"attribute": ["male", "female"]}, "attribute: got .* expected a mapping of values to words"),
+    ({"attribute": {"m": "male", "f": "female"}}, r"attribute.m: got 'male' \(str\); expected a list"),
+    ({"concepts": "doctor"}, r"concepts.train: got 'doctor' \(str\); expected a list"),
+    ({"concepts": []}, r"concepts.train: got \[\] \(list\)"),
+    ({"templates": []}, r"templates: got \[\] \(list\)"),
+    ({"pairing": "none"}, "pairing: got 'none'"),
+    ({"test_concepts": ["doctor"]}, "concepts: got 'doctor' twice"),
+    error=PromptSetError,
 )
-def test_make_names_the_argument(change: dict[str, object], message: str) -> None:
+def test_make_names_the_argument(change: dict[str, object]) -> None:
     arguments = {"attribute": GENDER, "concepts": ["doctor"], **change}
-    with pytest.raises(PromptSetError, match=message):
-        make_prompt_set("mine", **arguments)  # type: ignore[arg-type]
+    make_prompt_set("mine", **arguments)  # type: ignore[arg-type]
 
 
 def test_a_custom_set_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -77,15 +77,6 @@ def test_equals_the_naive_twin(text: str) -> None:
     assert StatedWords(WORDS).find(text) == naive(WORDS, text)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from(["man", "doctor", "a", "white", "woman", "African", "American"]), max_size=8))
-def test_case_and_separators_do_not_matter(words: list[str]) -> None:
-    stated = StatedWords(WORDS)
-    expected = stated.find(" ".join(words))
-    assert stated.find(" - ".join(words).upper()) == expected
-    assert stated.find("_".join(words)) == expected
-
-
 @pytest.mark.parametrize("text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"])
 def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
     from open_clip.tokenizer import SimpleTokenizer

@@ -35,6 +35,7 @@ def test_the_gradient_vanishes_and_no_direction_leads_lower() -> None:
     zeta = found.zeta.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
+    assert abs(float(found.zeta.mean())) < 1e-12  # of all constants that could be added
     best = popularity_objective(found.zeta, e, temperature=TAU)
     for seed in range(20):
         step = 0.05 * torch.randn(15, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -241,25 +241,6 @@ class TestCommitted:
         assert abs(risk["mean"] - risk["by_quadrature"]) < 4 * risk["standard_error"]
         assert risk["by_quadrature"] == pytest.approx(toy.exact_risk())
 
-    @pytest.mark.parametrize("metric", ["risk_error", "to_exact", "error_term", "log_error"])
-    def test_the_estimate_is_below_uniform_beyond_the_intervals(self, committed: Result, metric: str) -> None:
-        """At the largest n, against every constant of the uniform one that was measured."""
-        n = max(popularity.SIZES)
-        ours = self.at(committed, metric, "estimate", n)
-        others = [f for f in committed.rows if f.metric == metric and f.method.startswith("uniform")]
-        others = [f for f in others if f.subset == ours.subset]
-        assert others
-        assert all(ours.interval[1] < other.interval[0] for other in others)
-
-    @pytest.mark.parametrize("metric", ["risk_error", "error_term"])
-    def test_it_falls_and_uniform_stays(self, committed: Result, metric: str) -> None:
-        first, last = min(popularity.SIZES), max(popularity.SIZES)
-        low, high = self.at(committed, metric, "estimate", last), self.at(committed, metric, "estimate", first)
-        assert low.interval[1] < high.interval[0]
-        for name in ("uniform", "uniform, by maxima"):
-            stays, was = self.at(committed, metric, name, last), self.at(committed, metric, name, first)
-            assert stays.interval[1] > was.interval[0]
-
     def test_a_repetition_can_be_measured_again(self, committed: Result) -> None:
         """The smallest size anew: the committed figures are those of this code."""
         n, truth = min(popularity.SIZES), committed.provenance[0].settings["true_risk"]["mean"]

@@ -1,4 +1,4 @@
-"""The training experiments of eval/: the laws of their tables, each of them on next to nothing, what they found."""
+"""The training experiments of eval/: the laws of their tables, each on next to nothing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,7 @@ from eval.experiments.experiment import Experiment, place_of, subset
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Measurement, Result
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "eval" / "results"
 figures = st.floats(-1, 1, allow_nan=False)
-
-
-def committed(name: str) -> Result:
-    return Result.read(RESULTS / f"{name}.json")
 
 
 def arms(name: str) -> dict[str, dict[str, Any]]:
@@ -281,64 +275,6 @@ class TestEachOnNextToNothing:
         monitor = small_clip.TensorMonitor(small_clip.pixels(world), captions=noise.applied(small_clip.captions(world)))
         expected = monitor.rows(towers)["positive_score"].numpy()
         np.testing.assert_allclose(wrong_pairs.scores(towers, world, noise), expected, atol=1e-5)
-
-
-class TestFound:
-    """What the pages say of the committed results; where a new measurement says otherwise, both have to."""
-
-    @pytest.mark.parametrize("eta", [0.4, 0.6, 0.8])
-    @pytest.mark.parametrize("loss", ["RINCE q=0.5", "RINCE q=1.0"])
-    def test_rince_is_ahead_under_noise_beyond_the_interval(self, eta: float, loss: str) -> None:
-        row = committed("noisy_captions").row("noise", "zero_shot_accuracy", loss, subset=f"eta = {eta}")
-        assert row.change is not None
-        assert row.change[1] > 0
-
-    def test_as_many_captions_are_wrong_as_eta_says(self) -> None:
-        (about,) = committed("noisy_captions").provenance
-        for one in about.settings["cells"]:  # a text drawn in place of another is the same one in 48
-            assert one["figures"]["wrong"] == pytest.approx(one["eta"] * 47 / 48, abs=0.03)
-
-    def test_the_commonest_species_has_its_share_and_a_step_size_moves_the_popularity(self) -> None:
-        (about,) = committed("skewed_captions").provenance
-        share = 1 / (1 / np.arange(1, 49)).sum()  # of the commonest of 48 species, by Zipf's law
-        cells = [*about.settings["cells"], *about.settings["tuning"]]
-        assert all(one["figures"]["share of the commonest"] == pytest.approx(share, abs=0.01) for one in cells)
-        assert max(one["figures"][skewed_captions.FOLLOWS] for one in about.settings["tuning"]) > 0.5
-
-    def test_the_model_as_shipped_depends_on_no_seed(self) -> None:
-        (about,) = committed("finetune_and_debias").provenance
-        shipped = [one["figures"] for one in about.settings["cells"] if one["model"] == "as shipped"]
-        assert all(one == shipped[0] for one in shipped)
-
-    def test_wrong_pairs_have_the_temperatures_of_the_other_table(self) -> None:
-        noisy = Experiment.read("noisy_captions")
-        chosen = noisy.chosen(committed("noisy_captions").provenance[0].settings["tuning"])
-        found = {place["loss"]: settings["temperature"] for place, settings in chosen}
-        for loss, arm in arms("wrong_pairs").items():
-            assert arm == {**noisy.arms[loss], "temperature": found[loss]}
-
-    def test_scores_of_unseen_pairs_find_no_more_and_both_get_worse(self) -> None:
-        result = committed("out_of_fold")
-        assert all(row.change[1] < 0 < row.change[2] for row in result.rows if row.change)
-        assert sum(row.change is not None for row in result.rows) == 3
-        for arm in arms("out_of_fold"):
-            own = [one["figures"] for one in result.provenance[0].settings["cells"] if one["scores"] == arm]
-            assert interval([one["auroc after 60"] - one["auroc after 240"] for one in own])["low"] > 0
-
-    def test_the_tutorial_gains_and_loses_what_the_page_says(self) -> None:
-        changes = {row.metric: row.change for row in committed("finetune_tutorial").rows if row.change}
-        gained = {name for name, (_, low, _) in changes.items() if low > 0}
-        assert gained >= {"zero-shot", "species", "worst group"}
-        assert changes["worst group, projection"][0] >= 0
-        lost = {name for name, (_, _, high) in changes.items() if high < 0}
-        assert lost == {"zero-shot, projection", "recall@10 text->image"}
-
-    def test_the_command_that_is_measured_is_the_one_of_the_tutorial(self) -> None:
-        page = (ROOT / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
-        first = next(line for line in page.splitlines() if line.startswith("vldebias train"))
-        (arm,) = arms("finetune_tutorial").values()
-        assert first == f"vldebias train {arm['command']}"
-        assert committed("finetune_tutorial").provenance[0].settings["command"] == first
 
 
 class TestExperiment:

@@ -23,7 +23,7 @@ from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import verdict
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[1]
@@ -295,7 +295,7 @@ def scratch_block() -> str:
     return table(*lines, note=f"{note} `eval/results/does_it_pay.json` and `noisy_captions.json`.")
 
 
-def _training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], Provenance]:
+def _training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], TaskProvenance]:
     """The rows of zero-shot accuracy of one training experiment with their places, and its protocol."""
     result = read(name)
     rows = [(place_of(row), row) for row in result.rows if row.metric == "zero_shot_accuracy"]

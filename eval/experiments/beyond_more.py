@@ -17,7 +17,7 @@ from eval.experiments.drawing import GUIDANCE, STEPS, SURE, Easel, codes_of
 from eval.experiments.embeddings import Gallery, World, facts, protocol
 from eval.metrics import DIFFERENCE_LEFT, DIRECTION, LABEL_ERROR
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import Bound, Problem
 from vldebias.methods.equalise import group_means
@@ -79,7 +79,7 @@ def _kept(rows: Tensor, read: Labels, truth: Labels) -> tuple[float, float]:
     return min(lengths), min(float(torch.cosine_similarity(other, true, dim=0)) for true, other in pairs)
 
 
-def _of_labels(data: list[tuple[str, Texts, PromptSet, Embeddings, str]]) -> Provenance:
+def _of_labels(data: list[tuple[str, Texts, PromptSet, Embeddings, str]]) -> TaskProvenance:
     prompts = {one.name: one.hash for _, _, one, _, _ in data}
     about = protocol(
         "pseudo-labels",

@@ -26,7 +26,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels
 from vldebias.edit import Edit
-from vldebias.evaluation.result import Provenance
+from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts import TextTable
@@ -253,10 +253,10 @@ def protocol(
     seeds: Sequence[int] = (0,),
     data: Mapping[str, str] | None = None,
     **settings: Any,
-) -> Provenance:
+) -> TaskProvenance:
     """What was done with the texts of a model and a prompt set; None: of several tasks together."""
     weights = None if of is None else of[0].host.fingerprint()
-    return Provenance(
+    return TaskProvenance(
         task=task,
         title=title,
         description=description,

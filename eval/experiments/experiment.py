@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eval.experiments.cells import run_cells, summed_up
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.sources import imported
 from vldebias.files import read_yaml
 
@@ -173,7 +173,7 @@ class Experiment(_Strict):
             sources |= cell.pop("sources")
         about = getattr(self.module, "description", lambda *_: {})(self, steps)
         cells = {"tuning": tuning, "cells": done} if tuning else {"cells": done}
-        provenance = Provenance(
+        provenance = TaskProvenance(
             task=self.name,
             description=self.about,
             methods=self.arms,

@@ -58,7 +58,7 @@ from eval.experiments.generation_measures import Seen, asked_for, followed, judg
 from eval.experiments.run import parser, run
 from vldebias import debias
 from vldebias.errors import WideEditWarning
-from vldebias.evaluation.result import Measurement, Provenance, TaskResult
+from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
 from vldebias.methods import Method, Need, Problem, Show, get_method
@@ -308,7 +308,9 @@ def _drawn(studio: Studio, forms: Sequence[Form], part: str, texts: Sequence[str
     return {f.name: Seen.of([studio.pixels(f, part, texts, each, s) for s in SEEDS], len(texts)) for f in forms}
 
 
-def _under_fits(studio: Studio, told: Provenance, names: Sequence[str], fits: int, outside: bool) -> list[Measurement]:
+def _under_fits(
+    studio: Studio, told: TaskProvenance, names: Sequence[str], fits: int, outside: bool
+) -> list[Measurement]:
     """The rows of some forms under so many fits: of the professions that each leaves out, and of outside prompts."""
     result, seen = TaskResult(told), []
     given: dict[str, list[NDArray[np.str_]]] = {}
@@ -346,8 +348,8 @@ def _stating(one: PromptSet) -> list[str]:
     return [text for group in groups for value in group for text in value]
 
 
-def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> Provenance:
-    return Provenance(
+def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[Form]) -> TaskProvenance:
+    return TaskProvenance(
         task=task,
         title="Generated professions under every method",
         description=f"'A photo of a [profession].', {STEPS} steps, guidance {GUIDANCE}, the same noise for all "

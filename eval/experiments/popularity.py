@@ -28,7 +28,7 @@ from rich.table import Table
 
 from eval.experiments.popularity_plot import draw
 from eval.experiments.popularity_toy import EXACT, TAU, Pairs, error_term, exact_risk, popularities, risk, sample
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.metrics import bootstrap_interval
 from vldebias.progress import Progress
 
@@ -123,9 +123,9 @@ def example(seed: int) -> dict[str, Any]:
     }
 
 
-def protocol(sizes: Sequence[int], repetitions: int, seed: int, truth: tuple[float, float]) -> Provenance:
+def protocol(sizes: Sequence[int], repetitions: int, seed: int, truth: tuple[float, float]) -> TaskProvenance:
     """What was done, and the true risk in two ways."""
-    return Provenance(
+    return TaskProvenance(
         task=TASK,
         title="Popularity of items, estimated and uniform, against the truth (NUCLR, Figures 2 and 6)",
         description="Means over repetitions, each with pairs of its own; intervals: bootstrap over repetitions.",

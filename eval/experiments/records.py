@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.experiments.experiment import place_of, subset
-from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 
 
 def records(
@@ -24,7 +24,7 @@ def records(
     A number in a mapping is named by both keys, "memory, ours". Texts and lists stay beside the figures, in the
     settings as "beside".
     """
-    part, beside = TaskResult(Provenance(task=task, description=about, settings=dict(settings))), []
+    part, beside = TaskResult(TaskProvenance(task=task, description=about, settings=dict(settings))), []
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
         rest = {name: value for name, value in row.items() if name not in (method, *columns)}

@@ -45,7 +45,7 @@ from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.arrays import evaluate
-from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.files import commit
 from vldebias.methods import METHODS, Method, Need, Problem, Reference, ZeroShotLabels
@@ -157,7 +157,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     gathered: dict[tuple[str, str], list[Measurement]] = {}
     extra: dict[tuple[Metric, str], list[float]] = {}
     about: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
-    last: Provenance | None = None
+    last: TaskProvenance | None = None
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)  # what they warn of is among the figures
@@ -174,7 +174,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
     assert last is not None
     done = TaskResult(
-        Provenance(
+        TaskProvenance(
             task=name,
             title=title,
             description="Mean over splits; intervals: mean over splits of the 95 % bootstrap intervals of one split.",

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from eval.experiments.cells import interval
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.files import read_json
 
 METHODS = ("none", "orth", "cali 1000", "orth-cali 1000", "difference")
@@ -129,7 +129,7 @@ def written(table: Sequence[Mapping[str, Any]], builds: Sequence[str], condition
         beside = [{name: row[name] for name in ("part", "metric", "target", "met", "builds")} for row in own]
         about = "Means over builds, 95 % intervals of Student's t; a target is met where the mean lies in it"
         settings = {"builds": list(builds), "conditions": conditions, "beside": beside}
-        part = TaskResult(Provenance(task=section, description=about, settings=settings))
+        part = TaskResult(TaskProvenance(task=section, description=about, settings=settings))
         for row in own:
             if row["value"] is not None:
                 ends = [row["value"] if row[end] is None else row[end] for end in ("low", "high")]

@@ -20,7 +20,7 @@ from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import (
     BIRD_FIELDS,
     PEOPLE_FIELDS,
-    Judge,
+    AttributeNetwork,
     build_clip,
     build_scheduler,
     build_unet,
@@ -183,7 +183,7 @@ def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
 
 def _train_judge(stage: Stage) -> None:
     """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures look like those."""
-    judge, vae = Judge().to(stage.device), load_vae(stage.out).to(stage.device)
+    judge, vae = AttributeNetwork().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
     batch, pictures = BATCH[stage.name], _Pictures(stage.stream)
 

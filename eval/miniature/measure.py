@@ -18,7 +18,7 @@ from vldebias.errors import WideEditWarning
 from vldebias.files import write_atomically
 from vldebias.metrics import discrepancy, group_accuracy, max_skew
 from vldebias.miniature import birds, portraits
-from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS, Judge
+from vldebias.miniature.architectures import BIRD_FIELDS, PEOPLE_FIELDS, AttributeNetwork
 from vldebias.miniature.models import load_clip, load_judge, load_pipeline, load_vae
 from vldebias.progress import Progress
 from vldebias.projection import CalibratedProjection
@@ -176,7 +176,7 @@ class _Studio:
     """A pipeline, and the judge who reads what it draws."""
 
     pipeline: "StableDiffusionPipeline"
-    judge: Judge
+    judge: AttributeNetwork
     seed: int
 
     def read(self, images: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from compare_parts import built, module
 from label_parts import draw
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.files import versions
 
 Album = module("album").Album
@@ -28,7 +28,7 @@ def row(metric: str, method: str, value: float, subset: str, change: Any = None)
 def folder(tmp_path: Path) -> Path:
     """As a run lies: OUT/images/TASK, and OUT/result.json."""
     drawn = draw(tmp_path / "images" / "gender")
-    told = Provenance(
+    told = TaskProvenance(
         task="gender", description="", model="by hand", fingerprint=None, prompts=drawn.plan.prompt_set,
         prompts_hash="0" * 12, split="generated", methods={}, seeds=[0], n={"images": 3}, settings={},
     )  # fmt: skip

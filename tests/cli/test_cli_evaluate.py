@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 from vldebias.errors import VldebiasError
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.suite import list_suites
 
 RUNNER = CliRunner()
@@ -50,7 +50,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
         better="higher",
         n={"images": 9},
     )
-    protocol = Provenance(
+    protocol = TaskProvenance(
         task="birds",
         description="d",
         model=model,

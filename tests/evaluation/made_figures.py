@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
@@ -17,7 +17,7 @@ def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measureme
     return Measurement(method=method, value=value, **(given | fields))
 
 
-def protocol(task: str = "birds", **fields: Any) -> Provenance:
+def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
     given: dict[str, Any] = {
         "description": "what was done",
         "model": "ViT-L-14/openai",
@@ -29,9 +29,9 @@ def protocol(task: str = "birds", **fields: Any) -> Provenance:
         "seeds": [0],
         "n": {"images": 100},
     }
-    return Provenance(task=task, **(given | fields))
+    return TaskProvenance(task=task, **(given | fields))
 
 
-def result(figures: list[Measurement], *protocols: Provenance, **fields: Any) -> Result:
+def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any) -> Result:
     given: dict[str, Any] = {"name": "x", "versions": {"vldebias": "1"}, "commit": None, "seconds": 1.0}
     return Result(rows=figures, provenance=list(protocols), **(given | fields))

@@ -21,7 +21,7 @@ from vldebias.evaluation.answers import (
 )
 from vldebias.evaluation.drawing import by_variant
 from vldebias.evaluation.plan import Drawn
-from vldebias.evaluation.result import Measurement, Provenance
+from vldebias.evaluation.result import Measurement, TaskProvenance
 from vldebias.metrics import attribute_shares, discrepancy, krippendorff_alpha
 
 NAMES = ("male", "female")
@@ -54,7 +54,7 @@ def short(letters: str) -> list[str | None]:
     return [{"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON, ".": None}[c] for c in letters]
 
 
-def evaluate(said: dict, **options) -> tuple[list[Measurement], Provenance]:
+def evaluate(said: dict, **options) -> tuple[list[Measurement], TaskProvenance]:
     """One annotator per string of letters, one letter per image."""
     rows = {key: [short(row) for row in given] for key, given in said.items()}
     variants, concepts = (list(dict.fromkeys(key[i] for key in said)) for i in (0, 1))
@@ -237,7 +237,7 @@ def test_the_protocol_says_what_was_left_out() -> None:
     }
     rows = {key: [short(row) for row in given] for key, given in said.items()}
     made = annotations(rows | {("lost", "x"): [short("m")]})
-    drawn = Provenance(
+    drawn = TaskProvenance(
         task="generation",
         description="",
         model="sd",
@@ -260,7 +260,7 @@ def test_the_protocol_says_what_was_left_out() -> None:
     spread = found.settings["standard deviation of the discrepancy over prompts"]
     assert spread["none"] == pytest.approx(np.std([0.5**0.5, 0], ddof=1))
     assert list(part.pictures) == ["people-gender-cali"]
-    Provenance.model_validate_json(found.model_dump_json())  # plain JSON
+    TaskProvenance.model_validate_json(found.model_dump_json())  # plain JSON
 
 
 def test_more_than_two_values_have_no_dumbbells() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import drawn_result
 from vldebias.evaluation.plan import NOT_KEPT, Plan, make_plan
-from vldebias.evaluation.result import Provenance
-from vldebias.evaluation.variants import NONE, Variant, draws
+from vldebias.evaluation.result import TaskProvenance
+from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.methods import METHODS
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 
@@ -193,7 +193,7 @@ def test_a_variant_of_several_attributes_has_the_spurious_prompts_of_its_parts()
     assert Variant(prompts=("fairface",), method="orth-cali").sets[0].parts
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != NONE and draws(name)])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != NONE and is_for_pipelines(name)])
 def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str) -> None:
     """Also those of images that an earlier version drew, whose provenance says one of every method."""
     made = plan(variants={"mine": Variant(method=name, lam=7.0, strength=0.5)})
@@ -204,7 +204,7 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str) -> None:
     assert planned.lam == 7.0  # as plans have it from the first version on: folders that are there go on
     fields: dict[str, Any] = {"task": "t", "description": "", "model": "m", "fingerprint": None, "prompts": "few"}
     fields |= {"prompts_hash": "", "split": "generated", "seeds": [0], "n": {}}
-    earlier = Provenance(methods={"none": {}, "mine": planned.model_dump()}, **fields)
+    earlier = TaskProvenance(methods={"none": {}, "mine": planned.model_dump()}, **fields)
     named = {"task": "t", "description": "", "n": {}}
     drawn = drawn_result(earlier, ["none", "mine", "other"], ["a"], [0], **named)
     assert drawn.details == {"none": {}, "mine": expected, "other": {}}

@@ -11,10 +11,10 @@ from vldebias.evaluation.report.charts import (
     charts,
     colour,
     dumbbells,
+    file_slug,
     group_bars,
     lambda_curves,
     points,
-    slug,
     strength_strips,
 )
 from vldebias.evaluation.result import Measurement
@@ -108,7 +108,7 @@ def test_charts_follow_the_figures() -> None:
     made = result([figure("none", task="a"), figure("orth", task="a"), *groups, *swept, *queries])
     found = charts(made)
     assert [chart.task for chart in found.values()] == ["a", "a", "a: lambda", "b"]
-    assert all(stem == slug(stem) for stem in found)
+    assert all(stem == file_slug(stem) for stem in found)
     assert "λ" in found["a-lambda-by-method"].caption
 
 
@@ -117,4 +117,4 @@ def test_nothing_is_drawn_of_a_single_figure() -> None:
 
 
 def test_slug() -> None:
-    assert slug("fairface gender x race: MaxSkew@100") == "fairface-gender-x-race-maxskew@100"
+    assert file_slug("fairface gender x race: MaxSkew@100") == "fairface-gender-x-race-maxskew@100"

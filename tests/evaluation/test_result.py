@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import COLUMNS, Provenance, Result, TaskResult
+from vldebias.evaluation.result import COLUMNS, Result, TaskProvenance, TaskResult
 from vldebias.metrics import bootstrap_interval, paired_difference_interval
 
 RESULTS = Path(__file__).parents[2] / "eval" / "results"
 
 
-def provenance(task: str = "birds") -> Provenance:
-    return Provenance(
+def provenance(task: str = "birds") -> TaskProvenance:
+    return TaskProvenance(
         task=task, description="d", model="A", fingerprint=None, prompts="p", prompts_hash="0", split="test",
         methods={}, seeds=[0], n={},
     )  # fmt: skip

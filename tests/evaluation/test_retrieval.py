@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from vldebias import fit_projection, load_prompts, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
-from vldebias.evaluation.result import Measurement, Provenance, TaskResult
+from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
@@ -243,7 +243,7 @@ def test_stated_queries_are_left_alone_unless_told_otherwise() -> None:
 
 def test_the_protocol_says_what_was_measured() -> None:
     (part,) = evaluate()
-    protocol = Provenance.model_validate_json(part.provenance.model_dump_json())
+    protocol = TaskProvenance.model_validate_json(part.provenance.model_dump_json())
     assert protocol == part.provenance
     assert (protocol.model, protocol.split, protocol.prompts) == ("made up", "noise test", "g")
     assert "gender" in protocol.title

@@ -12,7 +12,7 @@ from vldebias import files as resources
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines import BASELINES
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.grids import prompts_of
+from vldebias.evaluation.grids import class_prompts_of
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
@@ -64,7 +64,7 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
             for column, sets in task.prompts.items():
                 assert len(column.split(" x ")) == len([load_prompts(one) for one in sets])
         elif isinstance(task, GenerationTask):
-            assert task.strips is None or prompts_of(task.drawn_set, task.strips.concepts)
+            assert task.strips is None or class_prompts_of(task.drawn_set, task.strips.concepts)
             assert all(load_prompts(one).pairs for spec in task.variants.values() for one in spec.prompts)
         elif isinstance(task, TextsTask):
             assert all(load_prompts(one).held_out_pairs for one in task.sets.values())
@@ -205,12 +205,12 @@ def test_some_of_the_tasks() -> None:
 
 def test_strips_need_concepts_of_the_set() -> None:
     prompts = load_prompts("professions-gender")
-    assert prompts_of(prompts, ["nurse", "pilot"]) == [
+    assert class_prompts_of(prompts, ["nurse", "pilot"]) == [
         ("nurse", "A photo of a nurse."),
         ("pilot", "A photo of a pilot."),
     ]
     with pytest.raises(InvalidInputError, match=r"strips: 'professions-gender' has no \['wizard'\]"):
-        prompts_of(prompts, ["wizard"])
+        class_prompts_of(prompts, ["wizard"])
 
 
 @pytest.mark.slow

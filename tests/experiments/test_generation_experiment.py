@@ -7,13 +7,13 @@ import pytest
 
 from eval.experiments.generation import FITS, LEFT_OUT, SET, splits
 from eval.experiments.generation_measures import kept, over_fits
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
 
 
 def task() -> TaskResult:
     told = {"task": "t", "description": "", "model": "", "fingerprint": None, "prompts": "", "prompts_hash": ""}
-    return TaskResult(Provenance(**told, split="", methods={}, seeds=[], n={}))
+    return TaskResult(TaskProvenance(**told, split="", methods={}, seeds=[], n={}))
 
 
 def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:

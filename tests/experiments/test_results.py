@@ -14,7 +14,7 @@ import pytest
 from eval import evidence, readme
 from eval.experiments.experiment import Experiment, _key, names
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.sources import ROOT, Sources, imported, refuse_uncommitted
 
 RESULTS = ROOT / "eval" / "results"
@@ -76,7 +76,7 @@ def row(**changed: Any) -> Measurement:
     ],
 )
 def test_what_does_not_hold_together_is_found(rows: list[Measurement], told: str) -> None:
-    provenance = [Provenance(task=name, description="words") for name in ("t", "s")]
+    provenance = [TaskProvenance(task=name, description="words") for name in ("t", "s")]
     result = Result(name="made", rows=rows, provenance=provenance, versions={}, commit=None, seconds=None)
     assert any(told in problem for problem in problems(result)), problems(result)
 

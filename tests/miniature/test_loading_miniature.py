@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import (
-    Judge,
+    AttributeNetwork,
     birds,
     load_clip,
     load_judge,
@@ -160,7 +160,7 @@ def test_pipeline_draws_the_same_picture_for_the_same_seed():
 
 def test_judge_reads_portraits(people):
     judge = load_judge()
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, AttributeNetwork)
     seen = judge.predict(people.images)
     for name, least in (("profession", 0.9), ("gender", 0.97), ("tone", 0.9), ("age", 0.9)):
         assert (seen[name] == getattr(people, name)).double().mean() > least, name

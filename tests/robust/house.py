@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.test_imports import all_circles
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = Path(".ci/budgets.yaml")
@@ -237,7 +237,7 @@ def main() -> None:
         Result.now(
             "house",
             rows,
-            [Provenance(task="house", description="What a checkout counts, against its budgets")],
+            [TaskProvenance(task="house", description="What a checkout counts, against its budgets")],
             seconds=0.0,
         ).write(RESULT)
     if arguments.tighten:

@@ -10,12 +10,14 @@ from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report.comparison import compare
 from vldebias.evaluation.report.pages import render
-from vldebias.evaluation.result import Measurement, Provenance, Result, TaskResult
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.suite import Suite, list_suites, load_suite
 from vldebias.evaluation.task import GONE, TASKS, Options, Session, Task, register_task
 from vldebias.evaluation.texts import Texts, TextTable
+
+Provenance = TaskProvenance  # its name up to 0.2
 
 __all__ = [
     "TASKS",
@@ -30,6 +32,7 @@ __all__ = [
     "Session",
     "Suite",
     "Task",
+    "TaskProvenance",
     "TaskResult",
     "TextTable",
     "Texts",

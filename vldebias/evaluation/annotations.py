@@ -16,7 +16,7 @@ from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, An
 from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_result
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.report.charts import dumbbells
-from vldebias.evaluation.result import Provenance, Result, TaskResult
+from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics import agreement
@@ -79,7 +79,7 @@ class AnnotationsTask(Task):
         *,
         judged: Mapping[str, str] | None = None,
         judge: str = "judge",
-        origin: Provenance | None = None,
+        origin: TaskProvenance | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
         """Measure answers; no block where nobody labelled the attribute.
@@ -158,7 +158,7 @@ def _unnamed(path: Path) -> bool:
         return "attribute" not in file.readline()
 
 
-def _provenance_of(folder: Path, prompts_hash: str) -> Provenance | None:
+def _provenance_of(folder: Path, prompts_hash: str) -> TaskProvenance | None:
     """How the images were drawn, from the result of the run that drew them (<out>/images/<task>), if it is there."""
     path = folder.resolve().parents[1] / "result.json"
     if not path.is_file():

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from vldebias.data.parallel import processes
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation.plan import NOT_KEPT, PLAN, Drawn, DrawnImage, Plan
-from vldebias.evaluation.result import Provenance, TaskResult
-from vldebias.evaluation.variants import NONE, Variant, digest, lam_of
+from vldebias.evaluation.result import TaskProvenance, TaskResult
+from vldebias.evaluation.variants import NONE, Variant, hash_of, lam_of
 from vldebias.hosts import Attachment
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
@@ -126,7 +126,7 @@ class SharedImages:
         folder: where the paths of the records start. origin: provenance of the run that drew them.
     """
 
-    def __init__(self, records: Iterable[Drawn], folder: str | Path, origin: Provenance | None = None) -> None:
+    def __init__(self, records: Iterable[Drawn], folder: str | Path, origin: TaskProvenance | None = None) -> None:
         self.variants, self.origin = by_variant(records), origin
         self.common = sorted(set.intersection(*(set(images) for images in self.variants.values())))
         self.prompts = list(dict.fromkeys(prompt for prompt, _ in self.common))
@@ -187,7 +187,7 @@ def identity(pipe: Any, name: str | None = None) -> dict[str, Any]:
         "pipeline": type(pipe).__name__,
         "id": name or str(getattr(pipe, "name_or_path", None) or "") or None,
         "fingerprints": {name: (f := weights_fingerprint(module)) and f.to_dict() for name, module in modules.items()},
-        "scheduler": f"{type(pipe.scheduler).__name__} {digest(json.dumps(scheduler, sort_keys=True, default=str))}",
+        "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(json.dumps(scheduler, sort_keys=True, default=str))}",
         "adapters": sorted(adapters),
         "precision": sorted({str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}),
     }
@@ -200,7 +200,7 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
     if not known or len(known) < len(prints):
         return None
     return {
-        "structure": digest(json.dumps([sorted(components), [fingerprint["structure"] for fingerprint in known]])),
+        "structure": hash_of(json.dumps([sorted(components), [fingerprint["structure"] for fingerprint in known]])),
         "norms": [norm for fingerprint in known for norm in fingerprint["norms"]],
         "waves": [wave for fingerprint in known for wave in fingerprint["waves"]],
         "tensors": [one for fingerprint in known for one in fingerprint.get("tensors", [])],
@@ -208,7 +208,7 @@ def joint_fingerprint(components: Mapping[str, dict[str, Any] | None]) -> dict[s
 
 
 def drawn_result(
-    origin: Provenance | None, variants: Iterable[str], prompts: Sequence[str], seeds: Iterable[int], **fields: Any
+    origin: TaskProvenance | None, variants: Iterable[str], prompts: Sequence[str], seeds: Iterable[int], **fields: Any
 ) -> TaskResult:
     """An empty block of a measure of drawn images; rows carry lam and strength, where the origin says them.
 
@@ -231,7 +231,7 @@ def drawn_result(
     for variant, of in methods.items():
         own = {"lam": lam_of(of.get("method", ""), of.get("lam")), "strength": of.get("strength")}
         details[variant] = {key: value for key, value in own.items() if value is not None}
-    return TaskResult(Provenance(**common | fields), details=details)
+    return TaskResult(TaskProvenance(**common | fields), details=details)
 
 
 # ---- drawing -------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def _record(plan: Plan, image: DrawnImage) -> dict[str, Any]:
         "options": plan.options,
         "model": plan.model.get("id"),
         "pipeline": plan.model.get("pipeline"),
-        "fingerprint": digest(json.dumps(plan.model.get("fingerprints"), sort_keys=True)),
+        "fingerprint": hash_of(json.dumps(plan.model.get("fingerprints"), sort_keys=True)),
     }
 
 

@@ -15,17 +15,17 @@ from vldebias.evaluation.clip_score import ClipScore
 from vldebias.evaluation.discrepancies import Shown, add_bias, add_fidelity, sheets
 from vldebias.evaluation.drawing import DrawnSet, SharedImages, draw, identity, joint_fingerprint
 from vldebias.evaluation.fid import Extractor, Fid, InceptionFeatures
-from vldebias.evaluation.grids import draw_strengths, prompts_of, share_plots, side_by_side
+from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
 from vldebias.evaluation.images import names_of
 from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec
 from vldebias.evaluation.judges import Judge, judge_images, labels_of, stated_attribute
 from vldebias.evaluation.pairs import add_pair_distances
-from vldebias.evaluation.plan import Plan, make_plan, slug
+from vldebias.evaluation.plan import Plan, folder_slug, make_plan
 from vldebias.evaluation.readings import Drawing, read_judged
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Strict, Task, one_of, register_task
 from vldebias.evaluation.texts import Texts
-from vldebias.evaluation.variants import NONE, Variant, draws
+from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
@@ -152,7 +152,7 @@ class GenerationTask(Task):
                 changed[key] = value
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
-            named = [name for name in options.methods if name != NONE and draws(name)]
+            named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
             variants = {name: _changed(first, method=name) for name in named} or variants
         own = {key: value for key in ("lam", "max_loss") if (value := getattr(options, key)) is not None}
         variants = {n: v if v.projection is not None else _changed(v, **own) for n, v in variants.items()}
@@ -176,7 +176,7 @@ class GenerationTask(Task):
         """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
         given, scored = session.given, self.scored_by_model
         return {
-            "images": given.get("images", session.options.out / "images" / slug(self.name)),
+            "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
             "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
@@ -249,7 +249,7 @@ class GenerationTask(Task):
         drawn = draw(pipe, plan, task.fitted, images, progress=progress)
         results = self._judged(drawn, judge, progress)
         if self.strips is not None:
-            results[0].pictures[f"{slug(self.name)}-strengths"] = task._strips(pipe, self.strips, progress)
+            results[0].pictures[f"{folder_slug(self.name)}-strengths"] = task._strips(pipe, self.strips, progress)
         if self.pair_table:
             results.append(task._pairs(pipe, drawn))
         return results + self._scored(drawn, scorer, device, progress)
@@ -268,7 +268,7 @@ class GenerationTask(Task):
                     pipe,
                     variant.sets[0],
                     judge,
-                    folder / "_readings" / slug(name),  # no variant has a folder of this name
+                    folder / "_readings" / folder_slug(name),  # no variant has a folder of this name
                     method=variant.method,
                     lam=variant.lam,
                     drawing=Drawing(images=self.fit_images, **how),
@@ -284,7 +284,7 @@ class GenerationTask(Task):
         with progress.step(f"{self.name}: strengths") as bar:
             plot = draw_strengths(
                 pipe,
-                prompts_of(self.drawn_set, strips.concepts),
+                class_prompts_of(self.drawn_set, strips.concepts),
                 variant,
                 strengths=strips.strengths,
                 seeds=range(strips.seeds),
@@ -361,11 +361,11 @@ class GenerationTask(Task):
                 if attribute == self.attributes[0]:  # the images, which all attributes share
                     how = "the same seeds column by column, as the pipeline is and debiased."
                     caption = f"{subset.capitalize()}: {how}"
-                    picture = f"{slug(task)}-{sheet.part}-side-by-side"
+                    picture = f"{folder_slug(task)}-{sheet.part}-side-by-side"
                     result.pictures[picture] = (caption, side_by_side(drawn, sheet, own))
                 for name, plot in share_plots(sheet, own, f"share of {own.names[0]}, {subset}").items():
                     caption = f"Share of {own.names[0]} for each of the {subset}, without and with {name}."
-                    result.pictures[f"{slug(task)}-{sheet.part}-shares-{slug(name)}"] = (caption, plot)
+                    result.pictures[f"{folder_slug(task)}-{sheet.part}-shares-{folder_slug(name)}"] = (caption, plot)
             for sheet in stated if attribute == of_stated else ():
                 add_fidelity(result, sheet, own, code_of, shown, **common)
             provenance.settings |= {
@@ -387,12 +387,12 @@ def _changed(variant: Variant, **fields: Any) -> Variant:
 
 def _provenance(
     plan: Plan, task: str, title: str, description: str, split: str, settings: Mapping[str, Any]
-) -> Provenance:
+) -> TaskProvenance:
     """The provenance of one task on images, or texts, of a plan."""
     model = {key: value for key, value in plan.model.items() if key != "fingerprints"}
     drawing = {"steps": plan.steps, "guidance": plan.guidance, "batch size": plan.batch_size, "options": plan.options}
     stated = sum(p.stated is not None for p in plan.prompts)
-    return Provenance(
+    return TaskProvenance(
         task=task,
         title=title,
         description=description,

@@ -201,7 +201,7 @@ def draw_strengths(
     return strength_strips(list(zip(names, images, strict=True)), strengths)
 
 
-def prompts_of(prompts: PromptSet, concepts: Sequence[str]) -> list[tuple[str, str]]:
+def class_prompts_of(prompts: PromptSet, concepts: Sequence[str]) -> list[tuple[str, str]]:
     """(concept, its class prompt) of concepts of a prompt set, held out or not.
 
     Raises:

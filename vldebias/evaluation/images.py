@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.evaluation.plausible import doubt_features
-from vldebias.evaluation.result import Provenance
+from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
@@ -201,14 +201,14 @@ class ImageTask(Task):
         *,
         reference: Embeddings | None = None,
         **fields: Any,
-    ) -> Provenance:
+    ) -> TaskProvenance:
         """What was measured with which model, prompts and images; fields: title, description, n, settings."""
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
         side = self.side or "what each method is for"
         bounds = {} if self.max_loss is None else {"max_loss": self.max_loss}
-        return Provenance(
+        return TaskProvenance(
             task=name,
             model=str(about.get("model") or texts.host.model_id or "unnamed model"),
             fingerprint=texts.fingerprint,

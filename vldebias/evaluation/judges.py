@@ -24,7 +24,7 @@ from vldebias.data.parallel import processes
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import DrawnImage, slug
+from vldebias.evaluation.plan import DrawnImage, folder_slug
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest as file_digest
 from vldebias.hosts.fingerprint import weights_fingerprint
@@ -452,7 +452,7 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
             f"{drawn.missing[0].path}; draw again, which goes on where it stopped"
         )
     here = processes()
-    home = drawn.folder / JUDGEMENTS / f"{slug(judge.name)}-{slug(judge.fingerprint)[:16]}"
+    home = drawn.folder / JUDGEMENTS / f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}"
     keys = {image: f"{image.path} {file_digest(drawn.path(image))[:24]}" for image in drawn}
     known, share = dict(_kept(home)), list(drawn)[here.rank :: here.world]
     todo = [image for image in share if keys[image] not in known]

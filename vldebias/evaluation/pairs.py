@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from vldebias.edit import Edit, Rows
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.images import names_of, sets_by_column
-from vldebias.evaluation.result import Provenance, TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Lam, Options, Prompts, Session, Task, register_task
 from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts import Host, resolve
@@ -90,7 +90,7 @@ class TextsTask(Task):
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
             variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
             details = variant.planned.details
-            provenance = Provenance(
+            provenance = TaskProvenance(
                 task=f"{self.name} {name}",
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",
                 description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "

@@ -303,7 +303,7 @@ def _check(counts: Mapping[str, int], variants: Mapping[str, Variant], options: 
         raise InvalidInputError(f"images: expected at most {SEED_STEP} per seed, got {counts['images']}; add seeds")
     if not variants:
         raise InvalidInputError("variants: expected at least one to compare with the pipeline as it is")
-    folders = [slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]
+    folders = [folder_slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]
     if len(set(folders)) < len(folders) or "" in folders or NONE in variants:
         raise InvalidInputError(
             "variants: expected names of letters and digits that stay different as names of folders, and not "
@@ -320,7 +320,7 @@ def _check(counts: Mapping[str, int], variants: Mapping[str, Variant], options: 
         ) from error
 
 
-def slug(text: str) -> str:
+def folder_slug(text: str) -> str:
     """Letters, digits and hyphens: what a name looks like in a path."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
 
@@ -328,4 +328,4 @@ def slug(text: str) -> str:
 @cache
 def _folder(variant: str, prompt: str) -> str:
     told_apart = hashlib.sha256(prompt.encode()).hexdigest()[:8]  # "A photo." and "a photo" have one slug
-    return f"{slug(variant)}/{slug(prompt)}-{told_apart}"
+    return f"{folder_slug(variant)}/{folder_slug(prompt)}-{told_apart}"

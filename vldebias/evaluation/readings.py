@@ -13,7 +13,7 @@ from pydantic import Field
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import DrawnSet, draw, identity
 from vldebias.evaluation.judges import Judge, judge_images, stated_attribute
-from vldebias.evaluation.plan import Plan, PlannedPrompt, slug
+from vldebias.evaluation.plan import Plan, PlannedPrompt, folder_slug
 from vldebias.evaluation.task import Count, Strict
 from vldebias.evaluation.variants import Variant
 from vldebias.methods import Method, Need, Problem, get_method
@@ -108,7 +108,7 @@ class _Rounds:
             stated_images=how["images"],
             **how,
         )
-        home = self.folder / f"{self.count}-{slug(method.name)}"
+        home = self.folder / f"{self.count}-{folder_slug(method.name)}"
         drawn = draw(self.pipe, plan, {method.name: variant}, home, progress=self.progress)
         self.images += len(drawn)
         return self._shares(drawn)

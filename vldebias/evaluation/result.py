@@ -74,7 +74,7 @@ class Measurement(_Typed):
     uses_labels: bool = False
 
 
-class Provenance(_Typed):
+class TaskProvenance(_Typed):
     """What a task did: enough to repeat it.
 
     title: what a report calls the task, with the table of the paper that it repeats; settings: conventions and
@@ -109,7 +109,7 @@ class TaskResult:
         details: method -> lam, strength, uses_labels of its rows.
     """
 
-    provenance: Provenance
+    provenance: TaskProvenance
     rows: list[Measurement] = field(default_factory=list)
     pictures: dict[str, tuple[str, Plot]] = field(default_factory=dict)
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class Result(_Typed):
 
     name: str
     rows: list[Measurement] = Field(validation_alias=AliasChoices("figures", "rows"), serialization_alias="figures")
-    provenance: list[Provenance] = Field(
+    provenance: list[TaskProvenance] = Field(
         validation_alias=AliasChoices("protocols", "provenance"), serialization_alias="protocols"
     )
     versions: dict[str, str]
@@ -250,7 +250,7 @@ class Result(_Typed):
         cls,
         name: str,
         rows: list[Measurement],
-        provenance: list[Provenance],
+        provenance: list[TaskProvenance],
         *,
         seconds: float | None,
         sources: Mapping[str, str] | None = None,

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vldebias.data import processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.report.charts import slug
+from vldebias.evaluation.report.charts import file_slug
 from vldebias.evaluation.report.pages import draw_charts, pictures_beside, write_page
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.suite import Suite, load_suite
 from vldebias.evaluation.task import Options, Session, Task
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
@@ -36,7 +36,7 @@ class Finished(BaseModel):
 
     key: str
     rows: list[Measurement]
-    provenance: list[Provenance]
+    provenance: list[TaskProvenance]
     pictures: list[str]
     seconds: float
 
@@ -182,7 +182,7 @@ def _check_texts(session: Session, suite: Suite, tasks: Sequence[Task]) -> None:
 
 
 def _path(options: Options, task: Task) -> Path:
-    return options.out / "tasks" / f"{slug(task.name)}.json"
+    return options.out / "tasks" / f"{file_slug(task.name)}.json"
 
 
 def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
@@ -201,7 +201,7 @@ def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, fir
         pictures=[
             save_png(
                 plot,
-                folder / f"{slug(stem)}.png",
+                folder / f"{file_slug(stem)}.png",
                 {"run": suite.name, "task": part.provenance.task, "caption": caption},
             ).name
             for part in (parts if first else ())
@@ -216,7 +216,7 @@ def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, fir
     return Finished.model_validate_json(text)  # as a later run will read it: tuples in settings become lists
 
 
-def _titled(provenance: Provenance, title: str, pipeline: str | None) -> Provenance:
+def _titled(provenance: TaskProvenance, title: str, pipeline: str | None) -> TaskProvenance:
     """The title of the suite's task before that of the part, and of drawn images the pipeline as the user named it."""
     full = f"{title}: {provenance.title}" if provenance.title else title
     drawn = provenance.split == "generated" and pipeline is not None and pipeline not in provenance.model

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Chosen = str | Annotated[InstanceOf[Method], PlainSerializer(lambda given: f"{given.name} {_given(given)}")]
 
 
-def draws(method: str | Method) -> bool:
+def is_for_pipelines(method: str | Method) -> bool:
     """Whether a method is for pipelines.
 
     Raises:
@@ -69,9 +69,9 @@ class Variant(Strict):
     @field_validator("method")
     @classmethod
     def _known(cls, given: str | Method) -> str | Method:
-        if not draws(given):
+        if not is_for_pipelines(given):
             raise ValueError(
-                f"method {given!r} is not for pipelines; expected one of {', '.join(filter(draws, METHODS))}"
+                f"method {given!r} is not for pipelines; expected one of {', '.join(filter(is_for_pipelines, METHODS))}"
             )
         return given
 
@@ -156,7 +156,7 @@ class Variant(Strict):
             hashlib.sha256(t.numpy().tobytes()).hexdigest() for e in edits for _, t in sorted(e.tensors().items())
         ]
         sets = {first.prompts or "projection": first.prompts_hash or ""}
-        return PlannedVariant(sets=sets, method=first.method, lam=lam, **common, projection=digest("".join(hashes)))
+        return PlannedVariant(sets=sets, method=first.method, lam=lam, **common, projection=hash_of("".join(hashes)))
 
 
 class PlannedVariant(Strict):
@@ -200,9 +200,9 @@ def lam_of(method: str, lam: float | None) -> float | None:
 def _given(method: Method) -> str | None:
     """Digest of the settings of a method; None where it has none."""
     settings = method.settings()
-    return digest(json.dumps(settings, sort_keys=True)) if settings else None
+    return hash_of(json.dumps(settings, sort_keys=True)) if settings else None
 
 
-def digest(text: str) -> str:
+def hash_of(text: str) -> str:
     """A short hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

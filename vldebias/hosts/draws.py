@@ -19,7 +19,7 @@ _BY_CALL, _BY_PROMPT = (sqrt(5) - 1) / 2, sqrt(2) - 1  # multiples of an irratio
 _REMEMBERED = 10_000  # prompts; one that was forgotten starts again like a new one
 
 
-def uniform(*parts: object) -> float:
+def uniform_number(*parts: object) -> float:
     """A number in [0, 1) from the text of `parts`."""
     text = "\0".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / 2**48  # 48 bits: a float holds them exactly
@@ -29,7 +29,7 @@ def uniform(*parts: object) -> float:
 def permutation(n: int, *parts: object) -> tuple[int, ...]:
     """A permutation of 0 .. n - 1 that `parts` decide; two of them stand before, the others after the place."""
     first, rest = parts[:2], parts[2:]
-    return tuple(sorted(range(n), key=lambda i: uniform(*first, i, *rest)))
+    return tuple(sorted(range(n), key=lambda i: uniform_number(*first, i, *rest)))
 
 
 class Numbers:
@@ -61,7 +61,7 @@ class Numbers:
                     del self._prompts[next(iter(self._prompts))]
             place, calls = self._prompts[prompt]
             self._prompts[prompt] = (place, calls + 1)
-        offset = (uniform(self.seed, "start") + place * _BY_PROMPT + calls * _BY_CALL) % 1
+        offset = (uniform_number(self.seed, "start") + place * _BY_PROMPT + calls * _BY_CALL) % 1
         return [(part + offset) / n for part in permutation(n, self.seed, calls, prompt)]
 
 

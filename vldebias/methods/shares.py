@@ -17,7 +17,7 @@ from math import isclose, isfinite, isnan, prod
 from typing import Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.draws import permutation, uniform
+from vldebias.hosts.draws import permutation, uniform_number
 
 OneShares = Mapping[str, float] | Sequence[str | None] | None
 """Of one attribute: value -> share, the column of a data set whose shares it should have, or None for uniform."""
@@ -94,10 +94,10 @@ class Shares:
     def _number(self, seed: int, prompt: str, stratify: int | None) -> float:
         """A number in [0, 1), uniform over seeds; stratified: one of n evenly spaced ones, each taken once."""
         if stratify is None:
-            return uniform(seed, prompt, *self.names)
+            return uniform_number(seed, prompt, *self.names)
         block, place = divmod(seed, stratify)
         rank = permutation(stratify, block, prompt, *self.names)[place]
-        return (rank + uniform(block, prompt, "offset", *self.names)) / stratify
+        return (rank + uniform_number(block, prompt, "offset", *self.names)) / stratify
 
     @cached_property
     def _cumulated(self) -> list[float]:

@@ -12,7 +12,7 @@ from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.miniature import birds, portraits
-    from vldebias.miniature.architectures import Judge
+    from vldebias.miniature.architectures import AttributeNetwork
     from vldebias.miniature.data import open_world
     from vldebias.miniature.models import (
         Preprocess,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "AttributeNetwork": "architectures",
     "Judge": "architectures",
     "Preprocess": "models",
     "birds": None,
@@ -37,7 +38,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Judge",
+    "AttributeNetwork",
     "Preprocess",
     "birds",
     "load_clip",

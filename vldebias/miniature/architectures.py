@@ -141,7 +141,7 @@ def build_scheduler() -> "DDIMScheduler":
     )
 
 
-class Judge(nn.Module):
+class AttributeNetwork(nn.Module):
     """A small classifier of pictures of both worlds.
 
     A convolutional network with one head per field of `FIELDS`, trained on renders and on their VAE reconstructions.
@@ -206,3 +206,6 @@ def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
         else:
             renamed[f"{prefix}.{_BLOCK[module]}.{kind}"] = tensor
     return renamed
+
+
+Judge = AttributeNetwork  # its name up to 0.2

@@ -11,7 +11,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.architectures import (
     IMAGE_MEAN,
     IMAGE_STD,
-    Judge,
+    AttributeNetwork,
     build_clip,
     build_scheduler,
     build_unet,
@@ -170,13 +170,13 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
     return pipeline
 
 
-def load_judge(folder: Path | str | None = None) -> Judge:
+def load_judge(folder: Path | str | None = None) -> AttributeNetwork:
     """The classifier of portraits and birds, in eval mode.
 
     Raises:
         InvalidInputError: the folder holds no build.
     """
-    judge = Judge()
+    judge = AttributeNetwork()
     _fill(judge, _folder(folder) / "judge.safetensors")
     return judge.eval()
 

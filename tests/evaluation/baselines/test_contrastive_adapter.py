@@ -15,7 +15,7 @@ from torch import Tensor
 from vldebias import losses
 from vldebias.evaluation.baselines import ContrastiveAdapter, ERMAdapter, ERMLinear, contrastive
 from vldebias.evaluation.baselines.contrastive import _balanced_rows, _nearest_of_other_classes, anchored_contrastive
-from vldebias.evaluation.baselines.problem import Problem
+from vldebias.evaluation.baselines.problem import RobustnessProblem
 
 BRIEF = ContrastiveAdapter(epochs=20)
 
@@ -24,8 +24,8 @@ def fit(baseline: Any, train: World, **options: Any) -> Any:
     return baseline.fit(train.features, train.labels, train.zero_shot, **options)
 
 
-def problem(train: World, **options: Any) -> Problem:
-    return Problem.of(train.features, train.labels, train.zero_shot, select="worst_group", **options)
+def problem(train: World, **options: Any) -> RobustnessProblem:
+    return RobustnessProblem.of(train.features, train.labels, train.zero_shot, select="worst_group", **options)
 
 
 def unit(*shape: int, seed: int) -> Tensor:

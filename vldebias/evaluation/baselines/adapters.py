@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.baselines.problem import Baseline, OnStep, Problem, promoted
+from vldebias.evaluation.baselines.problem import Baseline, OnStep, RobustnessProblem, promoted
 from vldebias.losses.checks import check_interval
 
 _CHUNK = 16384  # rows per product
@@ -109,16 +109,16 @@ class AdapterBaseline(Baseline):
 
     @abstractmethod
     def _losses(
-        self, epoch: int, head: AdapterHead, problem: Problem, data: Any, generator: torch.Generator
+        self, epoch: int, head: AdapterHead, problem: RobustnessProblem, data: Any, generator: torch.Generator
     ) -> Iterator[Tensor]:
         """The loss of each step of an epoch, counted from 0; a step is taken before the next one is asked for."""
 
-    def _prepare(self, problem: Problem, on_step: OnStep) -> Any:
+    def _prepare(self, problem: RobustnessProblem, on_step: OnStep) -> Any:
         """What `_losses` needs and is computed once; handed to it as `data`."""
         return None
 
     @torch.enable_grad()
-    def _fit(self, problem: Problem, seed: int, on_step: OnStep) -> AdapterHead:
+    def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> AdapterHead:
         generator = torch.Generator().manual_seed(seed)
         data = self._prepare(problem, on_step)
         zero_shot = problem.zero_shot.detach().clone()
@@ -152,7 +152,7 @@ def batches(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Ten
     yield from rows[torch.randperm(len(rows), generator=generator)].split(size)
 
 
-def classification_loss(head: AdapterHead, problem: Problem, rows: Tensor) -> Tensor:
+def classification_loss(head: AdapterHead, problem: RobustnessProblem, rows: Tensor) -> Tensor:
     """Mean cross-entropy of some training rows."""
     features = promoted(problem.train.features[rows.to(problem.train.features.device)])
     labels = torch.from_numpy(problem.train.labels)[rows].to(features.device)
@@ -171,7 +171,7 @@ class ERMAdapter(AdapterBaseline):
     source: str = "Gao et al. 2021"
 
     def _losses(
-        self, epoch: int, head: AdapterHead, problem: Problem, data: Any, generator: torch.Generator
+        self, epoch: int, head: AdapterHead, problem: RobustnessProblem, data: Any, generator: torch.Generator
     ) -> Iterator[Tensor]:
         for rows in batches(torch.arange(len(problem.train.labels)), self.batch_size, generator):
             yield classification_loss(head, problem, rows)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.adapters import AdapterBaseline, AdapterHead, batches, classification_loss
-from vldebias.evaluation.baselines.problem import OnStep, Problem, promoted
+from vldebias.evaluation.baselines.problem import OnStep, RobustnessProblem, promoted
 from vldebias.losses.checks import check_temperature
 from vldebias.losses.sums import softplus
 
@@ -104,7 +104,7 @@ class ContrastiveAdapter(AdapterBaseline):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
-    def _prepare(self, problem: Problem, on_step: OnStep) -> _Contrasts:
+    def _prepare(self, problem: RobustnessProblem, on_step: OnStep) -> _Contrasts:
         labels, right = problem.train.labels, problem.predicted == problem.train.labels
         usable = [
             label for label in range(problem.n_classes) if 0 < right[labels == label].sum() < (labels == label).sum()
@@ -122,7 +122,7 @@ class ContrastiveAdapter(AdapterBaseline):
         return _Contrasts(torch.from_numpy(anchors), torch.from_numpy(labels[anchors]), nearest, positives)
 
     def _losses(
-        self, epoch: int, head: AdapterHead, problem: Problem, data: Any, generator: torch.Generator
+        self, epoch: int, head: AdapterHead, problem: RobustnessProblem, data: Any, generator: torch.Generator
     ) -> Iterator[Tensor]:
         if epoch % 2:
             for rows in batches(_balanced_rows(problem, self.group_size, generator), self.batch_size, generator):
@@ -136,7 +136,7 @@ class ContrastiveAdapter(AdapterBaseline):
             yield anchored_contrastive(anchor[:, 0], positive, negative, temperature=self.temperature).sum()
 
 
-def _balanced_rows(problem: Problem, size: int, generator: torch.Generator) -> Tensor:
+def _balanced_rows(problem: RobustnessProblem, size: int, generator: torch.Generator) -> Tensor:
     """Row indices, `size` of each group: without replacement where the group is large enough."""
     groups = torch.from_numpy(problem.groups)
     drawn = []
@@ -149,7 +149,7 @@ def _balanced_rows(problem: Problem, size: int, generator: torch.Generator) -> T
     return torch.cat(drawn)
 
 
-def _nearest_of_other_classes(problem: Problem, anchors: NDArray[np.int64], count: int) -> Tensor:
+def _nearest_of_other_classes(problem: RobustnessProblem, anchors: NDArray[np.int64], count: int) -> Tensor:
     """(a, m) int32 rows of other classes with the largest cosine to each anchor, at most `count` of them."""
     features = promoted(problem.train.features)
     labels = torch.from_numpy(problem.train.labels).to(features.device)

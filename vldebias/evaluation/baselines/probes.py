@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.logistic import Coefficients, Penalty, Scaling, logistic_regression
-from vldebias.evaluation.baselines.problem import Baseline, OnStep, Problem, Score, promoted
+from vldebias.evaluation.baselines.problem import Baseline, OnStep, RobustnessProblem, Score, promoted
 from vldebias.losses.checks import check_choice, check_interval
 
 
@@ -57,7 +57,7 @@ class Probe(Baseline):
         check_interval("tolerance", self.tolerance, "(0, 1)")
 
     def _choose(
-        self, problem: Problem, on_step: OnStep, scaling: Scaling, counts: NDArray[np.int64] | None
+        self, problem: RobustnessProblem, on_step: OnStep, scaling: Scaling, counts: NDArray[np.int64] | None
     ) -> tuple[float, Coefficients, dict[str, Any]]:
         """The c that does best on the validation split, its coefficients, and what to say about it."""
         values = sorted(set(self.candidates)) if problem.val is not None and self.candidates else [self.c]
@@ -72,7 +72,7 @@ class Probe(Baseline):
 
     def _solve(
         self,
-        problem: Problem,
+        problem: RobustnessProblem,
         scaling: Scaling,
         counts: NDArray[np.int64] | None,
         c: float,
@@ -96,7 +96,7 @@ class Probe(Baseline):
             tolerance=self.tolerance,
         )
 
-    def _scaling(self, problem: Problem) -> Scaling:
+    def _scaling(self, problem: RobustnessProblem) -> Scaling:
         return (Scaling.standard if self.standardise else Scaling.none)(problem.train.features)
 
 
@@ -123,7 +123,7 @@ class ERMLinear(Probe):
     source: str = "Radford et al. 2021; Kumar et al. 2022"
     candidates: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 
-    def _fit(self, problem: Problem, seed: int, on_step: OnStep) -> LinearHead:
+    def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         scaling = self._scaling(problem)
         _, fitted, chosen = self._choose(problem, on_step, scaling, None)
         return _head(fitted, scaling, chosen)
@@ -158,7 +158,7 @@ class WiSEFT(ERMLinear):
             check_interval("alpha", value, "[0, 1]")
         check_interval("logit_scale", self.logit_scale, "(0, inf)")
 
-    def _fit(self, problem: Problem, seed: int, on_step: OnStep) -> LinearHead:
+    def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         probe = super()._fit(problem, seed, on_step)
         zero_shot = self.logit_scale * problem.zero_shot.detach().double().cpu()
         values = sorted(set(self.alphas)) if problem.val is not None and self.alphas else [self.alpha]
@@ -204,7 +204,7 @@ class DFR(Probe):
         if self.draws < 1:
             raise InvalidInputError(f"draws: expected at least 1, got {self.draws}")
 
-    def _fit(self, problem: Problem, seed: int, on_step: OnStep) -> LinearHead:
+    def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         generator = np.random.default_rng(seed)
         draws = [balanced_counts(problem.groups, self.balance, generator) for _ in range(self.draws)]
         scaling = self._scaling(problem)

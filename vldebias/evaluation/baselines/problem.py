@@ -55,7 +55,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RobustnessProblem:
     """A training split, the zero-shot classifier (k, d), and perhaps a validation split to select on."""
 
     train: Split
@@ -66,7 +66,7 @@ class Problem:
     @classmethod
     def of(
         cls, features: Tensor, labels: Any, zero_shot: Tensor, *, groups: Any = None, val: Any = None, select: Select
-    ) -> Problem:
+    ) -> RobustnessProblem:
         """Check the arguments of `Baseline.fit`, which describes them."""
         _check_features("zero_shot", zero_shot, None)
         train = Split.of("train", features, labels, groups, zero_shot)
@@ -182,11 +182,11 @@ class Baseline(ABC):
         Raises:
             InvalidInputError: shapes, labels or groups that do not fit; the message says which.
         """
-        problem = Problem.of(train_features, labels, zero_shot, groups=groups, val=val, select=self.select)
+        problem = RobustnessProblem.of(train_features, labels, zero_shot, groups=groups, val=val, select=self.select)
         return self._fit(problem, seed, on_step or (lambda _: None))
 
     @abstractmethod
-    def _fit(self, problem: Problem, seed: int, on_step: OnStep) -> Predictor:
+    def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> Predictor:
         """The method itself, on arguments that were checked."""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report.tables import blocks
-from vldebias.evaluation.report.words import label, metric_title, sentence
+from vldebias.evaluation.report.words import capitalised, label, metric_title
 from vldebias.evaluation.result import Measurement, Result
 from vldebias.methods import METHODS
 from vldebias.pictures import INK, for_matplotlib, subplots
@@ -31,7 +31,7 @@ TOO_MANY = 45  # lines that a page can still show
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 5, "loc": "lower center"}
 
 
-def slug(text: str) -> str:
+def file_slug(text: str) -> str:
     """A file name: "fairface gender: lambda" -> "fairface-gender-lambda"."""
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")
 
@@ -64,7 +64,7 @@ def charts(result: Result) -> dict[str, Chart]:
             drawn.add(kind)
             chart = _of_parts(rows) if table.detail else _of_whole(rows)
             if chart is not None:
-                plots[slug(f"{block.task} {table.caption}")] = Chart(block.task, *chart, table.detail)
+                plots[file_slug(f"{block.task} {table.caption}")] = Chart(block.task, *chart, table.detail)
     return plots
 
 
@@ -81,7 +81,7 @@ def _of_whole(rows: Sequence[Measurement]) -> tuple[str, Plot]:
 
 
 def _of_parts(rows: Sequence[Measurement]) -> tuple[str, Plot] | None:
-    count, title = len({row.subset for row in rows}), sentence(metric_title(rows[0].metric))
+    count, title = len({row.subset for row in rows}), capitalised(metric_title(rows[0].metric))
     if count <= MANY_PARTS:
         return f"{title} by part, with 95 % intervals.", group_bars(rows, by="subset")
     if count <= TOO_MANY:

@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.report.pages import html
 from vldebias.evaluation.report.tables import Column, Row, Table
 from vldebias.evaluation.report.words import change, direction, label, metric_title, number, verdict, verdict_on
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.files import write_atomically
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _about_runs(a: Result, b: Result) -> Iterator[str]:
             yield from _about_task(there[one.task], one)
 
 
-def _about_task(a: Provenance, b: Provenance) -> Iterator[str]:
+def _about_task(a: TaskProvenance, b: TaskProvenance) -> Iterator[str]:
     for what in CONVENTIONS:
         yield from _differs(b.task, what.replace("_", " "), getattr(a, what), getattr(b, what))
     mine, other = Fingerprint.of(a.fingerprint), Fingerprint.of(b.fingerprint)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vldebias.evaluation.report.tables import Block, blocks
-from vldebias.evaluation.report.words import change, direction, metric_title, number, sentence, verdict
-from vldebias.evaluation.result import CHANCE, NONE, Measurement, Provenance, Result
+from vldebias.evaluation.report.words import capitalised, change, direction, metric_title, number, verdict
+from vldebias.evaluation.result import CHANCE, NONE, Measurement, Result, TaskProvenance
 from vldebias.metrics.metric import metric_of
 
 ATTACHED = "default"  # the method that `debias` attaches where none is named
@@ -51,7 +51,7 @@ def _counts(tasks: Iterable[Block]) -> list[str]:
     ]
 
 
-def _groups(rows: Iterable[Measurement], told: Provenance) -> str:
+def _groups(rows: Iterable[Measurement], told: TaskProvenance) -> str:
     """Groups that share the images out among them, with their numbers; not parts that overlap, such as queries."""
     groups = told.settings.get("groups")
     if not isinstance(groups, Mapping):
@@ -137,7 +137,7 @@ def nothing_to_remove(block: Block, metric: str) -> str:
     """Said in the place of verdicts where none is no more biased than random rankings are."""
     chance = block.at_chance[metric]
     none = next(row for row in block.rows if (row.metric, row.method, row.subset) == (metric, NONE, ""))
-    title = sentence(metric_title(metric))
+    title = capitalised(metric_title(metric))
     return f"Nothing to remove here: {title} of none is {none.value:.3f}, that of random rankings {number(chance)}."
 
 
@@ -253,7 +253,9 @@ def forest(block: Block) -> Forest | None:
     heads, marks = [], []
     for column in columns:
         first = next(iter(column.values()))
-        heads.append((", ".join(filter(None, (sentence(metric_title(first.metric)), first.subset))), direction(first)))
+        heads.append(
+            (", ".join(filter(None, (capitalised(metric_title(first.metric)), first.subset))), direction(first))
+        )
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
         marks.append({name: _mark(row, reach) for name, row in column.items()})
     names = [chief, *(name for name in columns[0] if name != chief)]

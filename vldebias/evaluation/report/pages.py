@@ -14,7 +14,7 @@ from vldebias.evaluation.report.charts import charts
 from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, overall
 from vldebias.evaluation.report.tables import Block, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
-from vldebias.evaluation.result import Measurement, Provenance, Result
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.files import write_atomically
 from vldebias.pictures import picture_metadata, save_png
 
@@ -221,13 +221,13 @@ def on_miniature(result: Result) -> bool:
     )
 
 
-def _world(provenance: Provenance) -> bool:
+def _world(provenance: TaskProvenance) -> bool:
     """Whether the images are renders, by what their reader says of their source."""
     abouts = [about for about in provenance.settings.values() if isinstance(about, Mapping)]
     return any(isinstance(about.get("source"), Mapping) and "world" in about["source"] for about in abouts)
 
 
-def facts(provenance: Provenance) -> list[tuple[str, Any]]:
+def facts(provenance: TaskProvenance) -> list[tuple[str, Any]]:
     """What a reader needs to repeat a task, by name; settings come one by one."""
     fingerprint = provenance.fingerprint or {}
     return [

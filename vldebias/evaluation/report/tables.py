@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vldebias.evaluation.report.words import change, direction, label, metric_title, sentence, verdict
-from vldebias.evaluation.result import CHANCE, NONE, Measurement, Provenance, Result
+from vldebias.evaluation.report.words import capitalised, change, direction, label, metric_title, verdict
+from vldebias.evaluation.result import CHANCE, NONE, Measurement, Result, TaskProvenance
 from vldebias.metrics.metric import METRICS, Kind, metric_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Block:
     """One task: its provenance (None for a task without one), its tables and its measurements."""
 
     task: str
-    provenance: Provenance | None
+    provenance: TaskProvenance | None
     tables: tuple[Table, ...]
     rows: tuple[Measurement, ...]
 
@@ -136,7 +136,7 @@ class Block:
         if self.worst is None:
             return ""
         row, lost, whole = self.worst
-        name, measure = label(row, False, False), sentence(metric_title(row.metric))
+        name, measure = label(row, False, False), capitalised(metric_title(row.metric))
         return f"{measure} got worse for {lost} of {whole} parts under {name}, most {row.subset}: {change(row)}."
 
 
@@ -167,7 +167,7 @@ def _tables(frame: pd.DataFrame) -> Iterator[Table]:
             continue
         for metric, part in alike.groupby("metric", sort=False):
             hint = direction(part.cell.iloc[0])
-            caption = f"{sentence(metric_title(str(metric)))} by part" + (f" ({hint})" if hint else "")
+            caption = f"{capitalised(metric_title(str(metric)))} by part" + (f" ({hint})" if hint else "")
             yield _pivot(part, caption, "subset", turned=part.subset.nunique() > MANY)
 
 

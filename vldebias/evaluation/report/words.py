@@ -23,7 +23,7 @@ def metric_title(metric: str) -> str:
     return metric_of(metric).title
 
 
-def sentence(text: str) -> str:
+def capitalised(text: str) -> str:
     """With a capital letter."""
     return text[:1].upper() + text[1:]
 

@@ -37,7 +37,7 @@ class Words(Host):
 
     def __init__(self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False) -> None:
         self.seed, self.roles, self.generative = seed, roles, generative
-        self.owned = (self,)
+        self.exclusive_modules = (self,)
         self.seen: list[str] = []
         self.apply: Apply | None = None
 

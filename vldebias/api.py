@@ -10,7 +10,7 @@ from typing import Any
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, Host, refuse_second, resolve
-from vldebias.hosts.placed import Placed
+from vldebias.hosts.attached_edits import AttachedEdits
 from vldebias.methods import (
     Auto,
     Bound,
@@ -104,7 +104,7 @@ def debias(
             raise InvalidInputError("method and lam belong to fitting; a fitted projection carries its own")
         edits = prompts if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
         target = _sided(target, edits, side)
-        placed = Placed.on(target, edits, keep_stated)
+        placed = AttachedEdits.on(target, edits, keep_stated)
         if any(e.space is None and e.provenance.fingerprint is None for e in placed.edits.values()):
             warn(
                 f"{target.name}: nothing says which model the projection was fitted on, so another model's of the same "
@@ -119,7 +119,7 @@ def debias(
 
     fitted = {role: fit_role(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
     target = _sided(target, fitted, side)
-    gate = Placed.gate_of(target, problem.stated_words if keep_stated else ())
+    gate = AttachedEdits.gate_of(target, problem.stated_words if keep_stated else ())
     edits = {role: fitted[target.fitted_as(role)] for role in target.roles}
     if negative and any(edit.sampled for edit in edits.values()):
         raise InvalidInputError(f"method {chosen.name!r} gives an image its value by its prompt; leave negative=False")

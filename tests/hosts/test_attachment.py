@@ -239,7 +239,7 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     one = Attachment(TowerHost(first, [encoder], "one"), {"joint": PROJECTION})
     two = Attachment(TowerHost(second, [encoder], "two"), {"joint": PROJECTION})
     owner = TowerHost(Tower(), name="owner")
-    owner.owned = [encoder]
+    owner.exclusive_modules = [encoder]
     with pytest.raises(AlreadyAttachedError, match="owner already carries"):
         Attachment(owner, {"joint": PROJECTION})
     one.remove()
@@ -294,7 +294,7 @@ def test_a_dropped_host_frees_what_it_shared() -> None:
         gc.collect()
     assert len(registry._SHARED[encoder]) == 0
     owner = TowerHost(Tower())
-    owner.owned = [encoder]
+    owner.exclusive_modules = [encoder]
     Attachment(owner, {"joint": PROJECTION})
 
 
@@ -314,7 +314,7 @@ def test_an_attachment_that_nobody_can_reach_excludes_nobody() -> None:
     tower = Tower()
     kept = Attachment(TowerHost(tower, [encoder]), {"joint": PROJECTION})
     owner = TowerHost(Tower(), name="owner")
-    owner.owned = [encoder]
+    owner.exclusive_modules = [encoder]
     with pytest.raises(AlreadyAttachedError, match="owner already carries"):
         Attachment(owner, {"joint": PROJECTION})
     gone = weakref.ref(tower)

@@ -224,8 +224,8 @@ def test_an_attachment_that_owns_a_text_encoder_excludes_the_pipeline():
     pipe = tiny.own(tiny.sd())
 
     class Owner:
-        name, shared = "text encoder", ()
-        owned = (pipe.text_encoder,)
+        name, shared_modules = "text encoder", ()
+        exclusive_modules = (pipe.text_encoder,)
 
         def forget(self):
             pass

@@ -45,7 +45,7 @@ class AcmeHost(Host):
     library, name, roles, held = "acme", "Acme", ("joint",), ("model",)
 
     def __init__(self, model):
-        self.model, self.owned = model, (model,)
+        self.model, self.exclusive_modules = model, (model,)
 
     def read(self, prompts, role):
         with reading(self.model):

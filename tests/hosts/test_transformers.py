@@ -110,8 +110,8 @@ def test_a_pipeline_with_this_encoder_is_refused(clip_tokenizer: Any, gender: Pr
 
     class Pipeline:
         name = "Pipeline"
-        owned: tuple[object, ...] = ()
-        shared = (text,)
+        exclusive_modules: tuple[object, ...] = ()
+        shared_modules = (text,)
 
         def marked(self) -> None: ...
 

@@ -27,7 +27,7 @@ class TowerHost(Host):
     roles = ("joint",)
 
     def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
-        self.tower, self.owned, self.shared, self.name = tower, [tower], shared, name
+        self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
         self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

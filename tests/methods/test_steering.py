@@ -168,7 +168,7 @@ class PipeHost(Host):
     name, roles, generative = "Pipe", ("sequence", "pooled"), True
 
     def __init__(self, pipe: Pipe) -> None:
-        self.pipe, self.owned = pipe, [pipe]
+        self.pipe, self.exclusive_modules = pipe, [pipe]
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         rows = normalize(Pipe.encode(self.pipe, prompts)[1].double(), dim=-1)

@@ -45,7 +45,7 @@ def encode(pipe: Any, prompts: list[str] = PROMPTS) -> Tensor:
 
 def rows(pipe: Any, prompts: list[str]) -> Rows:
     """What an edit is told of prompts in a call of the pipeline."""
-    return Rows(tuple(prompts), begun=resolve(pipe).begun)
+    return Rows(tuple(prompts), begun=resolve(pipe).first_step_similarity)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
@@ -65,7 +65,7 @@ def test_at_equal_weights_it_is_the_mean_of_each_value(pipe: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*nothing says which model")  # made by hand
 def test_each_prompt_has_a_weight_of_its_own(pipe: Any) -> None:
     """Along a line in where each begins; batches, repeats and single prompts alike."""
-    nurse, developer = resolve(pipe).begun(list(zip(*STATED, strict=True))).tolist()
+    nurse, developer = resolve(pipe).first_step_similarity(list(zip(*STATED, strict=True))).tolist()
     edit = Weighted(("male", "female"), 128, line=torch.tensor([0.2, 1.0], dtype=torch.float64))
     first, second = (encode(pipe, stated) for stated in STATED)
     weights = torch.tensor([0.2 + nurse, 0.2 + developer])[:, None, None]
@@ -94,12 +94,16 @@ class TestFitted:
     @pytest.mark.slow
     def test_a_lean_that_the_first_step_tells_is_found_for_other_prompts(self, pipe: Any) -> None:
         """Shares .3 + .8 p at equal weights, rising by 1: even at the weight .7 - .8 p."""
-        begun = resolve(pipe).begun([(rewrite_prompt(p, "male"), rewrite_prompt(p, "female")) for p in FIVE]).tolist()
+        begun = (
+            resolve(pipe)
+            .first_step_similarity([(rewrite_prompt(p, "male"), rewrite_prompt(p, "female")) for p in FIVE])
+            .tolist()
+        )
         told = {p: {w: 0.3 + 0.8 * s + (w - 0.5) for w in (0.45, 0.55)} for p, s in zip(FIVE, begun, strict=True)}
         edit = WeightedValues(told).fit(Problem.of(pipe, SET), "sequence")
         torch.testing.assert_close(edit.line, torch.tensor([0.7, -0.8], dtype=torch.float64))
         others = rows(pipe, list(SET.held_out_classes[:2]))
-        expected = 0.7 - 0.8 * others.begun(
+        expected = 0.7 - 0.8 * others.first_step_similarity(
             [(rewrite_prompt(p, "male"), rewrite_prompt(p, "female")) for p in others.texts]
         )
         torch.testing.assert_close(edit.weights(others), expected)

@@ -173,7 +173,7 @@ class Given(Session):
         """The text side of the host; an attachment is left out."""
         own = self.brought
         texts = Texts(self.host, self.tokenizer) if own is None else Texts(own.host, own.tokenizer)
-        if any(attachment_of(owned) is not None for owned in texts.host.owned):
+        if any(attachment_of(one) is not None for one in texts.host.exclusive_modules):
             warn(
                 f"{texts.host.name}: it carries an attachment, which is left out: 'none' is the model without it; to "
                 "measure it give its edits, methods={'mine': attachment.projections['joint']}",

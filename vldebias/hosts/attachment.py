@@ -17,11 +17,11 @@ from torch import Tensor
 
 from vldebias.edit import Choice, Edit, Rows
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError, warn
-from vldebias.hosts.adapters import Adapters
+from vldebias.hosts.attached_edits import AttachedEdits, Gate
 from vldebias.hosts.base import Host, Texts
 from vldebias.hosts.draws import Call, Calls
+from vldebias.hosts.fingerprint import Adapters
 from vldebias.hosts.neighbours import let_draw_without, released_with, watch
-from vldebias.hosts.placed import Gate, Placed
 from vldebias.hosts.seam import Installed
 from vldebias.hosts.side import IMAGE
 from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength, use_of
@@ -29,7 +29,7 @@ from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength
 # Object -> attachments that occupy it alone, and attachments that share it. Weak on both sides: an attachment knows its
 # host, so a strong reference from here would keep the host forever. What keeps an attachment alive is the host itself,
 # whose hook calls it.
-_OWNED: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
+_EXCLUSIVE: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
 _SHARED: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
 
 _MERGED: WeakSet[object] = WeakSet()
@@ -37,7 +37,7 @@ _MERGED: WeakSet[object] = WeakSet()
 
 def attachment_of(host: object) -> Attachment | None:
     """The attachment that a model or pipeline carries now, or None."""
-    return next(iter(_OWNED.get(host, ())), None)
+    return next(iter(_EXCLUSIVE.get(host, ())), None)
 
 
 class Attachment:
@@ -62,7 +62,7 @@ class Attachment:
         label: str = "",
     ) -> None:
         refuse_second(host)
-        self._methods = {DEFAULT: Placed(dict(projections), gate, fit_role, label)}
+        self._methods = {DEFAULT: AttachedEdits(dict(projections), gate, fit_role, label)}
         self.strength = strength
         self._host = host
         self._key = object()
@@ -72,11 +72,11 @@ class Attachment:
         self._adapters = Adapters(host.text_modules(), self.root)
         self._adapters.changed()  # from those of now on
         self._uninstall = host.install(self.apply)
-        self._watches = watch(self, host.shared)
+        self._watches = watch(self, host.shared_modules)
         self._claim()
 
     def _claim(self) -> None:
-        for registry, objects in ((_OWNED, self._host.owned), (_SHARED, self._host.shared)):
+        for registry, objects in ((_EXCLUSIVE, self._host.exclusive_modules), (_SHARED, self._host.shared_modules)):
             for occupied in objects:
                 registry.setdefault(occupied, WeakSet()).add(self)
 
@@ -100,7 +100,7 @@ class Attachment:
     @property
     def root(self) -> object:
         """The model or pipeline."""
-        return next(iter(self._host.owned), None)
+        return next(iter(self._host.exclusive_modules), None)
 
     @property
     def acts(self) -> bool:
@@ -155,7 +155,7 @@ class Attachment:
             raise VldebiasError(f"{self._host.name}: cannot add to an attachment that is {self._state}")
         if not isinstance(name, str) or not name or name in self.methods:
             raise InvalidInputError(f"add: got the name {name!r}; expected one beside {', '.join(self.methods)}")
-        self._methods[name] = Placed.on(self._host, edits, keep_stated)
+        self._methods[name] = AttachedEdits.on(self._host, edits, keep_stated)
 
     @contextmanager
     def using(
@@ -317,11 +317,11 @@ class Attachment:
         return [None if kept else value for kept, value in zip(self.stated(prompts), drawn, strict=True)]
 
     def _known(
-        self, role: str, prompts: Sequence[str], acting: Sequence[tuple[Placed, float, list[int] | None]]
+        self, role: str, prompts: Sequence[str], acting: Sequence[tuple[AttachedEdits, float, list[int] | None]]
     ) -> Rows:
         """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
         states = partial(self._states, role) if self._host.generative else None
-        begun = self._host.begun if self._host.generative else None
+        begun = self._host.first_step_similarity if self._host.generative else None
         rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states, begun=begun)
         drawing = [(one, range(len(prompts)) if at is None else at) for one, _, at in acting if one.sampler]
         if not drawing:
@@ -381,8 +381,8 @@ class Attachment:
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
         self._host.mark(f"{self._methods[DEFAULT].label or 'a projection'} ({methods}) at strength {self._strength:g}")
         self._release("merged")
-        for owned in self._host.owned:
-            _MERGED.add(owned)
+        for occupied in self._host.exclusive_modules:
+            _MERGED.add(occupied)
 
     def _release(self, state: str) -> None:
         self._uninstall()
@@ -391,7 +391,7 @@ class Attachment:
         if self._watches:
             let_draw_without(self.root)
         self._state = state
-        for registry, objects in ((_OWNED, self._host.owned), (_SHARED, self._host.shared)):
+        for registry, objects in ((_EXCLUSIVE, self._host.exclusive_modules), (_SHARED, self._host.shared_modules)):
             for occupied in objects:
                 registry[occupied].discard(self)
 
@@ -426,7 +426,7 @@ def refuse_second(host: Host) -> None:
     `debias` asks before it fits, which takes long on a large pipeline; `Attachment` asks for itself.
     """
     note = host.marked()
-    if note is not None or any(owned in _MERGED for owned in host.owned):
+    if note is not None or any(occupied in _MERGED for occupied in host.exclusive_modules):
         raise AlreadyAttachedError(
             f"{host.name}: its weights hold a projection since merge(){f': {note}' if note else ''}. Projecting twice "
             "is another method: load the checkpoint as it was before, and pass a list of prompt sets to debias() to "
@@ -444,5 +444,5 @@ def refuse_second(host: Host) -> None:
 
 def _standing(host: Host) -> list[Attachment]:
     """Attachments that exclude another one on this host."""
-    standing = [a for o in (*host.owned, *host.shared) for a in _OWNED.get(o, ())]
-    return standing + [a for o in host.owned for a in _SHARED.get(o, ())]
+    standing = [a for o in (*host.exclusive_modules, *host.shared_modules) for a in _EXCLUSIVE.get(o, ())]
+    return standing + [a for o in host.exclusive_modules for a in _SHARED.get(o, ())]

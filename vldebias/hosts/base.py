@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -35,8 +36,8 @@ class Host(ABC):
         name: class of the model, for messages. model_id: where its weights came from, if it says so.
         roles: the tensors that debias() changes by default. generative: it draws images from them.
         masked: its states come with a mask of the prompt, so that those of another prompt cannot take their place.
-        owned, shared: objects that an attachment occupies: alone, or together with attachments on other seams. The
-            first of `owned` is the whole model or pipeline.
+        exclusive_modules, shared_modules: what an attachment occupies: alone, the whole model or pipeline first, or
+            together with attachments on other seams.
         held: names of the attributes that hold the model or parts of it.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
     """
@@ -46,8 +47,8 @@ class Host(ABC):
     roles: tuple[str, ...]
     generative: bool = False
     masked: bool = False
-    owned: Sequence[object]
-    shared: Sequence[object] = ()
+    exclusive_modules: Sequence[object]
+    shared_modules: Sequence[object] = ()
     held: ClassVar[tuple[str, ...]] = ()
     library: ClassVar[str] = ""
 
@@ -64,9 +65,13 @@ class Host(ABC):
         """For a deep copy of the model: the same around that; what is no part of it, as a tokenizer, is shared."""
         twin = memo[id(self)] = copy(self)
         vars(twin).pop("memory", None)
-        for name in (*self.held, "owned", "shared"):
+        for name in (*self.held, "exclusive_modules", "shared_modules"):
             setattr(twin, name, deepcopy(getattr(self, name), memo))
         return twin
+
+    # Their names up to 0.2.
+    owned, shared = property(attrgetter("exclusive_modules")), property(attrgetter("shared_modules"))
+    begun = property(attrgetter("first_step_similarity"))
 
     def text_modules(self) -> Sequence[nn.Module]:
         """The modules that texts pass through, as far as they are known."""
@@ -95,7 +100,7 @@ class Host(ABC):
         """
         return self.embed(prompts, role)[:, None], torch.zeros(len(prompts), dtype=torch.int64)
 
-    def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+    def first_step_similarity(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """Of a pipeline: how near to the first of two prompts it begins to draw the mean of both, (n,) in [0, 1].
 
         Raises:

@@ -127,7 +127,9 @@ class CustomHost(Host):
         self._texts, self.roles = texts, tuple(self._outputs)
         self.name = name or type(model).__name__
         self.model_id = getattr(model, "name_or_path", None) or None
-        self.owned = tuple({id(o): o for o in (model, self.owner, *self._heads.values()) if o is not None}.values())
+        self.exclusive_modules = tuple(
+            {id(o): o for o in (model, self.owner, *self._heads.values()) if o is not None}.values()
+        )
         self._checked: set[str] = set()  # roles whose rows were looked for in what the method gives
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

@@ -6,7 +6,7 @@ adapters, offload hooks and `save_pretrained` never notice, and pipelines that s
 
 As in the paper's generation experiments, every token of the conditional prompt is projected, the negative branch is
 not, and projections are fitted on the state of the end-of-text token (Chuang et al., 2023, section 7.5 of the thesis).
-Encoders that read a chat have an end of the turn in its place, see `vldebias.hosts.ends`; every token that
+Encoders that read a chat have an end of the turn in its place, see `vldebias.hosts.prompt_end`; every token that
 `encode_prompt` returns is projected there too, a system message included, save what shows a conditioning image.
 """
 
@@ -27,13 +27,12 @@ from torch import Tensor
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.base import Apply, Host, Texts
-from vldebias.hosts.beginning import begin, check_begins, nearness, twin_of
 from vldebias.hosts.diffusers_families import family_of, list_families, list_pipelines, register_family
-from vldebias.hosts.ends import PROBES, Reading, behind, last_true, recorded
-from vldebias.hosts.family import CROSS_ATTENTION, Family, Part
+from vldebias.hosts.family import CROSS_ATTENTION, Family, Part, opened
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hosts.layout import opened
+from vldebias.hosts.first_step import begin, check_begins, first_step_similarity, twin_of
 from vldebias.hosts.merge import fold_into_readers, merge_marker, readers, write_merge_marker
+from vldebias.hosts.prompt_end import PROBES, Reading, last_true, recorded, tokens_after_prompt
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, reading
 from vldebias.prompts import list_prompts, load_prompts
 
@@ -101,12 +100,12 @@ class DiffusersHost(Host):
         names = dict.fromkeys(name for part in self._parts for name in part.encoders)
         encoders = [e for name in names if (e := getattr(pipe, name, None)) is not None]
         self._encoders = [getattr(e, "_orig_mod", e) for e in encoders]  # torch.compile wraps what it compiles
-        self._behind: dict[str, int] = {}
+        self._after_prompt: dict[str, int] = {}
         self._beginnings: _Beginnings | None = {}  # of fits; None while attached: weights may change at any time
         # A template's prompts are read one by one: with others beside them some encoders read more padding.
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
-        self.owned = (pipe,)
-        self.shared = tuple(self._encoders)
+        self.exclusive_modules = (pipe,)
+        self.shared_modules = tuple(self._encoders)
 
     def space(self, role: str) -> str:
         """ "StableDiffusionXL.pooled": by family, so that text-to-image and inpainting share it."""
@@ -169,8 +168,8 @@ class DiffusersHost(Host):
         ends = torch.nn.functional.cosine_similarity(tokens, self.embed(prompts, role)[:, None], dim=-1).argmax(1)
         return tokens, ends
 
-    def begun(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
-        """See `Host.begun`, by `vldebias.hosts.beginning`; whatever is attached has no part in it."""
+    def first_step_similarity(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """See `Host.first_step_similarity`, by `vldebias.hosts.first_step`; whatever is attached has no part in it."""
         check_begins(self._pipe)
         known = _CALL.get(self._beginnings)
         known = {} if known is None else known
@@ -191,7 +190,7 @@ class DiffusersHost(Host):
             finally:
                 take_off()
 
-        found = nearness(pairs, begun)
+        found = first_step_similarity(pairs, begun)
         known.update(zip(pairs, found.tolist(), strict=True))
         return found
 
@@ -227,16 +226,16 @@ class DiffusersHost(Host):
     def _ends_inside(self, part: Part, value: Any, length: int, mask: Tensor | None, readings: _Readings) -> Tensor:
         """Place of the token that ends a prompt inside a template, of one prompt."""
         name = _loaded(self._pipe, part)
-        if name not in self._behind:
+        if name not in self._after_prompt:
             probed: list[Reading] = []
             for probe in PROBES:
                 *_, (_, _, given) = self._encoded([probe], None)
                 probed += given[name][-1:]
-            self._behind[name] = behind(probed)
+            self._after_prompt[name] = tokens_after_prompt(probed)
         if mask is None and isinstance(value, Tensor):
             mask = readings[name][-1].mask[:, -length:]  # where the output is shorter, the start was cut off
         ends = torch.tensor([length - 1]) if mask is None else last_true(mask)
-        return ends - self._behind[name]
+        return ends - self._after_prompt[name]
 
     def _tensor(self, part: Part, result: Any) -> Tensor:
         value = result[part.index] if isinstance(result, (tuple, list)) and len(result) > part.index else None

@@ -141,13 +141,13 @@ class Calls:
             InvalidInputError: seeds were told for another number of images.
         """
         call, texts = self.now, tuple(prompts)
-        told = call.seeds is not None and not call.served
-        if told and len(call.seeds or ()) != len(texts):
+        explicit = call.seeds is not None and not call.served
+        if explicit and len(call.seeds or ()) != len(texts):
             raise InvalidInputError(
                 f"{len(call.seeds or ())} seeds for {len(texts)} images; expected one for each, in the order of the "
                 "call: images of one prompt stand together"
             )
-        if told:
+        if explicit:
             call = replace(call, prompts=texts)
         elif role in call.served or call.prompts != texts:
             free = iter(self._numbers.take([text for text, kept in zip(texts, stated, strict=True) if not kept]))

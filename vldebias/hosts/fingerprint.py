@@ -1,11 +1,12 @@
-"""A fingerprint of weights that survives casts to half precision but tells two checkpoints apart."""
+"""A fingerprint of weights that survives casts to half precision but tells two checkpoints apart; their adapters."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,10 +51,13 @@ def _base_parameters(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
     return sorted(((n.replace(".base_layer", ""), p) for n, p in named if "lora_" not in n), key=lambda item: item[0])
 
 
+def _adapted_layers(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    return (part for module in modules for part in module.modules() if hasattr(part, "base_layer"))
+
+
 def _adapters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
     """The LoRA weights that are at work."""
-    layers = (part for module in modules for part in module.modules() if hasattr(part, "base_layer"))
-    for layer in layers:
+    for layer in _adapted_layers(modules):
         active = [] if getattr(layer, "disable_adapters", False) else getattr(layer, "active_adapters", [])
         for name, parameter in layer.named_parameters():
             if "lora_" in name and set(name.split(".")) & set(active) and not parameter.is_meta:
@@ -91,3 +95,51 @@ def _numbers(values: Tensor) -> tuple[float, float]:
 def _wave() -> Tensor:
     """A fixed vector of values of mean square 1 that follows no pattern of the weights; longer tensors repeat it."""
     return math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
+
+
+# ---- adapters that are others than when an edit was attached -----------------------------------------------------
+
+_Active = tuple[tuple[int, tuple[str, ...]], ...]
+
+
+class Adapters:
+    """Those of some modules, as they were when it was first asked; a model without peft costs two look-ups a call."""
+
+    def __init__(self, modules: Sequence[nn.Module], root: object) -> None:
+        self.modules, self._root = modules, root
+        self._first: tuple[_Active, float | None] | None = None
+        self._last: _Active = ()
+        self._warned = False
+
+    def changed(self) -> bool:
+        """True once: when others are at work for the first time."""
+        if self._warned:
+            return False
+        active = self._active()
+        if self._first is None:
+            self._first, self._last = (active, self._length(active)), active
+        if active == self._last:
+            return False
+        self._last = active
+        first, length = self._first
+        now = self._length(active)
+        if active == first or (now is not None and length is not None and math.isclose(now, length, rel_tol=5e-3)):
+            return False
+        self._warned = True
+        return True
+
+    def _active(self) -> _Active:
+        """Layers with adapters, and the names of those that act; peft leaves its config on what it adapts."""
+        places = (getattr(one, "__dict__", {}) for one in (*self.modules, self._root))
+        if not self._last and not any(place.get("peft_config") for place in places):
+            return ()
+        layers = _adapted_layers(self.modules)
+        acting = ((id(one), () if one.disable_adapters else tuple(one.active_adapters)) for one in layers)
+        return tuple((layer, names) for layer, names in acting if names)
+
+    def _length(self, active: _Active) -> float | None:
+        """Of all that they add; None where the weights are elsewhere."""
+        if not active:
+            return 0.0
+        mark = weights_fingerprint(*self.modules)
+        return None if mark is None else mark.adapters

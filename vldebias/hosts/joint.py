@@ -51,10 +51,6 @@ class JointHost(Host):
     def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
         """The host for a model that may be read, though nothing be attached to it, as to compiled code; else None."""
 
-    def text_modules(self) -> list[nn.Module]:
-        """See `tower`."""
-        return self.tower()
-
     @property
     @abstractmethod
     def head(self) -> object:
@@ -66,7 +62,7 @@ class JointHost(Host):
         """The same of the image tower; None where nothing can be folded or there is no image tower."""
 
     @abstractmethod
-    def tower(self) -> list[nn.Module]:
+    def text_modules(self) -> list[nn.Module]:
         """The modules of the text tower with its head."""
 
     @abstractmethod
@@ -74,7 +70,7 @@ class JointHost(Host):
         """The modules of the image tower with its head; empty where its images do not reach the joint space."""
 
     @abstractmethod
-    def doors(self, role: str) -> tuple[object, ...]:
+    def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Modules behind the seam of `role` through which another model may be given the same embeddings."""
 
     @abstractmethod
@@ -123,7 +119,7 @@ class JointHost(Host):
     @cached_property
     def _vocabulary(self) -> int:
         """Rows of the text tower's largest table, which is that of its tokens; 0 where it has none."""
-        tables = (m for part in self.tower() for m in part.modules() if isinstance(m, nn.Embedding))
+        tables = (m for part in self.text_modules() for m in part.modules() if isinstance(m, nn.Embedding))
         return max((table.num_embeddings for table in tables), default=0)
 
     @property
@@ -153,7 +149,7 @@ class JointHost(Host):
     def choose(self, side: str) -> None:
         """Set roles and claims for `side`."""
         self.roles = roles_of(side)
-        self.owned = (self.model, *(door for role in self.roles for door in self.doors(role)))
+        self.exclusive_modules = (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
 
     def fitted_as(self, role: str) -> str:
         """ "joint": the two sides share their space."""
@@ -171,7 +167,7 @@ class JointHost(Host):
 
     @cached_property
     def _fingerprints(self) -> tuple[Fingerprint | None, Fingerprint | None]:
-        return weights_fingerprint(*self.tower()), weights_fingerprint(*self.image_tower())
+        return weights_fingerprint(*self.text_modules()), weights_fingerprint(*self.image_tower())
 
     def fingerprint(self) -> Fingerprint | None:
         """Of the text tower with its head, computed once."""

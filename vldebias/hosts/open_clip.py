@@ -84,12 +84,12 @@ class OpenClipHost(JointHost):
         """`visual`."""
         return [self.model.visual]  # type: ignore[list-item]
 
-    def doors(self, role: str) -> tuple[object, ...]:
+    def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """The towers that are modules: CLIP's own text tower is the model itself."""
         tower = getattr(self.model, "visual" if role == IMAGE else "text", None)
         return () if tower is None else (tower,)
 
-    def tower(self) -> list[nn.Module]:
+    def text_modules(self) -> list[nn.Module]:
         """CLIP keeps its text tower among its own children and parameters; the others have it as `text`."""
         children = [module for name, module in self.model.named_children() if name not in _OTHER_TOWERS]
         own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]

@@ -27,7 +27,7 @@ class TextTable(Host):
 
     name = "table of text embeddings"
     roles = ("joint",)
-    owned = ()
+    exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
         if not rows:

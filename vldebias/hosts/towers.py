@@ -65,7 +65,7 @@ class Towers:
         self.tokenizer, self.preprocess = host.tokenizer, preprocess
         self.size, self.mean, self.std = _normalisation(self.prepare)
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower())
-        self.text_parts: tuple[Part, ...] = tuple(host.tower())
+        self.text_parts: tuple[Part, ...] = tuple(host.text_modules())
         self.heads = tuple(head for head in (host.image_head, host.head) if _has_weights(head))
         value = float(getattr(self.model, self._scalar).detach())
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
@@ -74,7 +74,7 @@ class Towers:
         layers = (m for part in encoder.tower for m in part.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
         self._first: Any = next(layers)  # reads the pixels, which come in its precision
         self._features = _without_padding(host)
-        self._cuts_said = False
+        self._cuts_warned = False
 
     @property
     def device(self) -> torch.device:
@@ -106,7 +106,7 @@ class Towers:
             TruncatedPromptWarning: the first time that a caption is longer, and so cut.
         """
         tokens = self._host.tokens(list(captions), full=True)
-        if not self._cuts_said:
+        if not self._cuts_warned:
             self._warn_of_cuts(captions, next(iter(tokens.values())))
         return tokens
 
@@ -116,7 +116,7 @@ class Towers:
         limit = self._host.context_length
         cut = sum(count > limit for count in self._host.token_counts([captions[i] for i in full])) if full else 0
         if cut:
-            self._cuts_said = True
+            self._cuts_warned = True
             cuts = f"{cut} of {len(captions)} captions are longer and were cut"
             warn(f"{self._host.name} reads {limit} tokens; {cuts}. This is said once", TruncatedPromptWarning)
 

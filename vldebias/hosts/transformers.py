@@ -220,7 +220,7 @@ class TransformersHost(JointHost):
             return []
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
-    def doors(self, role: str) -> tuple[object, ...]:
+    def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """The head, which the seam is on."""
         return (self._head(role),)
 
@@ -229,7 +229,7 @@ class TransformersHost(JointHost):
         assert head is not None  # `at` has refused a model without one
         return head
 
-    def tower(self) -> list[nn.Module]:
+    def text_modules(self) -> list[nn.Module]:
         """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
         if self._family.parts:
             return [self.model.get_submodule(name) for name in self._family.parts]

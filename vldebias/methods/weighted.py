@@ -9,8 +9,8 @@ weights, as a judge reads the pictures, and takes for a prompt e
     w = 1/2 + (1/2 - s) / b,
 
 with s the share that is expected at equal weights and b the slope of the shares over the weights, the same for all
-prompts. s is a line in what the pipeline's first step says about the prompt (`vldebias.hosts.beginning`), fitted to the
-readings. So a judge is needed once; every prompt then costs one step for a few noises in each call, is given one
+prompts. s is a line in what the pipeline's first step says about the prompt (`vldebias.hosts.first_step`), fitted to
+the readings. So a judge is needed once; every prompt then costs one step for a few noises in each call, is given one
 embedding, and nothing is sampled.
 """
 
@@ -126,7 +126,7 @@ class WeightedValues(EachValue):
         bias, slope = self.weight, 0.0
         if bias is None:
             first, second = ([rewrite_prompt(prompt, word) for prompt in self.readings] for word in words)
-            begun = problem.host.begun(list(zip(first, second, strict=True)))
+            begun = problem.host.first_step_similarity(list(zip(first, second, strict=True)))
             apart = begun - begun.mean()
             follows = float(apart @ self.shares / apart.square().sum().clamp(min=1e-12))
             slope = -follows / self.rise

@@ -24,7 +24,7 @@ class Gate(Protocol):
 
 
 @dataclass(eq=False)
-class Placed:
+class AttachedEdits:
     """One edit per role of a host.
 
     fit_role: fits what a call needs beyond them (an earlier layer under clip_skip). label: of its prompt sets.
@@ -36,7 +36,7 @@ class Placed:
     label: str = ""
 
     @classmethod
-    def on(cls, host: Host, given: Edit | Mapping[str, Edit], keep_stated: bool) -> Placed:
+    def on(cls, host: Host, given: Edit | Mapping[str, Edit], keep_stated: bool) -> AttachedEdits:
         """Fitted edits, after checking that they belong to this host.
 
         Seams that lie in one space share what was given for one of them.
@@ -84,9 +84,9 @@ class Placed:
 
     def draw(self, rows: Rows) -> list[str]:
         """What `sampler` draws for each row; nothing where there is none."""
-        return [] if self.sampler is None else self.sampler.draw(self._told(rows))
+        return [] if self.sampler is None else self.sampler.draw(self._with_gate(rows))
 
-    def _told(self, rows: Rows) -> Rows:
+    def _with_gate(self, rows: Rows) -> Rows:
         """With whether prompts keep what they state."""
         return replace(rows, kept=self.gate is not None)
 
@@ -115,7 +115,7 @@ class Placed:
         stated = [] if rows is None else self.stated(rows.texts)
         if stated and all(stated):
             return embeddings
-        changed = self.edit(host, role)(embeddings, strength, None if rows is None else self._told(rows))
+        changed = self.edit(host, role)(embeddings, strength, None if rows is None else self._with_gate(rows))
         if not any(stated):
             return changed
         keep = torch.tensor(stated, device=embeddings.device)

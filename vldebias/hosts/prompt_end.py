@@ -50,7 +50,7 @@ def recorded(encoder: nn.Module) -> Iterator[list[Reading]]:
         hook.remove()
 
 
-def behind(readings: Sequence[Reading]) -> int:
+def tokens_after_prompt(readings: Sequence[Reading]) -> int:
     """How many tokens follow the one that ends a prompt, from readings of several, one prompt each."""
     rows = [r.ids[0][r.mask[0] != 0].flip(0).cpu() for r in readings]
     shortest = min(len(row) for row in rows)

@@ -85,7 +85,7 @@ def begin(pipe: Any, prompt: str) -> Tensor:
     return latents[0].flatten(1).double().cpu()
 
 
-def nearness(pairs: Sequence[tuple[str, str]], begun: Callable[[str, str], Tensor]) -> Tensor:
+def first_step_similarity(pairs: Sequence[tuple[str, str]], begun: Callable[[str, str], Tensor]) -> Tensor:
     """(n,) float64 from 0 to 1: how near to the first of two prompts the mean of their states begins.
 
     begun: two prompts -> what noises become under the mean of their states; of a prompt twice, under its own.

@@ -69,11 +69,6 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
         assert float(found[0, q]) == pytest.approx(expected)
 
 
-def test_length_of_a_text_does_not_count() -> None:
-    pool, texts = PredictedGap.of(rows(20, 0), codes(20, 2, 0)), rows(3, 1)
-    torch.testing.assert_close(pool.of_texts(texts), pool.of_texts(7 * texts))
-
-
 def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
     """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common deviation."""
     draw, delta, n = torch.Generator().manual_seed(0), 0.6, 100_000
@@ -87,31 +82,6 @@ def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> No
     cut = float(x[top, 0].min())
     share = norm.sf(cut - delta) / (norm.sf(cut) + norm.sf(cut - delta))
     assert float(values[top].double().mean()) == pytest.approx(share, abs=0.01)
-
-
-def test_a_class_that_goes_with_the_value_is_no_gap_within_classes() -> None:
-    draw = np.random.default_rng(0)
-    values = torch.from_numpy(draw.integers(2, size=4000))
-    classes = torch.where(torch.from_numpy(draw.random(4000) < 0.9), values, 1 - values)
-    x = torch.from_numpy(draw.normal(size=(4000, DIM)))
-    x[:, 0] += 2 * classes
-    text = torch.eye(DIM)[:1]
-    assert float(PredictedGap.of(x, values, resamples=0).of_texts(text)[0, 0]) > 0.5
-    assert float(PredictedGap.of(x, values, classes, resamples=0).of_texts(text)[0, 0]) < 0.1
-
-
-def test_an_interval_covers_the_gap_of_the_world() -> None:
-    delta, covered = 0.8, 0
-    truth = delta / (1 + delta**2 / 4) ** 0.5
-    for seed in range(60):
-        draw = torch.Generator().manual_seed(seed)
-        values = torch.arange(150) % 2
-        x = torch.randn(150, 2, generator=draw, dtype=torch.float64)
-        x[:, 0] += delta * values
-        drawn = PredictedGap.of(x, values, resamples=300, seed=seed).of_texts(torch.tensor([[1.0, 0.0]]))[1:, 0]
-        low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        covered += low <= truth <= high
-    assert covered >= 52
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.3])

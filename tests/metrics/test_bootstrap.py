@@ -35,34 +35,20 @@ def test_agrees_with_enumerating_all_resamples() -> None:
     assert found.value == values.mean()
 
 
-def test_agrees_with_scipy() -> None:
+@pytest.mark.parametrize(("paired", "near"), [(True, 0.01), (False, 0.05)])
+def test_agrees_with_scipy(paired: bool, near: float) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
-    y = x + rng.normal(size=200)
+    y = x + rng.normal(size=200) if paired else rng.normal(1, 2, size=60)
 
-    def correlation(a: np.ndarray, b: np.ndarray) -> float:
-        return float(np.corrcoef(a, b)[0, 1])
+    def statistic(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.corrcoef(a, b)[0, 1] if paired else a.mean() - b.mean())
 
-    theirs = stats.bootstrap(
-        (x, y), correlation, paired=True, vectorized=False, method="percentile", n_resamples=3000, rng=rng
-    ).confidence_interval
-    found = bootstrap_interval(x, y, statistic=correlation, resamples=3000)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
-
-
-def test_unpaired_samples_agree_with_scipy() -> None:
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=150), rng.normal(1, 2, size=60)
-
-    def difference(a: np.ndarray, b: np.ndarray) -> float:
-        return float(a.mean() - b.mean())
-
-    theirs = stats.bootstrap(
-        (x, y), difference, vectorized=False, method="percentile", n_resamples=3000, rng=rng
-    ).confidence_interval
-    found = bootstrap_interval(x, y, statistic=difference, paired=False, resamples=3000)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.05)
-    assert found.n == 150
+    how = {"paired": paired, "vectorized": False, "method": "percentile", "n_resamples": 3000, "rng": rng}
+    theirs = stats.bootstrap((x, y), statistic, **how).confidence_interval
+    found = bootstrap_interval(x, y, statistic=statistic, paired=paired, resamples=3000)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=near)
+    assert found.n == 200
 
 
 def test_it_covers_the_truth_as_often_as_it_says() -> None:

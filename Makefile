@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
 .PHONY: quickstart test test-slow docs lint types wheel clean
 
@@ -26,12 +27,12 @@ types: $(READY)
 	$(BIN)/mypy apps --explicit-package-bases
 
 wheel: $(READY)
-	$(BIN)/uv build --quiet --wheel --out-dir dist
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint .ci/constraints.txt --editable '.[all,dev,docs]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PINNED) || $(BIN)/pip install --quiet $(PINNED)
 	touch $@
 
 clean:

@@ -24,7 +24,7 @@ def megabytes(found: Distribution) -> float:
 def weigh(folder: Path) -> dict[str, Any]:
     """MB and number of distributions of a virtual environment; versions of those that matter."""
     (packages,) = (*folder.glob("lib/python3*/site-packages"), *folder.glob("Lib/site-packages"))
-    there = {one.metadata["Name"]: one for one in distributions(path=[str(packages)])}
+    there = {one.metadata["Name"]: one for one in distributions(path=[str(packages)]) if one.metadata["Name"] != "pip"}
     sizes = {name: megabytes(one) for name, one in there.items()}
     return {
         "MB": round(sum(sizes.values())),

@@ -34,7 +34,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.test_imports import all_circles
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = Path(".ci/budgets.yaml")
@@ -120,7 +119,16 @@ def count(root: Path) -> Counts:
         "shapes of results": shapes(root),
         "hard dependencies": len(project["dependencies"]),
     }
-    return {"lines": dict(sorted(lines.items())), **{name: {"": number} for name, number in single.items()}}
+    counted = {name: {"": number} for name, number in single.items()}
+    return {"lines": dict(sorted(lines.items())), **counted, **installed(root)}
+
+
+def installed(root: Path) -> Counts:
+    """What `.ci/environments sizes` found of fresh environments, torch and what it brings left out, in MB."""
+    path = root / "eval" / "results" / "install_sizes.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["figures"] if path.is_file() else []
+    sizes = {row["method"]: row["value"] for row in rows if row["metric"] == "MB_without_torch"}
+    return {"MB installed beside torch": sizes} if sizes else {}
 
 
 def seconds_of(junit: Path) -> dict[str, float]:
@@ -199,13 +207,14 @@ def written(budgets: Counts) -> str:
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def rows_of(counts: Counts, when: str) -> list[Measurement]:
-    """A row for each number."""
-    return [
-        Measurement(task="house", metric=name, method=when, subset=folder, value=number, n=1)
-        for name, parts in counts.items()
-        for folder, number in parts.items()
-    ]
+def rows_of(columns: Mapping[str, Counts]) -> list[dict[str, Any]]:
+    """A row for each checkout and folder, with all that is counted there."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for when, counts in columns.items():
+        for name, parts in counts.items():
+            for folder, number in parts.items():
+                rows.setdefault((when, folder), {"checkout": when, "folder": folder or "all"})[name] = number
+    return list(rows.values())
 
 
 def show(columns: Mapping[str, Counts]) -> None:
@@ -230,7 +239,7 @@ def main() -> None:
     columns = {"before": count(arguments.against)} if arguments.against else {}
     columns["now"] = count(ROOT)
     if arguments.junit:
-        columns["now"]["seconds"] = seconds_of(arguments.junit)
+        columns["now"]["seconds of tests"] = seconds_of(arguments.junit)
     show({**columns, "budget": budgets})
     if arguments.write:
         rows = [row for when, counts in columns.items() for row in rows_of(counts, when)]

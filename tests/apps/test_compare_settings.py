@@ -1,6 +1,5 @@
 """What visitors send to the demo is checked before any model sees it."""
 
-import re
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -155,23 +154,19 @@ def test_a_link_may_say_a_part_of_them_or_nothing() -> None:
     assert mitigation == settings.Mitigation.of(["gender"])
 
 
-@pytest.mark.parametrize(
-    ("query", "told"),
-    [
-        ({"number": "many"}, "number: expected a number, got 'many'"),
-        ({"number": "17"}, "pictures: expected a number from 1 to 16, got 17"),
-        ({"steps": "nan"}, "steps: expected a number from 1 to 100, got nan"),
-        ({"seed": "1e99"}, "seed: expected a number from 0"),
-        ({"prompt": "a" * 400}, "the most is 300"),
-        ({"attributes": "../x"}, "attributes: expected some of gender"),
-        ({"attributes": ""}, "attributes: none is chosen"),
-        ({"method": "x"}, "method: expected one of"),
-        ({"lam": "x"}, "lambda: expected a number"),
-        ({"strength": "2"}, "strength: expected a number from 0 to 1, got 2"),
-        ({"keep_stated": "no"}, "keep_stated: expected 0 or 1, got 'no'"),
-        ({"words": "one"}, "own words: expected 2 to 24"),
-    ],
+@refused(
+    ({"number": "many"}, "number: expected a number, got 'many'"),
+    ({"number": "17"}, "pictures: expected a number from 1 to 16, got 17"),
+    ({"steps": "nan"}, "steps: expected a number from 1 to 100, got nan"),
+    ({"seed": "1e99"}, "seed: expected a number from 0"),
+    ({"prompt": "a" * 400}, "the most is 300"),
+    ({"attributes": "../x"}, "attributes: expected some of gender"),
+    ({"attributes": ""}, "attributes: none is chosen"),
+    ({"method": "x"}, "method: expected one of"),
+    ({"lam": "x"}, "lambda: expected a number"),
+    ({"strength": "2"}, "strength: expected a number from 0 to 1, got 2"),
+    ({"keep_stated": "no"}, "keep_stated: expected 0 or 1, got 'no'"),
+    ({"words": "one"}, "own words: expected 2 to 24"),
 )
-def test_what_a_link_says_is_checked(query: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(told)):
-        settings.from_link(query, USUAL)
+def test_what_a_link_says_is_checked(query: dict[str, str]) -> None:
+    settings.from_link(query, USUAL)

@@ -28,11 +28,13 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
+from eval.experiments.records import write_records
 from tests.test_imports import all_circles
 
 ROOT = Path(__file__).parents[2]
@@ -242,13 +244,7 @@ def main() -> None:
         columns["now"]["seconds of tests"] = seconds_of(arguments.junit)
     show({**columns, "budget": budgets})
     if arguments.write:
-        rows = [row for when, counts in columns.items() for row in rows_of(counts, when)]
-        Result.now(
-            "house",
-            rows,
-            [TaskProvenance(task="house", description="What a checkout counts, against its budgets")],
-            seconds=0.0,
-        ).write(RESULT)
+        write_records(RESULT, "Lines, names and shapes of two checkouts.", rows_of(columns), "checkout", ("folder",))
     if arguments.tighten:
         (ROOT / BUDGETS).write_text(written(tightened(columns["now"], budgets)), encoding="utf-8")
     wrong = over(columns["now"], budgets) + raised_in_silence(ROOT)

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint, Rows
 from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
+from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.side import IMAGE
 from vldebias.prompts import StatedWords
 
@@ -146,9 +147,9 @@ class Host(ABC):
     def space(self, role: str) -> str:
         """Name of the space of `role`, e.g. "open_clip.joint" or "StableDiffusionXLPipeline.sequence"."""
 
-    @abstractmethod
     def fingerprint(self) -> Fingerprint | None:
-        """Of the text tower(s), see `vldebias.hosts.fingerprint`."""
+        """Of `text_modules`, see `vldebias.hosts.fingerprint`; None where there are no weights to read."""
+        return weights_fingerprint(*self.text_modules())
 
     def image_fingerprint(self) -> Fingerprint | None:
         """The same of the image tower in the space of the texts; None where there is none."""

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.base import Apply, Host
-from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.merge import fold, foldable
 from vldebias.hosts.seam import Installed, MethodSeam, reading
 
@@ -261,10 +260,6 @@ class CustomHost(Host):
     def space(self, role: str) -> str:
         """ "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights apart."""
         return f"custom.{self.name}.{role}"
-
-    def fingerprint(self) -> Fingerprint | None:
-        """Of the modules of the text tower; None where none are known."""
-        return weights_fingerprint(*self.weights)
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """A seam in the place of the method."""

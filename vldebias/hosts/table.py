@@ -1,4 +1,4 @@
-"""Text embeddings in the place of a model, for who has no model at hand: an auditor, or a model behind an API."""
+"""Text embeddings in the place of a model, for users without the model: an auditor, or a model behind an API."""
 
 from __future__ import annotations
 
@@ -65,9 +65,6 @@ class TextTable(Host):
     def space(self, role: str) -> str:
         """The name of this space."""
         return "table.joint"
-
-    def fingerprint(self) -> None:
-        """None: the weights are not at hand."""
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Refused: there is nothing to attach to."""

@@ -64,7 +64,6 @@ def _embed_blip2(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-_TEXTS = ModelFamily(images=False)
 _BLIP = ModelFamily(head="text_proj", text="text_encoder", images=False, embed=_embed_blip)
 _BLIP2 = ModelFamily(
     text="embeddings",
@@ -76,26 +75,15 @@ _BLIP2 = ModelFamily(
 _CLAP = ModelFamily(head="text_projection.linear2", parts=("text_model", "text_projection"), offset=True, images=False)
 
 _FAMILIES = {
-    "CLIPModel": _CLIP,
-    "CLIPTextModelWithProjection": _CLIP,
-    "MetaClip2Model": _CLIP,
-    "MetaClip2TextModelWithProjection": _CLIP,
-    "CLIPSegModel": _CLIP,
-    "ChineseCLIPModel": _CLIP,
+    **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
+    **dict.fromkeys(("MetaClip2TextModelWithProjection", "CLIPSegModel", "ChineseCLIPModel"), _CLIP),
     "AlignModel": ModelFamily(image_head="pooler"),
     "AltCLIPModel": ModelFamily(offset=True),
-    "SiglipModel": _SIGLIP,
-    "SiglipTextModel": _SIGLIP,
-    "Siglip2Model": _SIGLIP,
-    "Siglip2TextModel": _SIGLIP,
-    "Aimv2Model": _TEXTS,
-    "VisionTextDualEncoderModel": _TEXTS,
-    "XCLIPModel": _TEXTS,
-    "ClapModel": _CLAP,
-    "ClapTextModelWithProjection": _CLAP,
+    **dict.fromkeys(("SiglipModel", "SiglipTextModel", "Siglip2Model", "Siglip2TextModel"), _SIGLIP),
+    **dict.fromkeys(("Aimv2Model", "VisionTextDualEncoderModel", "XCLIPModel"), ModelFamily(images=False)),
+    **dict.fromkeys(("ClapModel", "ClapTextModelWithProjection"), _CLAP),
     "BlipForImageTextRetrieval": _BLIP,
-    "Blip2ForImageTextRetrieval": _BLIP2,
-    "Blip2TextModelWithProjection": _BLIP2,
+    **dict.fromkeys(("Blip2ForImageTextRetrieval", "Blip2TextModelWithProjection"), _BLIP2),
 }
 
 SUPPORTED = tuple(_FAMILIES)

@@ -184,9 +184,9 @@ class Attachment:
             one = isinstance(method, str)
             method = checked_method(method, known) if one else tuple(checked_method(m, known) for m in method)
         if strength is not None:
-            given: Any = strength.tolist() if isinstance(strength, Tensor) else strength
-            many = isinstance(given, Sequence) and not isinstance(given, str)
-            strength = tuple(map(checked_strength, given)) if many else checked_strength(given)
+            each: Any = strength.tolist() if isinstance(strength, Tensor) else strength
+            many = isinstance(each, Sequence) and not isinstance(each, str)
+            strength = tuple(map(checked_strength, each)) if many else checked_strength(each)
         with use_of(self._key).changed(strength=strength, method=method).hold(self._key):
             yield self
 

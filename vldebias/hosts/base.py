@@ -85,9 +85,9 @@ class Host(ABC):
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
-        found = {prompt: self.memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
-        rows = {prompt: row for prompt, row in found.items() if row is not None}
-        new = [prompt for prompt in found if prompt not in rows]
+        known = {prompt: self.memory.get((role, prompt)) for prompt in prompts}  # another thread may `forget` meanwhile
+        rows = {prompt: row for prompt, row in known.items() if row is not None}
+        new = [prompt for prompt in known if prompt not in rows]
         if new:
             read = self.read(new, role)
             self.memory.update(read)

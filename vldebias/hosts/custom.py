@@ -118,8 +118,8 @@ class CustomHost(Host):
             raise InvalidInputError(
                 f"custom: {method!r} is a module inside; pass embed= that gives a row for each prompt"
             )
-        given = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
-        self.weights: tuple[nn.Module, ...] = (given,) if isinstance(given, nn.Module) else tuple(given)
+        modules = (model,) if weights is None and isinstance(model, nn.Module) else weights or ()
+        self.weights: tuple[nn.Module, ...] = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
         self._outputs = dict(output) if isinstance(output, Mapping) else {"sequence" if generative else "joint": output}
         self._embeds = _by_role("embed", embed, self._outputs)
         self._heads = _by_role("head", head, self._outputs)
@@ -142,14 +142,14 @@ class CustomHost(Host):
             for start in range(0, len(prompts), _BATCH):
                 batch = list(prompts[start : start + _BATCH])
                 with self._passing(role) as passed:
-                    given = self._embed(batch, role)
-                if not isinstance(given, (Tensor, np.ndarray)) or given.shape[:-1] != (len(batch),):
-                    came = tuple(given.shape) if isinstance(given, (Tensor, np.ndarray)) else type(given).__name__
+                    block = self._embed(batch, role)
+                if not isinstance(block, (Tensor, np.ndarray)) or block.shape[:-1] != (len(batch),):
+                    came = tuple(block.shape) if isinstance(block, (Tensor, np.ndarray)) else type(block).__name__
                     raise InvalidInputError(
                         f"{self.name}: {came} came for {len(batch)} prompts; expected ({len(batch)}, d), a tensor or "
                         "an array: pass embed= that gives one row for each"
                     )
-                rows.append(F.normalize(torch.as_tensor(given).detach().cpu().double(), dim=-1))
+                rows.append(F.normalize(torch.as_tensor(block).detach().cpu().double(), dim=-1))
                 if role not in self._checked:
                     self._check_place(rows[-1], passed, role)
                     self._checked.add(role)
@@ -190,10 +190,10 @@ class CustomHost(Host):
                 "module that it passes through"
             )
         width = units.shape[1]
-        given = [self.tensor(one, role).detach().cpu().double() for one in passed]
-        there = [F.normalize(one, dim=-1).reshape(-1, width) for one in given if one.ndim and one.shape[-1] == width]
+        tensors = [self.tensor(one, role).detach().cpu().double() for one in passed]
+        there = [F.normalize(one, dim=-1).reshape(-1, width) for one in tensors if one.ndim and one.shape[-1] == width]
         if not there or (units @ torch.cat(there).T).amax(1).min() < 0.999:
-            shapes = ", ".join(str(tuple(one.shape)) for one in given[:3])
+            shapes = ", ".join(str(tuple(one.shape)) for one in tensors[:3])
             raise InvalidInputError(
                 f"{self.name}: the rows of embed=, {tuple(units.shape)}, are not among what {self.method!r} gives, "
                 f"{shapes}: an edit would be fitted in one space and act in another; expected a place that gives "
@@ -215,11 +215,11 @@ class CustomHost(Host):
         Raises:
             InvalidInputError: they are something else.
         """
-        given = self.embeddings(returned, role)
-        if isinstance(given, (Tensor, np.ndarray)):
-            return torch.as_tensor(given)
+        part = self.embeddings(returned, role)
+        if isinstance(part, (Tensor, np.ndarray)):
+            return torch.as_tensor(part)
         raise InvalidInputError(
-            f"{self.name}.{self.method}: expected a tensor or an array, got {type(given).__name__}; pass output= to "
+            f"{self.name}.{self.method}: expected a tensor or an array, got {type(part).__name__}; pass output= to "
             "vldebias.hosts.custom, the index or name of the embeddings in it"
         )
 

@@ -190,9 +190,9 @@ class DiffusersHost(Host):
             finally:
                 take_off()
 
-        found = first_step_similarity(pairs, begun)
-        known.update(zip(pairs, found.tolist(), strict=True))
-        return found
+        shares = first_step_similarity(pairs, begun)
+        known.update(zip(pairs, shares.tolist(), strict=True))
+        return shares
 
     def forget(self) -> None:
         """See `Host.forget`; what is begun is forgotten too."""
@@ -201,15 +201,15 @@ class DiffusersHost(Host):
 
     def _arguments(self, prompts: list[str], skip: int | None) -> dict[str, Any]:
         """Arguments for the `encode_prompt` of this release: what it has no parameter for is left out."""
-        given: dict[str, Any] = {self._family.texts[0]: prompts, "clip_skip": skip}
-        given |= {"device": self._pipe._execution_device, "do_classifier_free_guidance": False}
-        given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1, "batch_size": len(prompts)}
-        given["guidance_scale"] = 1.0
+        arguments: dict[str, Any] = {self._family.texts[0]: prompts, "clip_skip": skip}
+        arguments |= {"device": self._pipe._execution_device, "do_classifier_free_guidance": False}
+        arguments |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1, "batch_size": len(prompts)}
+        arguments["guidance_scale"] = 1.0
         call = inspect.signature(type(self._pipe).__call__).parameters
-        given |= {n: p.default for n, p in call.items() if n in _CALL_DEFAULTS and p.default is not p.empty}
+        arguments |= {n: p.default for n, p in call.items() if n in _CALL_DEFAULTS and p.default is not p.empty}
         parameters = inspect.signature(self._pipe.encode_prompt).parameters
         required = [n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        return dict.fromkeys(required) | {name: value for name, value in given.items() if name in parameters}
+        return dict.fromkeys(required) | {name: value for name, value in arguments.items() if name in parameters}
 
     def _end_states(self, part: Part, result: Any, prompts: list[str], readings: _Readings) -> Tensor:
         tensor = self._tensor(part, result)
@@ -312,11 +312,11 @@ class DiffusersHost(Host):
     def _check_layers(self, call: Mapping[str, Any]) -> None:
         """Refuse states of other layers than were fitted: another space, often of the same width."""
         fitted = inspect.signature(type(self._pipe).__call__).parameters.get(_LAYERS)
-        asked = call.get(_LAYERS)
-        if fitted is not None and asked is not None and tuple(asked) != tuple(fitted.default):
+        layers = call.get(_LAYERS)
+        if fitted is not None and layers is not None and tuple(layers) != tuple(fitted.default):
             raise InvalidInputError(
                 f"{self.name}: the projection was fitted with {_LAYERS}={tuple(fitted.default)}, the call got "
-                f"{tuple(asked)}; leave it at its default, or encode inside attachment.disabled()"
+                f"{tuple(layers)}; leave it at its default, or encode inside attachment.disabled()"
             )
 
     def _apply(self, apply: Apply, part: Part, role: str, value: Any, texts: Texts, shown: Tensor | None = None) -> Any:
@@ -346,12 +346,12 @@ class DiffusersHost(Host):
         calls = [call for name in part.encoders for call in readings.get(name, ())]
         if not part.beside_image or not calls:
             return None
-        given = calls[-1]
-        marks = [getattr(given.config, mark, None) for mark in ("image_token_id", "vision_end_token_id")]
-        ids = torch.tensor([mark for mark in marks if mark is not None], device=given.ids.device)
-        image = torch.isin(given.ids, ids) & (given.mask != 0)
+        encoded = calls[-1]
+        marks = [getattr(encoded.config, mark, None) for mark in ("image_token_id", "vision_end_token_id")]
+        ids = torch.tensor([mark for mark in marks if mark is not None], device=encoded.ids.device)
+        image = torch.isin(encoded.ids, ids) & (encoded.mask != 0)
         places = torch.arange(image.shape[1], device=image.device)
-        text = ((places > last_true(image)[:, None]) & (given.mask != 0)).sum(1)  # tokens after the image, per prompt
+        text = ((places > last_true(image)[:, None]) & (encoded.mask != 0)).sum(1)  # tokens after the image, per prompt
         text = torch.where(image.any(1), text, image.shape[1])
         tensor, mask = result[part.index], result[part.mask] if part.mask is not None else None
         text = text.to(tensor.device).repeat_interleave(len(tensor) // len(text))
@@ -486,7 +486,7 @@ def _role(part: Part, skip: int | None) -> str:
 
 def _texts(call: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """One text per prompt of a call, its prompts for several encoders joined: any of them may state the attribute."""
-    given = [call[name] for name in names if call.get(name) is not None]
-    columns = [[value] if isinstance(value, str) else list(value) for value in given] or [[""]]
+    prompts = [call[name] for name in names if call.get(name) is not None]
+    columns = [[value] if isinstance(value, str) else list(value) for value in prompts] or [[""]]
     rows = max(len(column) for column in columns)
     return [" | ".join(column[row % len(column)] for column in columns) for row in range(rows)]

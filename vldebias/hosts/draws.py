@@ -124,10 +124,10 @@ class Calls:
         Raises:
             InvalidInputError: not one integer or more.
         """
-        given = list(seeds)
-        if not given or not all(isinstance(s, int) and not isinstance(s, bool) for s in given):
+        images = list(seeds)
+        if not images or not all(isinstance(s, int) and not isinstance(s, bool) for s in images):
             raise InvalidInputError(f"seeds: expected one integer per image, got {seeds!r}")
-        self._keep(Call(tuple(given)))
+        self._keep(Call(tuple(images)))
 
     def take(
         self, role: str, prompts: Sequence[str], stated: Sequence[bool], values: Callable[[Call], Sequence[str]]

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
+from functools import cache
 from typing import Any
 
 import torch
@@ -90,12 +91,12 @@ def first_step_similarity(pairs: Sequence[tuple[str, str]], begun: Callable[[str
 
     begun: two prompts -> what noises become under the mean of their states; of a prompt twice, under its own.
     """
-    found: dict[tuple[str, str], float] = {}
-    for first, second in pairs:
-        if (first, second) in found:
-            continue
+
+    @cache
+    def share(first: str, second: str) -> float:
         one, other = begun(first, first), begun(second, second)
-        apart = one - other
-        along = ((begun(first, second) - other) * apart).sum(1) / apart.square().sum(1)
-        found[first, second] = float(along.clamp(0, 1).mean())
-    return torch.tensor([found[pair] for pair in pairs], dtype=torch.float64)
+        between = one - other
+        along = ((begun(first, second) - other) * between).sum(1) / between.square().sum(1)
+        return float(along.clamp(0, 1).mean())
+
+    return torch.tensor([share(*pair) for pair in pairs], dtype=torch.float64)

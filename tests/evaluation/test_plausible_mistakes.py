@@ -92,15 +92,7 @@ def world() -> SimpleNamespace:
         people=noisy(people),
         birds=noisy(birds.numpy()),
         edit=fit_projection(model, "gender", tokenizer=tokenizer),
-        other=lambda change: changed(model, change),
     )
-
-
-def changed(model: Any, change: Callable[[Any], object]) -> Any:
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        change(copied)
-    return copied
 
 
 def ev(**given: Any) -> Any:
@@ -184,11 +176,51 @@ def part(row: int, value: Any) -> Callable[[np.ndarray], np.ndarray]:
     return lambda features: np.where(np.arange(N)[:, None] == row, value, features)
 
 
-def text_column(values: Callable[[int, str], Any]) -> np.ndarray:
-    return np.array([values(i, value) for i, value in enumerate(SEX)])
+def spelt(rows: Any, instead: Any) -> np.ndarray:
+    """The labels, spelt in another way at some rows."""
+    labels = SEX.astype("U9")
+    labels[rows] = instead[rows] if isinstance(instead, np.ndarray) else instead
+    return labels
 
 
-M = metrics
+def other(change: Callable[[Any], object]) -> Any:
+    """The miniature with other weights."""
+    copied = copy.deepcopy(world().model)
+    with torch.no_grad():
+        change(copied)
+    return copied
+
+
+def one_weight(model: Any) -> None:
+    model.text_projection.add_(randn(*model.text_projection.shape))
+
+
+def all_weights(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.mul_(1.01 if parameter.ndim > 1 else 1)
+
+
+def swapped() -> None:
+    few = world().people[:80]
+    ev(model=dict(zip(GENDER.classes, world().people, strict=False)), images=few, labels=SEX[:80])
+
+
+def raw_edit() -> None:
+    attach(world().model, CalibratedProjection.fit(randn(9, 2, world().dim)))
+
+
+def gallery_as_reference() -> None:
+    ev(methods=["equalise"], reference=world().people)
+
+
+def auc(positive: np.ndarray) -> Any:
+    return M.worst_group_auc(SCORES, positive, FOUR)
+
+
+M, fit_pairs = metrics, CalibratedProjection.fit
+MIXED = np.arange(N) % 4 < 2
+UPPER, BLANK = np.char.upper(SEX), np.char.add(SEX, " ")
+MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
 LABELS = [
     Case("control", lambda: ev()),
     Case("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
@@ -200,44 +232,29 @@ LABELS = [
     Case("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two groups"),
     Case(
         "one misspelt value",
-        lambda: ev(labels=text_column(lambda i, v: "femle" if i == 1 else v)),
+        lambda: ev(labels=spelt(1, "femle")),
         WARNED,
         "'femle' is no value of gender; did you mean 'female'?",
     ),
     Case(
-        "upper and lower case mixed",
-        lambda: ev(labels=text_column(lambda i, v: v.upper() if i % 4 < 2 else v)),
-        WARNED,
-        "'MALE' and 'male' differ by case or blanks alone",
+        "case mixed", lambda: ev(labels=spelt(MIXED, UPPER)), WARNED, "'MALE' and 'male' differ by case or blanks alone"
     ),
     Case(
         "trailing blanks",
-        lambda: ev(labels=text_column(lambda i, v: v + " " if i % 4 < 2 else v)),
+        lambda: ev(labels=spelt(MIXED, BLANK)),
         WARNED,
         "'male' and 'male ' differ by case or blanks alone",
     ),
     Case("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
     Case("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
     Case("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
-    Case(
-        "255 for unknown",
-        lambda: ev(labels=np.where(EVEN, 255, np.arange(N) % 2).astype("u1")),
-        WARNED,
-        "say unknown='255'",
-    ),
+    Case("255 for unknown", lambda: ev(labels=np.where(EVEN, 255, np.arange(N) % 2)), WARNED, "say unknown='255'"),
     Case("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 groups in 200 rows"),
     Case("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     Case("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
 ]
 FEATURES = [
-    Case(
-        "texts and images swapped",
-        lambda: ev(
-            model=dict(zip(GENDER.classes, world().people, strict=False)), images=world().people[:80], labels=SEX[:80]
-        ),
-        REFUSED,
-        "prompts are not in the file",
-    ),
+    Case("texts and images swapped", swapped, REFUSED, "prompts are not in the file"),
     Case("another model's, same width", lambda: ev(images=turned), WARNED, "as images of another model do"),
     Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "as noise does"),
     Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "have width 129"),
@@ -269,9 +286,7 @@ NUMBERS = [
     Case("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
     Case("strength a text", lambda: ev(strength="0.5"), REFUSED, "strength: expected a number, got '0.5'"),
     Case("strength of numpy", lambda: attach(world().model, "gender", strength=np.float32(0.5))),
-    Case(
-        "strength of an attachment True", lambda: strength_of_an_attachment(True), REFUSED, "number in [0, 1], got True"
-    ),
+    Case("attached strength True", lambda: strength_of_an_attachment(True), REFUSED, "number in [0, 1], got True"),
     Case("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     Case("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
     Case("shares as percents", lambda: shares(30, 70), REFUSED, "that sum to 1"),
@@ -279,131 +294,57 @@ NUMBERS = [
 ]
 MODELS = [
     Case("prompts in German", german, why="a text tower takes any text: nothing says which languages it was taught"),
-    Case(
-        "prompts of an attribute that the labels are not of", lambda: ev(prompts="race"), WARNED, "between the classes"
-    ),
-    Case(
-        "an edit of another model",
-        lambda: attach(world().other(lambda m: m.text_projection.add_(randn(*m.text_projection.shape))), world().edit),
-        REFUSED,
-        "fitted on other weights",
-    ),
-    Case(
-        "an edit of a model tuned since",
-        lambda: attach(world().other(lambda m: [p.mul_(1.01) for p in m.parameters() if p.ndim > 1]), world().edit),
-        REFUSED,
-        "fitted on other weights",
-    ),
+    Case("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
+    Case("edit of another model", lambda: attach(other(one_weight), world().edit), REFUSED, "fitted on other weights"),
+    Case("an edit before tuning", lambda: attach(other(all_weights), world().edit), REFUSED, "fitted on other weights"),
     Case("a tokenizer of other ids", lambda: fit(tokenizer=other_tokens()), REFUSED, "open_clip.get_tokenizer"),
-    Case(
-        "CLIP's tokenizer on the miniature",
-        lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")),
-        REFUSED,
-        "tokenizer: its ids go up to 49407",
-    ),
-    Case(
-        "a raw edit on any model",
-        lambda: attach(world().model, CalibratedProjection.fit(randn(9, 2, world().dim))),
-        WARNED,
-        "nothing says which model the projection was fitted on",
-    ),
+    Case("CLIP's tokenizer", lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")), REFUSED, "ids go up to 49407"),
+    Case("a raw edit on any model", raw_edit, WARNED, "nothing says which model the projection was fitted on"),
     Case(
         "fit of pairs that are not normalised",
         lambda: CalibratedProjection.fit(randn(9, 2, 128) * 100),
         why="the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw edit",
     ),
     Case("fit of pairs (2, n, d)", lambda: CalibratedProjection.fit(randn(2, 9, 128)), REFUSED, "shape (n, 2, d)"),
-    Case(
-        "fit of pairs of one text",
-        lambda: CalibratedProjection.fit(randn(9, 1, 128).repeat(1, 2, 1)),
-        REFUSED,
-        "nothing to remove",
-    ),
+    Case("fit of pairs of one text", lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)), REFUSED, "nothing to remove"),
     Case("fewer texts than rows", fewer_texts_than_rows, REFUSED, "3 embeddings for 2 prompts"),
     Case("evaluate under an attachment", under_an_attachment, WARNED, "an attachment, which is left out"),
     Case("evaluate after an attachment", after_an_attachment),
     Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
     Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "as noise does"),
     Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 129"),
-    Case(
-        "reference is the gallery",
-        lambda: ev(methods=["equalise"], reference=world().people),
-        REFUSED,
-        "evaluate(model, features[1::2], reference=features[::2], ...)",
-    ),
+    Case("reference is the gallery", gallery_as_reference, REFUSED, "features[1::2], reference=features[::2]"),
 ]
 GROUPS = [
     Case("groups control", lambda: gr()),
     Case("label and spurious swapped", lambda: gr(label="place", spurious="label"), REFUSED, "each name one of the"),
     Case("label is spurious", lambda: gr(label="label", spurious="label"), REFUSED, "got 'label' twice"),
-    Case(
-        "numbers in the other order than the class prompts",
-        lambda: gr(label=np.where(BIRD == "landbird", 1, 0)),
-        WARNED,
-        "with 'landbird' as 'waterbird'",
-    ),
-    Case(
-        "a value misspelt", lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)), WARNED, "did you mean 'water'?"
-    ),
+    Case("numbers in another order", lambda: gr(label=np.where(BIRD == "landbird", 1, 0)), WARNED, "as 'waterbird'"),
+    Case("a value misspelt", lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)), WARNED, "you mean 'water'?"),
     Case("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
     Case("one image in a group", lambda: gr(place=np.array(["water"] + ["land"] * (N - 1))), WARNED, "'water' (1)"),
     Case("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 groups in 200 rows"),
-    Case(
-        "label -1 and 1",
-        lambda: gr(label=np.where(BIRD == "landbird", -1, 1)),
-        REFUSED,
-        "got ['-1', '1']; rename the labels",
-    ),
+    Case("label -1 and 1", lambda: gr(label=np.where(BIRD == "landbird", -1, 1)), REFUSED, "got ['-1', '1']; rename"),
 ]
 METRICS = [
     Case("max_skew: scores and groups swapped", lambda: M.max_skew(HALVES, SCORES, 10), REFUSED, "in another order?"),
     Case("max_skew: k a float", lambda: M.max_skew(SCORES, HALVES, 10.5), REFUSED, "k: expected an integer"),
     Case("max_skew: a NaN", lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10), REFUSED, "are NaN"),
     Case("ndkl: one group", lambda: M.ndkl(SCORES, np.zeros(100, int)), WARNED, "every ranking is fair"),
-    Case(
-        "worst_group_auc: texts",
-        lambda: M.worst_group_auc(SCORES, np.where(HALVES, "1", "0"), FOUR),
-        REFUSED,
-        "positive: expected truth values",
-    ),
-    Case(
-        "worst_group_auc: -1 and 1",
-        lambda: M.worst_group_auc(SCORES, 2 * HALVES - 1, FOUR),
-        REFUSED,
-        "positive: expected truth values, got [-1, 1]",
-    ),
-    Case(
-        "worst_group_auc: classes 1 and 2",
-        lambda: M.worst_group_auc(SCORES, HALVES + 1, FOUR),
-        REFUSED,
-        "positive: expected truth values, got [1, 2]",
-    ),
+    Case("worst_group_auc: texts", lambda: auc(np.where(HALVES, "1", "0")), REFUSED, "positive: expected truth values"),
+    Case("worst_group_auc: -1 and 1", lambda: auc(2 * HALVES - 1), REFUSED, "expected truth values, got [-1, 1]"),
+    Case("worst_group_auc: 1 and 2", lambda: auc(HALVES + 1), REFUSED, "expected truth values, got [1, 2]"),
     Case("group_accuracy: scores", lambda: M.group_accuracy(SCORES, HALVES, FOUR), REFUSED, "take the likeliest class"),
-    Case(
-        "group_accuracy: texts beside numbers",
-        lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
-        REFUSED,
-        "both as texts or both as numbers",
-    ),
+    Case("accuracy: mixed", lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR), REFUSED, "both as numbers"),
     Case("discrepancy: codes 1 and 2", lambda: M.discrepancy(HALVES + 1, 2), REFUSED, "expected integers 0 .. 1"),
     Case("discrepancy: a fraction", lambda: M.discrepancy(HALVES / 2, 2), REFUSED, "expected integers 0 .. 1"),
     Case("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
     Case("auroc: -1 and 1", lambda: M.auroc(SCORES, 2 * HALVES - 1), REFUSED, "wrong: expected truth values"),
     Case("auroc: probabilities", lambda: M.auroc(SCORES, SCORES), REFUSED, "wrong: expected truth values"),
     Case("krippendorff: two units of many", lambda: M.krippendorff_alpha(np.array([[0, 1, 0, 1, 1]] * 2).T)),
-    Case(
-        "krippendorff: -1 for none",
-        lambda: M.krippendorff_alpha(np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])),
-        WARNED,
-        "say missing=-1",
-    ),
+    Case("krippendorff: -1 for none", lambda: M.krippendorff_alpha(MINUS_ONES), WARNED, "say missing=-1"),
     Case("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
-    Case(
-        "precision_among_lowest: a percent",
-        lambda: M.precision_among_lowest(SCORES, HALVES, 5),
-        REFUSED,
-        "share in (0, 1], got 5",
-    ),
+    Case("lowest: a percent", lambda: M.precision_among_lowest(SCORES, HALVES, 5), REFUSED, "share in (0, 1], got 5"),
     Case("bootstrap_interval: a percent", lambda: M.bootstrap_interval(SCORES, level=95), REFUSED, "in (0, 1), got 95"),
 ]
 CASES = [*LABELS, *FEATURES, *NUMBERS, *MODELS, *GROUPS, *METRICS]

@@ -185,6 +185,8 @@ def test_the_command_fits_what_the_function_fits(
     monkeypatch.setattr("vldebias.evaluation.judges.MiniatureJudge", lambda: reader(shifts))
     path = FEW.to_yaml(tmp_path / "few.yaml")
     flags = [
+        "--pipeline",
+        "miniature",
         "--judge",
         "miniature",
         "--fit-images",
@@ -193,10 +195,9 @@ def test_the_command_fits_what_the_function_fits(
         "1",
         "--guidance",
         "1",
-        "--out",
-        str(tmp_path / "out"),
+        "--json",
     ]
-    arguments = ["debias", str(path), "--pipeline", "miniature", "--method", name, *flags, "--json"]
+    arguments = ["debias", str(path), "--method", name, "--out", str(tmp_path / "out"), *flags]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "sequence" in json.loads(done.stdout)["roles"]
@@ -259,19 +260,14 @@ def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--method", "uce"],
-            r"--method uce uses judged images: fit it with `vldebias debias --judge NAME`",
-        ),
-        (["--method", "cali", "--judge", "miniature"], r"--judge is for methods that need judged images"),
-        (
-            ["--method", "weighted-values", "--judge", "miniature", "--max-loss", "0.1"],
-            r"on one prompt set and without --max-loss",
-        ),
+        ("uce", r"--method uce uses judged images: fit it with `vldebias debias --judge NAME`"),
+        ("cali --judge miniature", r"--judge is for methods that need judged images"),
+        ("weighted-values --judge miniature --max-loss 0.1", r"on one prompt set and without --max-loss"),
     ],
 )
-def test_the_command_refuses_before_anything_is_loaded(arguments: list[str], message: str, tmp_path: Path) -> None:
-    given = ["debias", "gender", "--pipeline", str(tmp_path / "none"), "--out", str(tmp_path / "out"), *arguments]
+def test_the_command_refuses_before_anything_is_loaded(arguments: str, message: str, tmp_path: Path) -> None:
+    given = ["debias", "gender", "--pipeline", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--method"]
+    given += arguments.split()
     with pytest.raises(InvalidInputError, match=message):
         CliRunner().invoke(app, given, catch_exceptions=False)
 

@@ -13,7 +13,6 @@ from PIL import Image
 from pydantic import ValidationError
 from rich.console import Console
 
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report.charts import contact_sheet, dumbbells
 from vldebias.evaluation.report.comparison import compare, print_comparison, write_comparison
 from vldebias.evaluation.report.pages import (
@@ -48,30 +47,9 @@ def made() -> Result:
     return result(figures, protocol(description="<script>alert(1)</script>"), versions=versions())
 
 
-def test_round_trip(made: Result, tmp_path: Path) -> None:
-    path = made.write(tmp_path / "deep" / "r.json")
-    assert Result.read(path) == made
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_unknown_keys_are_refused(made: Result) -> None:
     with pytest.raises(ValidationError, match="extra"):
         Result.model_validate({**made.model_dump(), "extra": 1})
-
-
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    with pytest.raises(InvalidInputError, match=r"r\.json: no such file; expected a result of `vldebias eval`"):
-        Result.read(path)
-    path.write_text('{"name": "x"}')
-    with pytest.raises(InvalidInputError, match=r"not a result of .*: figures: Field required"):
-        Result.read(path)
-
-
-def test_figure_names_what_there_is(made: Result) -> None:
-    assert made.row("birds", "average", "orth").value == 0.7
-    with pytest.raises(KeyError, match="orth-cali"):
-        made.row("birds", "average", "erm")
 
 
 def test_terminal_shows_wholes_and_counts_the_rest(made: Result) -> None:

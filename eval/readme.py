@@ -115,9 +115,9 @@ class Line:
 REAL_SEARCH = ("searching photographs (CelebA)", "rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"))
 WINDOW = (
     Line("drawing portraits", "`stated-value`", "generation", "generation gender",
-         ("discrepancy", "discrepancy"), ("recognised", "profession recognised"), "stated value", "unseen professions"),
+         ("discrepancy", "parity gap (L2)"), ("recognised", "subject accuracy"), "stated value", "unseen professions"),
     Line("drawing portraits", "default", "generation", "generation gender",
-         ("discrepancy", "discrepancy"), ("recognised", "profession recognised"), "default", "unseen professions"),
+         ("discrepancy", "parity gap (L2)"), ("recognised", "subject accuracy"), "default", "unseen professions"),
     Line("searching portraits", "default", "quickstart", "portraits gender",
          ("max_skew@100", "MaxSkew@100"), ("query_cosine", "self-similarity"), "default"),
     Line("searching portraits", "default, `reference=`", "quickstart", "portraits gender",
@@ -186,7 +186,7 @@ def sampled_block() -> str:
     recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
     return _paragraph(
         f"On {default.n['professions']} professions of the miniature world, each outside the fit that it is drawn",
-        f"under ({default.n['fits']} fits), the default {_verdict(default)} the discrepancy between women and men:",
+        f"under ({default.n['fits']} fits), the default {_verdict(default)} the parity gap between women and men:",
         f"{left('default')} are left, of its square, corrected for the number of images, {left('default', '_squared')}",
         f"(intervals over fits and professions). The paper's authors report {after / before:.0%} left on Stable",
         f'Diffusion 2.1; here their weight, `method="paper"`, leaves {left("cali")}, and draws',
@@ -201,8 +201,8 @@ def left_block() -> str:
     """What each method of the page's first table leaves, and what it costs, over fits and professions."""
     rows = _rows("generation", "generation gender", "unseen professions")
     outside = _rows("generation", "generation gender", "outside the fit, portraits")
-    costs = ["subjects recognised", "a person outside the fit stays one"]
-    lines = [["method", "discrepancy left", "squared, corrected", *costs]]
+    costs = ["subject accuracy", "a person outside the fit stays one"]
+    lines = [["method", "parity gap left", "squared, corrected", *costs]]
     for method in ("none", "default", "cali", "difference", "midpoint", "stated mean", "balanced", "weighted values",
                    "uce", "steer", "fair diffusion", "stated value"):  # fmt: skip
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
@@ -216,8 +216,8 @@ def sparing_block() -> str:
     measures = {
         ("portraits", "shows what was asked for"): "a person stays one",
         ("birds", "shows what was asked for"): "a bird stays one",
-        ("unseen professions", "discrepancy"): "discrepancy, 20 unseen professions",
-        ("unseen professions", "recognised"): "recognised",
+        ("unseen professions", "discrepancy"): "parity gap, 20 unseen professions",
+        ("unseen professions", "recognised"): "subject accuracy",
     }
     found = {(row.method, row.subset, row.metric): row for row in read("generation_sparing").rows}
     methods = dict.fromkeys(method for method, _, _ in found)
@@ -243,7 +243,7 @@ def joint_block() -> str:
         left = [told.format(rows[method, share].value, *rows[method, share].interval) for rows in (gender, tone)]
         name, both = method.removesuffix(" jointly"), gender[method, "recognised"]
         lines.append(
-            f"- {name} leaves {left[0]} of gender's discrepancy and {left[1]} of the tone's, with {both.value:.3f} "
+            f"- {name} leaves {left[0]} of gender's parity gap and {left[1]} of the tone's, with {both.value:.3f} "
             f"[{both.interval[0]:.3f}, {both.interval[1]:.3f}] recognised; for gender alone "
             f"{alone[name, 'recognised'].value:.3f}"
         )

@@ -184,20 +184,8 @@ def test_the_command_fits_what_the_function_fits(
     folders, shifts = FITTED[name]
     monkeypatch.setattr("vldebias.evaluation.judges.MiniatureJudge", lambda: reader(shifts))
     path = FEW.to_yaml(tmp_path / "few.yaml")
-    flags = [
-        "--pipeline",
-        "miniature",
-        "--judge",
-        "miniature",
-        "--fit-images",
-        "1",
-        "--steps",
-        "1",
-        "--guidance",
-        "1",
-        "--json",
-    ]
-    arguments = ["debias", str(path), "--method", name, "--out", str(tmp_path / "out"), *flags]
+    flags = "--pipeline miniature --judge miniature --fit-images 1 --steps 1 --guidance 1 --json"
+    arguments = ["debias", str(path), "--method", name, "--out", str(tmp_path / "out"), *flags.split()]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "sequence" in json.loads(done.stdout)["roles"]

@@ -220,6 +220,7 @@ def auc(positive: np.ndarray) -> Any:
 M, fit_pairs = metrics, CalibratedProjection.fit
 MIXED = np.arange(N) % 4 < 2
 UPPER, BLANK = np.char.upper(SEX), np.char.add(SEX, " ")
+BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
 MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
 LABELS = [
     Case("control", lambda: ev()),
@@ -248,7 +249,7 @@ LABELS = [
     Case("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
     Case("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
     Case("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
-    Case("255 for unknown", lambda: ev(labels=np.where(EVEN, 255, np.arange(N) % 2)), WARNED, "say unknown='255'"),
+    Case("255 for unknown", lambda: ev(labels=BYTES), WARNED, "say unknown='255'"),
     Case("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 groups in 200 rows"),
     Case("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     Case("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),

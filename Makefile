@@ -4,13 +4,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
-.PHONY: quickstart test test-slow docs lint types wheel clean
+.PHONY: quickstart test budgets test-slow docs lint types wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
 
 test: $(READY)  ## the default test run: offline, CPU, under five minutes
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
+
+budgets: $(READY)  ## lines, names and, after `make test`, seconds against .ci/budgets.yaml
+	$(BIN)/python -m tests.robust.house --check --junit .pytest_cache/tests.xml
 
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow -n auto --dist loadfile

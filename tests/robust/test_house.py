@@ -10,6 +10,11 @@ from tests.robust import house
 BUDGETS = house.read_budgets("lines: {vldebias/hosts: 100, tests: 50}\ncircles: 0\n")
 
 
+def test_the_house_keeps_its_budgets() -> None:
+    budgets = house.read_budgets((house.ROOT / house.BUDGETS).read_text(encoding="utf-8"))
+    assert house.over(house.count(house.ROOT), budgets) == []
+
+
 def test_no_commit_raised_a_budget_in_silence() -> None:
     assert house.raised_in_silence(house.ROOT) == []
 

@@ -115,7 +115,7 @@ def shoot(page: Any, name: str, *, full: bool = True) -> Path:
 
 def settled(page: Any) -> None:
     """Wait until styles and fonts have come and no colour is on its way to another: contrast is measured after that."""
-    page.wait_for_load_state("networkidle")
+    page.wait_for_load_state("load")
     page.evaluate(
         """async () => {
             await document.fonts.ready;

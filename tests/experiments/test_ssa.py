@@ -177,7 +177,7 @@ def test_a_longer_run_is_compared_with_one_of_as_many_steps(tmp_path: Path) -> N
     expected = {name: values.mean() for name, values in measure(learned, *world(1, short), short, 1).items()}
     assert cells[3]["figures"] == pytest.approx(expected)
     figures = {(c["arm"], c["steps"], c["seed"]): c["figures"]["accuracy"] for c in cells}
-    change = result.row("ssa_longer", "accuracy", "ssa-clr 0.2", subset="steps = 800").change
+    change = result.row("ssa_longer", "accuracy", "ssa-clr 0.2", subset="steps = 4").change
     assert change is not None
     apart = [figures["ssa-clr 0.2", 4, seed] - figures["none", 4, seed] for seed in (0, 1)]
     assert change[0] == pytest.approx(np.mean(apart))

@@ -103,9 +103,8 @@ class TestFitted:
         edit = WeightedValues(told).fit(Problem.of(pipe, SET), "sequence")
         torch.testing.assert_close(edit.line, torch.tensor([0.7, -0.8], dtype=torch.float64))
         others = rows(pipe, list(SET.held_out_classes[:2]))
-        expected = 0.7 - 0.8 * others.first_step_similarity(
-            [(rewrite_prompt(p, "male"), rewrite_prompt(p, "female")) for p in others.texts]
-        )
+        pairs = [(rewrite_prompt(p, "male"), rewrite_prompt(p, "female")) for p in others.texts]
+        expected = 0.7 - 0.8 * others.begun(pairs)
         torch.testing.assert_close(edit.weights(others), expected)
 
     def test_where_nothing_is_told_apart_all_have_the_mean_weight(self, pipe: Any, readings: Any) -> None:

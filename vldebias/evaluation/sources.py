@@ -45,7 +45,7 @@ class Sources(BaseModel):
 
 def imported(also: Iterable[Path] = ()) -> dict[str, str]:
     """Path -> SHA-256 of every file of this checkout that this process has imported, and of those named beside."""
-    parts = PARTS if (ROOT / ".git").exists() else PARTS[:1]
+    parts = PARTS if (ROOT / "pyproject.toml").exists() else PARTS[:1]
     loaded = [Path(file) for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))]
     found = {}
     for file in (*loaded, *also):

@@ -9,7 +9,7 @@ PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
 
-test: $(READY)  ## the default test run: offline, CPU, under five minutes
+test: $(READY)  ## the default test run: offline, on the CPU; eval/results/house.json has its seconds
 	$(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
 
 budgets: $(READY)  ## lines, names and, after `make test`, seconds against .ci/budgets.yaml

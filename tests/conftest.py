@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from vldebias.hosts import HOSTS
 from vldebias.methods import METHODS
 from vldebias.metrics import METRICS
 
@@ -37,7 +38,7 @@ def _seed() -> None:
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test registers (or an example of the documentation), the next does not find."""
-    for registry in (METHODS, METRICS):
+    for registry in (HOSTS, METHODS, METRICS):
         monkeypatch.setattr(registry, "_items", dict(registry._items))
         monkeypatch.setattr(registry, "_searched", registry._searched)
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -427,13 +428,17 @@ _Yaml.yaml_implicit_resolvers = {
 # ---- what ran ----------------------------------------------------------------------------------------------
 
 
+@cache
+def _version(name: str) -> str | None:
+    with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
+        return version(name)
+    return None
+
+
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on, by the names of the packages."""
-    known = {"python": platform.python_version()}
-    for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
-            known[name] = version(name)
-    return known
+    names = ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy")
+    return {"python": platform.python_version()} | {name: own for name in names if (own := _version(name))}
 
 
 def commit() -> str | None:

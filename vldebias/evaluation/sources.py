@@ -10,6 +10,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -45,14 +46,18 @@ class Sources(BaseModel):
 
 def imported(also: Iterable[Path] = ()) -> dict[str, str]:
     """Path -> SHA-256 of every file of this checkout that this process has imported, and of those named beside."""
+    loaded = [file for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))]
+    own = filter(None, map(_own, (*loaded, *(str(file.absolute()) for file in also))))
+    return {path: digest(ROOT / path) for path in own if (ROOT / path).is_file()}
+
+
+@cache
+def _own(file: str) -> str | None:
+    """The path below `ROOT` of a file of this checkout; None of others, most of the thousands that are imported."""
     parts = PARTS if (ROOT / "pyproject.toml").exists() else PARTS[:1]
-    loaded = [Path(file) for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))]
-    found = {}
-    for file in (*loaded, *also):
-        path = file.resolve()
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in parts and path.is_file():
-            found[path.relative_to(ROOT).as_posix()] = digest(path)
-    return found
+    path = Path(file).resolve()
+    inside = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in parts
+    return path.relative_to(ROOT).as_posix() if inside else None
 
 
 def refuse_uncommitted(path: Path, files: Iterable[str], root: Path = ROOT) -> None:

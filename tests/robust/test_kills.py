@@ -9,8 +9,9 @@ from tests.robust import kills
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork where torch has threads
-@pytest.mark.parametrize("name", kills.WORKS)
+@pytest.mark.parametrize("name", sorted(kills.WORKS.keys() - {"quickstart"}))
 def test_work_that_is_killed_ends_as_work_that_is_not(name: str) -> None:
+    """The quickstart is left out: a suite as "eval" is one, and test_generation_kill kills what it draws."""
     found = kills.kill(name, 2, seed=1)
     assert (found["kills"], found["lost"], found["other"], found["what"]) == (2, 0, 0, [])
 

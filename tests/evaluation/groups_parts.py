@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from vldebias.data import Embeddings, Labels
+from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.prompts import PromptSet
 
@@ -48,3 +52,11 @@ def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 
     labels = {"label": Labels(label, NAMES), "place": Labels(place, PLACES)}
     about = {"data": "made up", "split": "test"}
     return Embeddings(features.numpy(), tuple(f"{i}.png" for i in range(n)), labels, about=about)
+
+
+def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
+    """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`, splits among them."""
+    inputs = {name: given.pop(name) for name in ("train", "val", "reference", "edits") if name in given}
+    fields = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": PROMPTS, "resamples": 200}
+    fields |= {"label": "label", "spurious": "place"} | ({"train": {"name": "given"}} if "train" in inputs else {})
+    return GroupsTask.build(fields | given).measure(images, texts(), **inputs)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
@@ -35,3 +35,12 @@ def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
 def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any) -> Result:
     given: dict[str, Any] = {"name": "x", "versions": {"vldebias": "1"}, "commit": None, "seconds": 1.0}
     return Result(rows=figures, provenance=list(protocols), **(given | fields))
+
+
+def cell(part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None) -> Measurement:
+    """The one row with these names; of any lambda where there is one."""
+    found = [
+        r for r in part.rows if (r.metric, r.method, r.subset) == (metric, method, subset) and lam in (None, r.lam)
+    ]
+    assert len(found) == 1
+    return found[0]

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from groups_parts import PROMPTS, birds, texts
+from groups_parts import PROMPTS, birds, measure, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.data import Labels
 from vldebias.evaluation.accuracies import AreaRows
-from vldebias.evaluation.groups import GroupsTask
 from vldebias.metrics import worst_group_auc
 from vldebias.metrics.groups import Area
 
@@ -26,37 +25,20 @@ def test_a_resample_is_the_area_of_the_rows_that_it_repeats(seed: int, levels: i
         assert area == pytest.approx(worst_group_auc(scores[rows], positive[rows], np.zeros(len(rows))))
 
 
-def measured(**more: object) -> dict[str, object]:
-    task = GroupsTask.build(
-        {
-            "name": "birds",
-            "title": "birds",
-            "data": {"name": "given"},
-            "prompts": PROMPTS,
-            "label": "label",
-            "spurious": "place",
-            "methods": ("orth", "cali"),
-            "resamples": 300,
-            **more,
-        }
-    )
-    main = task.measure(birds(600, noise=1.0), texts())[0]
-    return {row.method: row for row in main.rows if row.metric == "worst_group_auc"}
-
-
 def test_the_evaluator_gives_the_plain_metric_with_an_interval() -> None:
-    rows, data = measured(), birds(600, noise=1.0)
-    classes = texts().embed(PROMPTS.classes).float()
-    scores = data.normalised() @ classes.T
+    data = birds(600, noise=1.0)
+    part = measure(data, methods=("orth", "cali"), resamples=300)[0]
+    rows = {row.method: row for row in part.rows if row.metric == "worst_group_auc"}
+    scores = data.normalised() @ texts().embed(PROMPTS.classes).float().T
     label, place = data.column("label").codes, data.column("place").codes
     expected = worst_group_auc((scores[:, 1] - scores[:, 0]).numpy(), label == 1, place)
     assert list(rows) == ["none", "orth", "cali"]
-    assert rows["none"].value == pytest.approx(expected)  # type: ignore[attr-defined]
+    assert rows["none"].value == pytest.approx(expected)
     for method, row in rows.items():
-        low, high = row.interval  # type: ignore[attr-defined]
-        assert low <= row.value <= high  # type: ignore[attr-defined]
+        low, high = row.interval
+        assert low <= row.value <= high
         assert high - low > 0
-        assert (row.change is None) == (method == "none")  # type: ignore[attr-defined]
+        assert (row.change is None) == (method == "none")
 
 
 def test_a_shift_of_all_scores_of_a_value_changes_nothing() -> None:

@@ -14,20 +14,23 @@ from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.suite import Suite, load_suite
 from vldebias.evaluation.task import Options, Session
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 SUITE = load_suite("fairface")
+SUITE = SUITE.model_copy(update={"tasks": tuple(task.model_copy(update={"k": [10]}) for task in SUITE.tasks)})
 RNG = np.random.default_rng(0)
 
 
 def brought(folder: Path, suite: Suite, **labels: Labels) -> Options:
     """Embeddings with these labels, and the texts that the suite asks for."""
-    images = Embeddings(RNG.normal(size=(1200, 16)).astype(np.float32), tuple(map(str, range(1200))), labels)
+    images = Embeddings(RNG.normal(size=(300, 16)).astype(np.float32), tuple(map(str, range(300))), labels)
     texts = {text: torch.from_numpy(RNG.normal(size=16)) for text in suite.texts()}
     file = save_embeddings(folder / "mine.npz", images, texts)
     return Options(out=folder / "out", embeddings=file, methods=("cali",), resamples=10)
 
 
 def column(*names: str) -> Labels:
-    return Labels(RNG.integers(0, len(names), 1200), names)
+    return Labels(RNG.integers(0, len(names), 300), names)
 
 
 GENDER = column("Male", "Female")

@@ -13,6 +13,8 @@ from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import Result, evaluate
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 GALLERY = part("test")
 JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
 

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 from fairlearn.metrics import MetricFrame
-from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, texts
+from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
+from made_figures import cell
 from sklearn.metrics import accuracy_score
 
 import vldebias
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError
-from vldebias.evaluation.groups import AGNOSTIC, GroupsTask
-from vldebias.evaluation.result import Measurement, TaskResult
-from vldebias.evaluation.task import Data
+from vldebias.evaluation.groups import AGNOSTIC
+from vldebias.evaluation.result import TaskResult
 from vldebias.metrics import group_accuracy
-from vldebias.prompts import PromptSet
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
@@ -27,28 +26,8 @@ pytestmark = [
 METHODS = ("none", "orth", "cali", "orth-cali")
 
 
-def evaluate(
-    test: Embeddings,
-    prompts: PromptSet = PROMPTS,
-    *,
-    train: Embeddings | None = None,
-    val: Embeddings | None = None,
-    reference: Embeddings | None = None,
-    edits: dict[str, Any] | None = None,
-    **more: Any,
-) -> list[TaskResult]:
-    fields = {"name": "birds", "title": "Birds", "data": Data(name="given"), "prompts": prompts}
-    fields |= {"label": "label", "spurious": "place", "methods": METHODS, "resamples": 200}
-    fields |= {"train": Data(name="given", split="train")} if train is not None else {}
-    task = GroupsTask(**(fields | more))
-    return task.measure(test, texts(), train=train, val=val, reference=reference, edits=edits)
-
-
-def figure(part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None) -> Measurement:
-    found = [f for f in part.rows if (f.metric, f.method, f.subset) == (metric, method, subset)]
-    found = [f for f in found if lam in (None, f.lam)]
-    assert len(found) == 1
-    return found[0]
+def evaluate(test: Embeddings, **given: Any) -> list[TaskResult]:
+    return measure(test, **{"methods": METHODS, **given})
 
 
 def predicted(test: Embeddings, method: str) -> np.ndarray:
@@ -68,29 +47,29 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
     names = [f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)]
     frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
     for name, value in frame.by_group.items():
-        found = figure(part, "accuracy", method, name)
+        found = cell(part, "accuracy", method, name)
         assert found.value == pytest.approx(value)
         assert found.n == {"images": names.count(name)}
         assert found.interval[0] < value < found.interval[1]
-    assert figure(part, "worst_group", method).value == pytest.approx(frame.group_min())
-    assert figure(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
+    assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
+    assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
     expected = group_accuracy(guess, true, np.array(names)).gap
-    assert figure(part, "gap", method).value == pytest.approx(expected)
+    assert cell(part, "gap", method).value == pytest.approx(expected)
 
 
 def test_the_world_has_a_bias_that_the_methods_mitigate() -> None:
     part = evaluate(birds(2000))[0]
-    assert figure(part, "worst_group", "none").value < 0.3
+    assert cell(part, "worst_group", "none").value < 0.3
     for method in METHODS[1:]:
-        value, low, _ = figure(part, "worst_group", method).change or (0, 0, 0)
+        value, low, _ = cell(part, "worst_group", method).change or (0, 0, 0)
         assert value > low > 0.3
-    assert figure(part, "gap", "cali").better == "lower"
+    assert cell(part, "gap", "cali").better == "lower"
 
 
 def test_changes_are_differences_to_none() -> None:
     part = evaluate(birds())[0]
     for found in part.rows:
-        base = figure(part, found.metric, "none", found.subset)
+        base = cell(part, found.metric, "none", found.subset)
         assert (found.change is None) == (found.method == "none")
         if found.change:
             assert found.change[0] == pytest.approx(found.value - base.value)
@@ -110,7 +89,7 @@ def test_names_of_labels_may_come_in_any_order() -> None:
     turned = {"label": Labels(1 - label.codes, NAMES[::-1]), "place": Labels(1 - place.codes, PLACES[::-1])}
     again = evaluate(replace(test, labels=turned))[0]
     for found in evaluate(test)[0].rows:
-        assert figure(again, found.metric, found.method, found.subset).value == found.value
+        assert cell(again, found.metric, found.method, found.subset).value == found.value
 
 
 def test_unknown_rows_are_counted_and_left_out() -> None:
@@ -127,30 +106,25 @@ def test_unknown_rows_are_counted_and_left_out() -> None:
     assert sum(part.provenance.settings["data"]["images per group"].values()) == 380
 
 
-def test_an_empty_group_has_no_figure() -> None:
+def test_an_empty_group_has_no_cell() -> None:
     test = birds()
     inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
     part = evaluate(test[inside])[0]
     subsets = {f.subset for f in part.rows}
     assert subsets == {"", "landbird/land", "waterbird/land", "waterbird/water"}
     assert part.provenance.settings["data"]["images per group"]["landbird/water"] == 0
-
-
-def test_one_group_alone() -> None:
-    test = birds()
-    part = evaluate(test[(test.column("label").codes == 0) & (test.column("place").codes == 0)])[0]
-    for method in METHODS:
-        assert figure(part, "worst_group", method).value == figure(part, "average", method).value
-        assert figure(part, "gap", method).value == 0
+    alone = evaluate(test[(test.column("label").codes == 0) & (test.column("place").codes == 0)])[0]
+    assert cell(alone, "worst_group", "cali").value == cell(alone, "average", "cali").value
+    assert cell(alone, "gap", "cali").value == 0
 
 
 def test_weights_reweight() -> None:
     weights = {"landbird/land": 3498.0, "landbird/water": 184.0, "waterbird/land": 56.0, "waterbird/water": 1057.0}
     part = evaluate(birds(), group_weights=weights)[0]
     for method in METHODS:
-        rows = [figure(part, "accuracy", method, name).value for name in weights]
+        rows = [cell(part, "accuracy", method, name).value for name in weights]
         expected = np.average(rows, weights=list(weights.values()))
-        found = figure(part, "average_reweighted", method)
+        found = cell(part, "average_reweighted", method)
         assert found.value == pytest.approx(expected)
         assert found.interval[0] <= found.value <= found.interval[1]
     assert part.provenance.settings["group_weights"] == weights
@@ -161,7 +135,7 @@ def test_a_training_split_gives_the_weights() -> None:
     train = birds(600, seed=4, correlation=0.95)
     part = evaluate(birds(), train=train)[0]
     assert part.provenance.settings["group_weights"] == part.provenance.settings["train"]["images per group"]
-    assert figure(part, "average_reweighted", "none").value > figure(part, "average", "none").value + 0.2
+    assert cell(part, "average_reweighted", "none").value > cell(part, "average", "none").value + 0.2
     test = birds()
     small = test[test.column("place").codes == 0]
     assert evaluate(small, train=train)[0].provenance.settings["group_weights"] is None
@@ -176,13 +150,13 @@ def test_sweep() -> None:
     assert keys == fixed | {(method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)}
     main = evaluate(birds())[0]
     for method in ("cali", "orth-cali"):
-        same = figure(sweep, "worst_group", method, lam=1000.0)
-        assert same.model_copy(update={"task": "birds"}) == figure(main, "worst_group", method)
+        same = cell(sweep, "worst_group", method, lam=1000.0)
+        assert same.model_copy(update={"task": "birds"}) == cell(main, "worst_group", method)
     for metric in ("worst_group", "average", "gap"):
-        nothing = figure(sweep, metric, "cali", lam=0.0)
-        assert nothing.value == figure(sweep, metric, "none").value
+        nothing = cell(sweep, metric, "cali", lam=0.0)
+        assert nothing.value == cell(sweep, metric, "none").value
         assert nothing.change == (0, 0, 0)
-        assert figure(sweep, metric, "orth-cali", lam=0.0).value == figure(sweep, metric, "orth").value
+        assert cell(sweep, metric, "orth-cali", lam=0.0).value == cell(sweep, metric, "orth").value
 
 
 def test_lam_and_strength_reach_the_figures_and_the_texts() -> None:
@@ -192,8 +166,8 @@ def test_lam_and_strength_reach_the_figures_and_the_texts() -> None:
     assert part.provenance.methods["cali"]["lam"] == 50.0
     nothing = evaluate(birds(), strength=0.0)[0]
     assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows)
-    weaker = figure(evaluate(birds(), lam=0.1)[0], "worst_group", "cali").value
-    assert weaker < figure(evaluate(birds())[0], "worst_group", "cali").value
+    weaker = cell(evaluate(birds(), lam=0.1)[0], "worst_group", "cali").value
+    assert weaker < cell(evaluate(birds())[0], "worst_group", "cali").value
 
 
 def test_an_offset_is_a_row_beside_each_method_and_needs_no_label() -> None:
@@ -206,8 +180,8 @@ def test_an_offset_is_a_row_beside_each_method_and_needs_no_label() -> None:
     by = float(margins[second].mean() + margins[~second].mean()) / 2
     assert main.provenance.methods["cali, offset"]["offset"] == pytest.approx(by, abs=1e-5)
     right = (margins > by).numpy() == (test.column("label").codes == 1)
-    assert figure(main, "average", "cali, offset").value == pytest.approx(right.mean())
-    assert figure(main, "average", "cali, offset").lam == figure(main, "average", "cali").lam
+    assert cell(main, "average", "cali, offset").value == pytest.approx(right.mean())
+    assert cell(main, "average", "cali, offset").lam == cell(main, "average", "cali").lam
     assert {f.method for f in main.rows if "offset" in f.method} == {f"{m}, offset" for m in METHODS[1:]}
     turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
     assert evaluate(turned, offset=True)[0].provenance.methods["cali, offset"]["offset"] == pytest.approx(by, abs=1e-5)
@@ -243,24 +217,19 @@ def test_class_agnostic_pairs_are_a_row_of_their_own() -> None:
     assert [f.method for f in part.rows if f.metric == "average"] == [*METHODS, AGNOSTIC]
     about = part.provenance.methods
     assert about[AGNOSTIC]["prompts_hash"] != about["orth-cali"]["prompts_hash"]
-    assert figure(part, "average", AGNOSTIC).lam == 1000.0
+    assert cell(part, "average", AGNOSTIC).lam == 1000.0
 
 
 def test_fitted_projections_are_measured_like_methods() -> None:
     fitted = texts().fit(PROMPTS, "cali", 1000.0)
     assert fitted is not None
     part = evaluate(birds(), edits={"mine": fitted})[0]
-    mine, cali = figure(part, "worst_group", "mine"), figure(part, "worst_group", "cali")
+    mine, cali = cell(part, "worst_group", "mine"), cell(part, "worst_group", "cali")
     assert mine == cali.model_copy(update={"method": "mine"})
     with pytest.raises(InvalidInputError, match=r"\['cali'\] are names of methods"):
         evaluate(birds(), edits={"cali": fitted})
     with pytest.raises(ProjectionMismatchError, match="belongs to space"):
         evaluate(birds(), edits={"mine": fitted.stamped(space="elsewhere")})
-
-
-def test_none_is_always_measured_first() -> None:
-    part = evaluate(birds(), methods=("cali",))[0]
-    assert [f.method for f in part.rows if f.metric == "average"] == ["none", "cali"]
 
 
 def test_protocol_says_what_was_done() -> None:
@@ -276,7 +245,7 @@ def test_protocol_says_what_was_done() -> None:
 
 def test_class_prompts_that_state_the_attribute_are_named() -> None:
     stated = replace(PROMPTS, stated_words=("landbird",))
-    told = evaluate(birds(), stated)[0].provenance.settings
+    told = evaluate(birds(), prompts=stated)[0].provenance.settings
     assert told["class prompts left alone, they state the attribute"] == ["a landbird"]
     assert evaluate(birds())[0].provenance.settings["class prompts left alone, they state the attribute"] == []
 
@@ -285,10 +254,10 @@ def test_baselines_use_labels_and_say_so() -> None:
     train, val = birds(600, seed=4, correlation=0.95), birds(300, seed=5)
     part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"))[0]
     assert {f.method for f in part.rows if f.uses_labels} == {"erm-linear", "dfr-sub"}
-    erm, dfr = (figure(part, "worst_group", name) for name in ("erm-linear", "dfr-sub"))
+    erm, dfr = (cell(part, "worst_group", name) for name in ("erm-linear", "dfr-sub"))
     assert erm.change is not None
     assert erm.lam is erm.strength is None
-    assert dfr.value > figure(part, "worst_group", "none").value
+    assert dfr.value > cell(part, "worst_group", "none").value
     told = part.provenance
     assert told.settings["train"]["images"] == 600
     assert told.settings["val"]["images per group"].keys() == told.settings["data"]["images per group"].keys()
@@ -301,9 +270,13 @@ def test_true_groups_reach_the_baselines() -> None:
     """On a split whose zero-shot predictions are poor stand-ins for the groups, knowing them changes the fit."""
     train = birds(600, seed=4, correlation=0.9, noise=1.5)
     runs = [evaluate(birds(), train=train, baselines=("dfr-sub",), true_groups=t)[0] for t in (False, True)]
-    values = [figure(run, "average", "dfr-sub").value for run in runs]
+    values = [cell(run, "average", "dfr-sub").value for run in runs]
     assert values[0] != values[1]
     assert runs[1].provenance.methods["dfr-sub"]["true_groups"] is True
+
+
+WIDE = replace(birds(40), features=np.pad(birds(40).features, ((0, 0), (0, 2))))
+NOWHERE = replace(birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
 
 
 @pytest.mark.parametrize(
@@ -323,22 +296,10 @@ def test_true_groups_reach_the_baselines() -> None:
             r"labels that each name one of .*'robin', 'gull'",
         ),
         ({"resamples": 0}, "greater than or equal to 1"),
+        ({"test": WIDE}, f"image features have width {DIM + 2}, text embeddings {DIM}"),
+        ({"test": NOWHERE}, "no image has both 'label' and 'place'"),
     ],
 )
 def test_refusals(more: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        evaluate(birds(40), **more)
-
-
-def test_features_and_texts_of_two_models_are_refused() -> None:
-    test = birds(40)
-    wide = replace(test, features=np.pad(test.features, ((0, 0), (0, 2))))
-    with pytest.raises(InvalidInputError, match=f"image features have width {DIM + 2}, text embeddings {DIM}"):
-        evaluate(wide)
-
-
-def test_nothing_known_is_refused() -> None:
-    test = birds(5)
-    unknown = replace(test, labels={**test.labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
-    with pytest.raises(InvalidInputError, match="no image has both 'label' and 'place'"):
-        evaluate(unknown)
+        evaluate(**{"test": birds(40), **more})

@@ -84,13 +84,6 @@ def test_intervals_are_those_of_the_plain_bootstrap() -> None:
     assert low < counts.value(lowest_accuracy) < high
 
 
-def test_drawing_keeps_the_number_of_images_and_empty_cells_empty() -> None:
-    counts = GroupCounts.of(*images(50), 5, resamples=200)
-    assert (counts.drawn.sum((1, 2, 3)) == 50).all()
-    assert (counts.drawn[:, counts.cells == 0] == 0).all()
-    assert (counts.size[3:] == 0).all()
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40), st.randoms())
 def test_laws(rows: list[tuple[bool, bool, int]], shuffle: "np.random.Generator") -> None:
@@ -110,13 +103,6 @@ def test_laws(rows: list[tuple[bool, bool, int]], shuffle: "np.random.Generator"
     assert 0 <= counts.value(lowest_accuracy) <= counts.value(mean_accuracy) + 1e-12
     same = GroupCounts.of(after, after, group, 4, resamples=50)
     assert same.change(lowest_accuracy) == (0, 0, 0)
-
-
-def test_one_group_has_no_gap_and_its_worst_is_its_average() -> None:
-    before, after, _ = images(80)
-    counts = GroupCounts.of(before, after, np.zeros(80, int), 1)
-    assert counts.interval(lowest_accuracy) == counts.interval(mean_accuracy)
-    assert counts.interval(accuracy_gap) == (0, 0)
 
 
 def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from groups_parts import PROMPTS, birds, texts
+from groups_parts import PROMPTS, birds, measure, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_figures import cell
 
-from vldebias.evaluation.groups import GroupsTask
-from vldebias.evaluation.result import Measurement
-from vldebias.evaluation.task import Data
+from vldebias.evaluation.result import TaskResult
 from vldebias.methods.diagnostics import diagnose, spurious_cosine
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
@@ -21,29 +20,14 @@ pytestmark = [
 ]
 
 
-def pick(figures: list[Measurement], metric: str, method: str, subset: str) -> Measurement:
-    (found,) = [f for f in figures if (f.metric, f.method, f.subset) == (metric, method, subset)]
-    return found
+def cosines(prompts: PromptSet = PROMPTS, methods: tuple[str, ...] = ("none",), strength: float = 1.0) -> TaskResult:
+    """The block of cosines, without rows where there is none."""
+    blocks = measure(birds(40), prompts=prompts, methods=methods, strength=strength, resamples=2)
+    found = [block for block in blocks if block.provenance.task == "birds: cosines"]
+    return found[0] if found else TaskResult(blocks[0].provenance)
 
 
-def cosines(prompts: PromptSet = PROMPTS, methods: tuple[str, ...] = ("none",), strength: float = 1.0) -> list:
-    """Rows of the block of cosines."""
-    task = GroupsTask(
-        name="t",
-        title="T",
-        data=Data(name="given"),
-        prompts=prompts,
-        label="label",
-        spurious="place",
-        methods=methods,
-        strength=strength,
-        resamples=2,
-    )
-    blocks = task.measure(birds(40), texts())
-    return [row for block in blocks if block.provenance.task == "t: cosines" for row in block.rows]
-
-
-def measured(methods: tuple[str, ...] = ("none", "orth", "cali")) -> tuple[list[Measurement], dict]:
+def measured(methods: tuple[str, ...] = ("none", "orth", "cali")) -> tuple[TaskResult, dict]:
     return cosines(methods=methods), {method: texts().fit(PROMPTS, method, 1000.0) for method in methods}
 
 
@@ -55,13 +39,13 @@ def test_cosines_are_those_of_the_diagnostics(method: str) -> None:
     table = spurious_cosine(side.embed(PROMPTS.classes), side.embed(named), projections[method])
     for i, name in enumerate(PROMPTS.class_names):
         for j, value in enumerate(("land", "water")):
-            found = pick(figures, "cosine", method, f"{name} / {value}")
+            found = cell(figures, "cosine", method, f"{name} / {value}")
             assert found.value == pytest.approx(float(table[i, j]), abs=1e-9)
             assert found.interval == (found.value, found.value)
             assert found.n == {"spurious prompts": 1}
     spread = (table.amax(1) - table.amin(1)).tolist()
-    assert [pick(figures, "cosine_spread", method, n).value for n in PROMPTS.class_names] == pytest.approx(spread)
-    assert pick(figures, "cosine_spread", method, "").value == pytest.approx(sum(spread) / 2)
+    assert [cell(figures, "cosine_spread", method, n).value for n in PROMPTS.class_names] == pytest.approx(spread)
+    assert cell(figures, "cosine_spread", method, "").value == pytest.approx(sum(spread) / 2)
 
 
 def test_spread_is_that_of_diagnose_and_falls() -> None:
@@ -70,30 +54,30 @@ def test_spread_is_that_of_diagnose_and_falls() -> None:
     named = side.embed([p for p in PROMPTS.spurious if p != "a sky"])
     pairs = torch.stack([side.embed(pair) for pair in PROMPTS.pairs])
     found = diagnose(projections["cali"], pairs=pairs, classes=side.embed(PROMPTS.classes), spurious=named)
-    before, after = (pick(figures, "cosine_spread", method, "") for method in ("none", "cali"))
+    before, after = (cell(figures, "cosine_spread", method, "") for method in ("none", "cali"))
     assert (before.value, after.value) == pytest.approx(found.spurious_spread)
     assert after.change == pytest.approx((after.value - before.value,) * 3)
     assert after.value < 0.1 < before.value
-    assert pick(figures, "cosine_spread", "orth", "").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
+    assert cell(figures, "cosine_spread", "orth", "").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
 
 
 def test_several_spurious_prompts_of_a_value_are_averaged() -> None:
     more = replace(PROMPTS, attributes={"land": ("land", "sky"), "water": ("water",)})
     side = texts()
-    found = pick(cosines(more), "cosine", "none", "landbird / land")
+    found = cell(cosines(more), "cosine", "none", "landbird / land")
     expected = side.embed(["a landbird"]) @ side.embed(["a land background", "a sky"]).T
     assert found.value == pytest.approx(float(expected.mean()))
     assert found.n == {"spurious prompts": 2}
 
 
 def test_without_named_values_there_are_no_cosines() -> None:
-    assert cosines(replace(PROMPTS, attributes={})) == []
+    assert cosines(replace(PROMPTS, attributes={})).rows == []
 
 
 def test_strength_acts_on_cosines() -> None:
     half, full = (cosines(methods=("none", "cali"), strength=s) for s in (0.5, 1.0))
-    values = [pick(f, "cosine_spread", "cali", "").value for f in (full, half)]
-    assert values[0] < values[1] < pick(full, "cosine_spread", "none", "").value
+    values = [cell(f, "cosine_spread", "cali", "").value for f in (full, half)]
+    assert values[0] < values[1] < cell(full, "cosine_spread", "none", "").value
 
 
 @settings(deadline=None)

@@ -16,7 +16,10 @@ from vldebias.evaluation.suite import Suite
 from vldebias.methods import LEACE, ClipClip, Problem, ZeroShotLabels, load_edit
 from vldebias.progress import SILENT
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
+    pytest.mark.usefixtures("no_charts"),
+]
 METHODS = ("leace", "inlp", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 
 

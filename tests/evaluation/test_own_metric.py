@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from groups_parts import PROMPTS, birds, texts
+from groups_parts import birds, measure
 from made_figures import figure, protocol, result
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.discrepancies import Sheet, add_bias
 from vldebias.evaluation.gallery import Gallery, SkewOptions
-from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.plan import PlannedPrompt
 from vldebias.evaluation.report import markdown, write_page
 from vldebias.evaluation.report.front import conclusion
@@ -60,9 +59,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measured(mine: None) -> Result:
-    given = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": PROMPTS, "label": "label"}
-    task = GroupsTask.build({**given, "spurious": "place", "methods": ("orth",), "resamples": 200})
-    return Result.of("birds", task.measure(birds(600, noise=1.0), texts()), seconds=1.0)
+    return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
 
 
 def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:

@@ -17,6 +17,8 @@ from vldebias.evaluation import TASKS, evaluate, load_suite
 from vldebias.evaluation.judge_kinds import JUDGES
 from vldebias.registry import Registry
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 MINE = '''
 from typing import Literal
 

@@ -110,11 +110,5 @@ def test_charts_follow_the_figures() -> None:
     assert [chart.task for chart in found.values()] == ["a", "a", "a: lambda", "b"]
     assert all(stem == file_slug(stem) for stem in found)
     assert "λ" in found["a-lambda-by-method"].caption
-
-
-def test_nothing_is_drawn_of_a_single_figure() -> None:
     assert charts(result([figure()])) == {}
-
-
-def test_slug() -> None:
     assert file_slug("fairface gender x race: MaxSkew@100") == "fairface-gender-x-race-maxskew@100"

@@ -220,13 +220,10 @@ def test_a_result_is_rendered_again_with_the_pictures_beside_it(made: Result, tm
     Image.new("RGB", (4, 4)).save(tmp_path / "plain.png")
     (tmp_path / "broken.png").write_bytes(b"no picture")
     assert [path.name for _, path in pictures_beside(made, tmp_path)] == ["strips.png"]
+    assert picture_metadata(tmp_path / "missing.png") == {}
     first = render(made, tmp_path / "a" / "page.html", beside=tmp_path).read_bytes()
     assert render(made, tmp_path / "b" / "page.html", beside=tmp_path).read_bytes() == first
     assert first.count(b"data:image/png;base64,") == 3  # strips, bars by measure, bars by group
-
-
-def test_metadata_of_a_file_that_has_none(tmp_path: Path) -> None:
-    assert picture_metadata(tmp_path / "missing.png") == {}
 
 
 def test_settings_are_written_without_braces() -> None:

@@ -9,7 +9,7 @@ from made_figures import figure, protocol, result
 
 from vldebias.evaluation.report.front import forest
 from vldebias.evaluation.report.tables import Table, blocks
-from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
+from vldebias.evaluation.report.words import change, label, number, verdict
 from vldebias.evaluation.result import Measurement
 
 METHODS = ("none", "orth", "orth-cali")
@@ -39,13 +39,10 @@ def test_a_missing_figure_is_an_empty_cell() -> None:
     assert [cell is None for cell in table.rows[1].cells] == [False, True]
 
 
-def test_lambda_is_named_where_a_method_has_several() -> None:
+def test_lambda_and_strength_are_named_where_a_method_has_several() -> None:
     swept = [worst("cali", 0.2, lam=lam, strength=1.0) for lam in (0.0, 200.0)]
     (table,) = tables([worst("none", 0.1), worst("orth-cali", 0.4, lam=1000.0), *swept])
     assert [row.title for row in table.rows] == ["none", "orth-cali", "cali, λ = 0", "cali, λ = 200"]
-
-
-def test_strength_is_named_where_a_method_has_several() -> None:
     (table,) = tables([worst("cali", 0.2, lam=500.0, strength=s) for s in (0.5, 1.0)])
     assert [row.title for row in table.rows] == ["cali, strength 0.5", "cali, strength 1"]
 
@@ -129,19 +126,6 @@ def test_verdicts_follow_the_interval_of_the_change() -> None:
         assert verdict(figure("cali", change=(0.1, -0.1, 0.3), better=better)) == "unclear"
         assert verdict(figure("cali", change=(0.0, 0.0, 0.0), better=better)) == "same"
     assert verdict(figure("cali", change=(0.2, 0.1, 0.3), better="neither")) == "changed"
-
-
-@pytest.mark.parametrize(
-    ("metric", "title"),
-    [
-        ("max_skew@1000", "MaxSkew@1000"),
-        ("recall@5", "recall@5"),
-        ("accuracy", "accuracy"),
-        ("my_measure", "my measure"),
-    ],
-)
-def test_names_of_measures(metric: str, title: str) -> None:
-    assert metric_title(metric) == title
 
 
 def test_numbers_have_the_digits_of_their_size() -> None:

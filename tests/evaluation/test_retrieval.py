@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_figures import cell
 from torch.nn.functional import normalize
 
 from vldebias import fit_projection, load_prompts, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
-from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
+from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
@@ -69,11 +70,6 @@ def evaluate(
     return RetrievalTask.build({**fields, "resample": "queries", **options}).measure(gallery, texts)
 
 
-def figure(part: TaskResult, metric: str, method: str, subset: str = "") -> Measurement:
-    (found,) = [f for f in part.rows if (f.metric, f.method, f.subset) == (metric, method, subset)]
-    return found
-
-
 def naive_scores(method: str, sets, strength: float = 1.0) -> np.ndarray:
     rows = TABLE.embed(QUERIES, "joint")
     if method != "none":
@@ -91,9 +87,9 @@ def test_figures_agree_with_plain_loops(method: str) -> None:
     for metric, options in naive.items():
         measure = {"max_skew": max_skew, "min_skew": min_skew, "ndkl": ndkl}[metric]
         each = [measure(row, groups, K, **options) for row in scores]
-        assert figure(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(each))
+        assert cell(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(each))
         for query, value in zip(QUERIES, each, strict=True):
-            assert figure(part, f"{metric}@{K}", method, query).value == pytest.approx(value)
+            assert cell(part, f"{metric}@{K}", method, query).value == pytest.approx(value)
 
 
 def test_unknown_images_are_left_out_and_counted() -> None:
@@ -101,7 +97,7 @@ def test_unknown_images_are_left_out_and_counted() -> None:
     known = GALLERY.column("tone").known
     scores, groups = naive_scores("cali", TONE)[:, known], GALLERY.column("tone").codes[known]
     expected = np.mean([max_skew(row, groups, K) for row in scores])
-    assert figure(part, f"max_skew@{K}", "cali").value == pytest.approx(expected)
+    assert cell(part, f"max_skew@{K}", "cali").value == pytest.approx(expected)
     assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 3}
     assert part.provenance.settings["images left out, group unknown"] == 7
 
@@ -111,12 +107,12 @@ def test_an_intersection_is_measured_on_its_groups_and_solved_jointly() -> None:
     labels = cross(GALLERY.column("gender"), GALLERY.column("tone"))
     scores, groups = naive_scores("orth-cali", [GENDER, TONE])[:, labels.known], labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
-    assert figure(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
+    assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
     assert part.provenance.task == "noise gender x tone"
     assert part.provenance.prompts == "g+t"
     assert set(part.provenance.settings["groups"]) == set(labels.names)
     assert sum(part.provenance.settings["prior shares"].values()) == pytest.approx(1)
-    assert figure(part, f"max_skew@{K}", "cali").lam == 1000
+    assert cell(part, f"max_skew@{K}", "cali").lam == 1000
 
 
 def test_each_attribute_has_a_part_and_a_projection_of_its_own() -> None:
@@ -141,16 +137,16 @@ def test_ties_follow_the_rule() -> None:
     flat = Embeddings(np.ones((N, D), np.float32), GALLERY.ids, GALLERY.labels)
     groups = GALLERY.column("gender").codes
     (stable,), (drawn,) = evaluate(flat, k=10), evaluate(flat, k=10, ties="random", seed=4)
-    assert figure(stable, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups, 10))
+    assert cell(stable, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups, 10))
     order = np.random.default_rng(4).permutation(N)
-    assert figure(drawn, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups[order], 10))
+    assert cell(drawn, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups[order], 10))
     assert drawn.provenance.settings["ties"] == "random"
     assert drawn.provenance.settings["seed"] == 4
 
 
 def test_several_k_and_what_is_printed() -> None:
     (part,) = evaluate(k=[5, N], prior="dataset", floor=0.01)
-    assert figure(part, f"max_skew@{N}", "cali").value == pytest.approx(0, abs=1e-12)
+    assert cell(part, f"max_skew@{N}", "cali").value == pytest.approx(0, abs=1e-12)
     settings = json.loads(part.provenance.model_dump_json())["settings"]
     assert settings["k"] == [5, N]
     assert settings["prior"] == "dataset"
@@ -171,8 +167,8 @@ def test_strength_zero_changes_nothing() -> None:
 def test_methods_and_their_details() -> None:
     (part,) = evaluate(methods=("cali", "orth"), lam=30.0, strength=0.5)
     assert list(dict.fromkeys(f.method for f in part.rows)) == ["none", "cali", "orth", "random"]
-    assert (figure(part, f"ndkl@{K}", "cali").lam, figure(part, f"ndkl@{K}", "cali").strength) == (30.0, 0.5)
-    assert (figure(part, f"ndkl@{K}", "orth").lam, figure(part, f"ndkl@{K}", "none").strength) == (None, None)
+    assert (cell(part, f"ndkl@{K}", "cali").lam, cell(part, f"ndkl@{K}", "cali").strength) == (30.0, 0.5)
+    assert (cell(part, f"ndkl@{K}", "orth").lam, cell(part, f"ndkl@{K}", "none").strength) == (None, None)
     assert part.provenance.methods["cali"]["lam"] == 30.0
     assert part.provenance.methods["none"] == {}
     assert {f.better for f in part.rows if f.metric.startswith("min_skew")} == {"higher"}
@@ -182,41 +178,33 @@ def test_methods_and_their_details() -> None:
 def test_intervals_over_queries_are_those_of_the_query_means() -> None:
     (part,) = evaluate(methods=("cali",), resamples=300, seed=6)
     metric = f"max_skew@{K}"
-    values = {m: np.array([figure(part, metric, m, q).value for q in QUERIES]) for m in ("none", "cali")}
+    values = {m: np.array([cell(part, metric, m, q).value for q in QUERIES]) for m in ("none", "cali")}
     expected = TaskResult(part.provenance)
     expected.add_resampled(metric, values, n={}, resamples=300, seed=6)
     for found in expected.rows:
-        own = figure(part, metric, found.method)
+        own = cell(part, metric, found.method)
         assert (own.interval, own.change) == (found.interval, found.change)
 
 
 def test_intervals_over_images_are_about_the_gallery() -> None:
     (queries,), (images,) = evaluate(resamples=400), evaluate(resamples=400, resample="images")
     metric = f"max_skew@{K}"
-    one, other = figure(queries, metric, "cali"), figure(images, metric, "cali")
+    one, other = cell(queries, metric, "cali"), cell(images, metric, "cali")
     assert one.value == other.value
     assert one.interval != other.interval
     assert other.interval[0] < other.value < other.interval[1]
-    assert other.change[0] == pytest.approx(other.value - figure(images, metric, "none").value)
+    assert other.change[0] == pytest.approx(other.value - cell(images, metric, "none").value)
     assert other.change[1] < other.change[0] < other.change[2]
-    exact = figure(images, "query_cosine", "cali")  # fixed queries: no image changes it
+    exact = cell(images, "query_cosine", "cali")  # fixed queries: no image changes it
     assert exact.interval == (exact.value, exact.value)
     for query in QUERIES:  # a figure of one query is about images in both
-        assert figure(queries, metric, "cali", query) == figure(images, metric, "cali", query)
+        assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
     assert "given the queries" in images.provenance.description
-
-
-def test_intervals_stay_in_the_range_of_the_metric() -> None:
-    (part,) = evaluate(resample="images", resamples=300)
-    lows = [f.interval[0] for f in part.rows if f.metric.startswith(("max_skew", "ndkl"))]
-    assert min(lows) == 0.0  # cut: nearly fair queries are among them
-    assert max(f.interval[1] for f in part.rows if f.metric.startswith("min_skew")) == 0.0
-    assert all(f.interval[0] <= f.value <= f.interval[1] for f in part.rows)
 
 
 def test_random_rankings_are_the_floor() -> None:
     (part,) = evaluate(resamples=3000)
-    found = figure(part, f"max_skew@{K}", "random")
+    found = cell(part, f"max_skew@{K}", "random")
     men = int((GALLERY.column("gender").codes == 0).sum())
     share = np.random.default_rng(1).hypergeometric(men, N - men, K, size=(20_000, len(QUERIES))) / K
     skews = np.log(2 * np.maximum(share, 1 - share)).mean(1)
@@ -229,15 +217,15 @@ def test_query_cosine_says_what_is_lost() -> None:
     (part,) = evaluate()
     before, after = TEXTS.embed(QUERIES), TEXTS.under(QUERIES, TEXTS.fit(GENDER, "orth-cali"))
     expected = float((before * after).sum(1).mean())
-    assert figure(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
-    assert figure(part, "query_cosine", "none").value == pytest.approx(1)
+    assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
+    assert cell(part, "query_cosine", "none").value == pytest.approx(1)
 
 
 def test_stated_queries_are_left_alone_unless_told_otherwise() -> None:
     stated = ("A photo of a male doctor.", "A photo of a female nurse.")
     (kept,), (not_kept,) = evaluate(queries=stated), evaluate(queries=stated, keep_stated=False)
-    assert figure(kept, "query_cosine", "cali").value == pytest.approx(1)
-    assert figure(not_kept, "query_cosine", "cali").value < 0.999
+    assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
+    assert cell(not_kept, "query_cosine", "cali").value < 0.999
     assert kept.provenance.settings["keep_stated"] is True
 
 
@@ -250,9 +238,6 @@ def test_the_protocol_says_what_was_measured() -> None:
     bare = Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels)
     assert evaluate(bare)[0].provenance.split == "unnamed split"
     assert evaluate(bare)[0].provenance.model == "made up"  # of the texts
-
-
-def test_the_protocol_says_which_images_and_how_they_were_read() -> None:
     about = {**GALLERY.about, "data_fingerprint": "abc", "preprocessing": "resize", "cache": "a folder"}
     about["skipped"] = [{"id": "image 91", "reason": "truncated"}]
     settings = evaluate(Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels, about=about))[0].provenance.settings
@@ -284,15 +269,13 @@ def test_the_fairface_protocol_is_complete() -> None:
     ("options", "text"),
     [
         ({"k": N + 1}, r"noise gender: k: expected at most the 90 images whose group is known, got 91"),
-        ({"k": 0}, r"k.0: Input should be greater than or equal to 1"),
-        ({"k": [3, 3]}, r"k: expected one or more different ones, got \[3, 3\]"),
         ({"queries": ()}, r"queries: expected one or more different ones, got \[\]"),
         ({"queries": QUERIES[:1] * 2}, r"queries: expected one or more different ones"),
         ({"resample": "pixels"}, r"resample: Input should be 'queries' or 'images'"),
         ({"prompts": {"height": GENDER}}, r"no column 'height'; there are \['gender', 'tone'\]"),
         ({"prompts": {"gender x height": GENDER}}, r"no column 'height'"),
         ({"methods": ("magic",)}, r"method: expected one of .* got 'magic'"),
-        ({"prior": "flat"}, r"prior: Input should be 'uniform' or 'dataset'"),
+        ({"prompts": {}}, r"prompts: Dictionary should have at least 1 item"),
         ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, r"noise gender: skew needs images of two groups"),
         ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, r"features have width 4, text embeddings 16"),
         ({"queries": ("A photo of a unicorn.",)}, r"1 of 1 prompts are not in the file"),
@@ -301,8 +284,3 @@ def test_the_fairface_protocol_is_complete() -> None:
 def test_errors(options: dict, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         evaluate(**options)
-
-
-def test_no_attribute_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"prompts: Dictionary should have at least 1 item"):
-        evaluate(prompts={})

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from made_figures import cell
 from sklearn.metrics import accuracy_score
 from torchmetrics.retrieval import RetrievalHitRate
 
 from vldebias import make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, TaskResult
+from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask, Utility, relevance
 from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
@@ -67,11 +67,6 @@ def evaluate(utility: Utility, gallery: Embeddings = GALLERY, **options) -> Task
     return part
 
 
-def figure(part: TaskResult, metric: str, method: str, subset: str = "") -> Measurement:
-    (found,) = [f for f in part.rows if (f.metric, f.method, f.subset) == (metric, method, subset)]
-    return found
-
-
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("method", ["none", "cali"])
 def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
@@ -81,16 +76,16 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     own = torch.tensor([[a == b for b in CAPTIONS] for a in GALLERY.captions])
     image = torch.arange(N)[:, None].expand_as(scores)
     expected = RetrievalHitRate(top_k=k)(scores.flatten(), own.flatten(), indexes=image.flatten())
-    to_text = figure(part, f"recall@{k}", method, "image to text").value
+    to_text = cell(part, f"recall@{k}", method, "image to text").value
     assert to_text == pytest.approx(float(expected))
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     asked = scores.T[code]  # one query for each image: the caption of several counts for each
     expected = RetrievalHitRate(top_k=k)(
         asked.flatten(), own.T[code].flatten(), indexes=image.T.new_tensor(np.repeat(np.arange(N), N))
     )
-    to_image = figure(part, f"recall@{k}", method, "text to image").value
+    to_image = cell(part, f"recall@{k}", method, "text to image").value
     assert to_image == pytest.approx(float(expected))
-    both = figure(part, f"recall@{k}", method)
+    both = cell(part, f"recall@{k}", method)
     assert both.value == pytest.approx((to_text + to_image) / 2)
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
     assert "same caption" in part.provenance.settings["recall"]
@@ -98,7 +93,7 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
 
 def test_images_of_one_caption_are_drawn_together() -> None:
     """A caption's images hit or miss alike from text to image: as many units as captions, so wide intervals."""
-    found = figure(evaluate(Utility(captions=True, recall_k=(1,)), resamples=4000), "recall@1", "none", "text to image")
+    found = cell(evaluate(Utility(captions=True, recall_k=(1,)), resamples=4000), "recall@1", "none", "text to image")
     sizes = np.array([GALLERY.captions.count(caption) for caption in sorted(set(GALLERY.captions))])
     texts = TEXTS.embed(sorted(set(GALLERY.captions)))
     best = (texts @ GALLERY.normalised().double().T).argmax(1)
@@ -112,7 +107,7 @@ def test_images_of_one_caption_are_drawn_together() -> None:
 
 def test_images_without_a_caption_are_left_out() -> None:
     part = evaluate(Utility(captions=True, recall_k=(1,)), make_gallery(empty=20))
-    assert figure(part, "recall@1", "cali").n["images"] == N - 20
+    assert cell(part, "recall@1", "cali").n["images"] == N - 20
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
@@ -126,8 +121,8 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
         texts = TEXTS.under([prompts[name] for name in labels.names], projection)
         guessed = (images @ texts.T).argmax(1).numpy()
         each.append(accuracy_score(labels.codes[known], guessed))
-        assert figure(part, "accuracy", method, column).value == pytest.approx(each[-1])
-    mean = figure(part, "accuracy", method)
+        assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
+    mean = cell(part, "accuracy", method)
     assert mean.value == pytest.approx(np.mean(each))
     assert mean.n == {"images": N - 5, "without a label": 5}
     assert mean.interval[0] < mean.value < mean.interval[1]
@@ -153,7 +148,7 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
     wanted = GALLERY.column("job").codes
     for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
         expected = (wanted[row.topk(10).indices.numpy()] == i).mean()
-        assert figure(part, "precision@10", "none", query).value == pytest.approx(expected)
+        assert cell(part, "precision@10", "none", query).value == pytest.approx(expected)
     assert "job" in part.provenance.settings["precision"]
     assert not [f for f in part.rows if f.metric == "precision@10" and f.method == "random"]
 
@@ -170,32 +165,21 @@ def test_nothing_is_measured_unasked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("utility", "text"),
+    ("fields", "text"),
     [
-        (Utility(classes={"hair": {"dark": "x"}}), r"classes\.hair: expected a prompt for each of \['blond', 'dark'\]"),
-        (Utility(classes={"shoes": {}}), r"no column 'shoes'"),
-        (Utility(relevant="hat"), r"relevant='hat': expected each query to name one of \['hat', 'none'\], got"),
+        ({"classes": {"hair": {"dark": "x"}}}, r"classes\.hair: expected a prompt for each of \['blond', 'dark'\]"),
+        ({"classes": {"shoes": {}}}, r"no column 'shoes'"),
+        ({"relevant": "hat"}, r"relevant='hat': expected each query to name one of \['hat', 'none'\], got"),
+        ({"captions": True}, "the gallery has no captions"),
+        (
+            {"classes": {"nobody": {"a": "dark hair", "b": "no hat"}}},
+            r"no image has a label in every one of",
+        ),
+        ({"recall_k": ()}, "recall_k"),
+        ({"recall_k": (0,)}, "recall_k"),
     ],
 )
-def test_a_utility_that_the_gallery_does_not_have_is_refused(utility: Utility, text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        evaluate(utility)
-
-
-def test_captions_have_to_be_there() -> None:
-    bare = Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels)
-    with pytest.raises(InvalidInputError, match="the gallery has no captions"):
-        evaluate(Utility(captions=True), bare)
-
-
-def test_labels_have_to_be_there() -> None:
-    nobody = {**GALLERY.labels, "hat": Labels(np.full(N, UNKNOWN), ("hat", "none"))}
-    gallery = Embeddings(GALLERY.features, GALLERY.ids, nobody)
-    with pytest.raises(InvalidInputError, match=r"no image has a label in every one of \['hat'\]"):
-        evaluate(Utility(classes={"hat": CLASSES["hat"]}), gallery)
-
-
-@pytest.mark.parametrize("ks", [(), (0,)])
-def test_recall_needs_a_k(ks: tuple) -> None:
-    with pytest.raises(ValueError, match="recall_k"):
-        Utility(recall_k=ks)
+def test_a_utility_that_the_gallery_does_not_have_is_refused(fields: dict, text: str) -> None:
+    nobody = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
+    with pytest.raises(ValueError, match=text):
+        evaluate(Utility(**fields), Embeddings(GALLERY.features, GALLERY.ids, nobody))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import UnsupportedHostError
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.hosts import resolve
 from vldebias.miniature import load_clip, load_pipeline
@@ -141,30 +141,3 @@ def test_a_table_fits_like_a_model() -> None:
     assert texts.host.dim("joint") == 12
     texts.host.check("joint", projection)
     assert texts.host.fingerprint() is None
-
-
-def test_a_table_attaches_to_nothing() -> None:
-    with pytest.raises(UnsupportedHostError, match="attaching needs the model itself"):
-        vldebias.debias(table(), GENDER)
-    with pytest.raises(UnsupportedHostError, match="attaching needs the model itself"):
-        table().merge({}, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("rows", "match"),
-    [
-        ({}, "at least one prompt, got none"),
-        ({"a": torch.ones(2), "b": torch.ones(3)}, r"of one width, got \[\(2,\), \(3,\)\]"),
-        ({"a": torch.ones(2, 2)}, r"rows \(d,\) of one width"),
-        ({"a": torch.ones(2), "b": torch.zeros(2)}, r"1 rows are zero or not finite, such as \['b'\]"),
-        ({"a": torch.tensor([1.0, float("nan")])}, "zero or not finite"),
-    ],
-)
-def test_tables_that_make_no_sense_are_refused(rows: dict[str, Tensor], match: str) -> None:
-    with pytest.raises(InvalidInputError, match=match):
-        TextTable(rows)
-
-
-def test_a_prompt_that_is_not_in_the_table_is_named() -> None:
-    with pytest.raises(InvalidInputError, match=r"1 of 2 prompts are not in the file, such as .*a dragon"):
-        Texts(table()).embed([FREE[0], "a photo of a dragon"])

@@ -36,30 +36,36 @@ def measured(folder: Path, images: Path | None = None) -> Result:
     texts = dict(zip(json.loads((folder / "prompts.json").read_text()), np.load(folder / "texts.npy"), strict=True))
     labels = {"gender": GENDERS} if images is None else None
     given = np.load(folder / "images.npy") if images is None else images
-    return vldebias.evaluate(texts, given, labels=labels, prompts="professions-gender", methods=["none", "cali"], k=10)
+    how = {"prompts": "professions-gender", "methods": ["none", "cali"], "k": 10, "resamples": 50}
+    return vldebias.evaluate(texts, given, labels=labels, **how)
 
 
-def test_evaluate_on_arrays_from_files(folder: Path, tmp_path: Path) -> None:
-    result = measured(folder)
+@pytest.fixture(scope="module")
+def result(folder: Path) -> Result:
+    return measured(folder)
+
+
+def test_evaluate_on_arrays_from_files(result: Result, tmp_path: Path) -> None:
     assert {row.method for row in result.rows} >= {"none", "cali"}
     assert len(result.to_pandas()) == len(result.rows)
     assert Result.read(result.write(tmp_path / "result.json")).rows == result.rows
 
 
-def test_a_page_with_charts_is_written(folder: Path, tmp_path: Path) -> None:
-    assert "<img" in render(measured(folder), tmp_path / "page.html", beside=tmp_path).read_text(encoding="utf-8")
+def test_a_page_with_charts_is_written(result: Result, tmp_path: Path) -> None:
+    assert "<img" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("package", ["pandas", "jinja2", "matplotlib"])
-def test_what_a_result_needs_is_named(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, page = measured(folder), folder / "page.html"
+def test_what_a_result_needs_is_named(
+    package: str, result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPackageError, match=rf"^{package} is needed .*vldebias\[eval\]"):
-        result.to_pandas() if package == "pandas" else render(result, page, beside=folder)
+        result.to_pandas() if package == "pandas" else render(result, folder / "page.html", beside=folder)
 
 
-def test_a_file_of_images_is_read(folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_images_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
     images, names = np.load(folder / "images.npy"), np.array(GENDERS)
     np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})
-    assert measured(folder, tmp_path / "images.npz").rows == measured(folder).rows
+    assert measured(folder, tmp_path / "images.npz").rows == result.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,3 +52,7 @@ def _unit(rows: NDArray[np.float64]) -> Tensor:
 
 def accuracy(logits: Tensor, test: World) -> GroupAccuracy:
     return group_accuracy(logits.argmax(1), test.labels, test.groups)
+
+
+def fit(baseline: Any, train: World, **options: Any) -> Any:
+    return baseline.fit(train.features, train.labels, train.zero_shot, **options)

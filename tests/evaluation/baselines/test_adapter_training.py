@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from spurious_world import World, accuracy
+from spurious_world import World, accuracy, fit
 
 from vldebias.evaluation.baselines import ERMAdapter
 from vldebias.evaluation.baselines.adapters import Adapter, AdapterHead, batches
 
 QUICK = ERMAdapter(epochs=12, learning_rate=0.01, hidden=16)
-
-
-def fit(baseline: Any, train: World, **options: Any) -> Any:
-    return baseline.fit(train.features, train.labels, train.zero_shot, **options)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2])
@@ -29,11 +23,6 @@ def test_the_formula(share: float, test: World) -> None:
     np.testing.assert_allclose(adapter(test.features[:50]).numpy(), unit, atol=1e-6)
     head = AdapterHead(adapter, test.zero_shot, 30.0)
     np.testing.assert_allclose(head(test.features[:50]).numpy(), 30 * unit @ test.zero_shot.numpy().T, atol=1e-4)
-
-
-def test_a_small_share_starts_near_zero_shot(train: World) -> None:
-    start = AdapterHead(Adapter(32, 8, 1e-6, torch.Generator()), train.zero_shot, 100.0)
-    torch.testing.assert_close(start(train.features), 100 * train.features @ train.zero_shot.T, atol=1e-2, rtol=1e-3)
 
 
 def test_weights_are_drawn_as_those_of_torch() -> None:
@@ -54,17 +43,19 @@ def test_batches_hold_every_row_once() -> None:
 
 
 def test_the_best_epoch_is_kept(train: World, val: World) -> None:
-    """Training stopped at the chosen epoch gives the same adapter, and no other epoch does better."""
+    """Training stopped at the chosen epoch gives the same adapter, and the epochs around it do worse."""
     best = fit(QUICK, train, val=val.split)
     epoch = best.chosen["epoch"]
-    stopped = [fit(ERMAdapter(epochs=e, learning_rate=0.01, hidden=16), train) for e in range(1, 13)]
-    for ours, theirs in zip(best.adapter.parameters(), stopped[epoch - 1].adapter.parameters(), strict=True):
+    around = [fit(ERMAdapter(epochs=epoch + by, learning_rate=0.01, hidden=16), train) for by in (-1, 0, 1)]
+    for ours, theirs in zip(best.adapter.parameters(), around[1].adapter.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    found = [accuracy(head(val.features), val) for head in stopped]
+    found = [accuracy(head(val.features), val) for head in around]
     scores = [(one.worst, one.average) for one in found]
-    assert epoch == 1 + max(range(12), key=lambda i: scores[i])
-    assert (best.chosen["val_worst_group"], best.chosen["val_average"]) == scores[epoch - 1]
+    assert scores[0] < scores[1] >= scores[2]
+    assert (best.chosen["val_worst_group"], best.chosen["val_average"]) == scores[1]
     assert 1 < epoch < 12
+    assert around[2].chosen == {"epoch": epoch + 1}  # the last, where there is no validation split
+    assert not best(train.features[:3]).requires_grad
 
 
 def test_patience_ends_training(train: World, val: World) -> None:
@@ -72,32 +63,3 @@ def test_patience_ends_training(train: World, val: World) -> None:
     head = fit(ERMAdapter(epochs=50, patience=2, learning_rate=0.03), train, val=val.split, on_step=steps.append)
     assert len(steps) == head.chosen["epoch"] + 2 < 50
     assert steps[-1] == f"epoch {len(steps)} of 50"
-
-
-def test_without_validation_the_last_epoch_is_kept(train: World) -> None:
-    steps: list[str] = []
-    assert fit(QUICK, train, on_step=steps.append).chosen == {"epoch": 12}
-    assert len(steps) == 12
-
-
-def test_it_learns_the_training_rows(train: World) -> None:
-    before = fit(ERMAdapter(epochs=1, learning_rate=1e-12), train)
-    after = fit(ERMAdapter(epochs=30, learning_rate=3e-3), train)
-    losses = [
-        float(torch.nn.functional.cross_entropy(head(train.features), torch.from_numpy(train.labels)))
-        for head in (before, after)
-    ]
-    assert losses[1] < 0.3 * losses[0]
-    assert accuracy(after(train.features), train).average > 0.95
-
-
-def test_the_erm_adapter_leans_on_the_shortcut(train: World, test: World) -> None:
-    found = accuracy(fit(ERMAdapter(epochs=40), train)(test.features), test)
-    assert found.worst < 0.65
-    assert found.accuracy[0] > 0.95
-
-
-def test_the_predictor_carries_no_gradients(train: World) -> None:
-    head = fit(QUICK, train)
-    assert not head(train.features[:3]).requires_grad
-    assert not any(p.requires_grad for p in head.adapter.parameters())

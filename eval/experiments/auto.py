@@ -1,11 +1,9 @@
 """Does "auto" do no harm? Good, small and broken references in real, rendered and made-up worlds.
 
 python -m eval.experiments.auto --json eval/results/auto.json --plot eval/results/auto.png
-python -m eval.experiments.auto --again --json eval/results/auto_again.json
 
-The second asks the same of worlds drawn again (`auto_worlds.places`), without the rows of the candidates. It resumes
-where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts may run
-beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
+It resumes where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts
+may run beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
 
 A setting is a world and a reference. Worlds: CelebA on ViT-B/32 (gender and age; random halves: references from one,
 measured on the other, on every second profession, the rest being neutral texts; left out, with a message, where the
@@ -308,11 +306,10 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--plot", type=Path, help="write the picture here, as PNG")
     options.add_argument("--work", type=Path, help="lines of the worlds that are done")
-    options.add_argument("--again", action="store_true", help="worlds drawn again")
     options.add_argument("--only", default="", help="worlds whose names begin so")
     given = options.parse_args()
     work: Path = given.work or given.json.with_suffix(".lines")
-    every = list(places(given.again))
+    every = list(places())
     for place in every:
         if place.name.startswith(given.only) and place.name not in _done(work):
             line = json.dumps({"world": place.name, "rows": list(rows_of(place))})
@@ -324,13 +321,9 @@ def main() -> int:
         return 0
     rows = [row for place in every for row in done[place.name]]
     far = distances(every)
-    told = {"summary": summary(rows, far), "errors": errors(rows)}
-    if given.again:
-        rows = [{name: one for name, one in row.items() if name != "judged"} for row in rows]
-    else:
-        told |= {"apart": far, "coverage": coverage()}
-    print(json.dumps({name: told[name] for name in ("summary", "errors", "coverage") if name in told}, indent=1))
-    told = _rounded(told | {"settings": rows})
+    told = {"summary": summary(rows, far), "errors": errors(rows), "coverage": coverage()}
+    print(json.dumps(told, indent=1))
+    told = _rounded(told | {"apart": far, "settings": rows})
     kinds = [{"reference": kind, **row} for kind, row in told.pop("summary").items()]
     about = "What auto does, by the reference that it is given"
     result = Result.of("auto", [records.records("auto", about, kinds, "reference", **told)], seconds=None)

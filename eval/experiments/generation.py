@@ -38,6 +38,7 @@ n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -53,17 +54,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.drawing import SURE, Easel, noise
-from eval.experiments.generation_measures import Seen, asked_for, followed, judged, kept, measured, over_fits
+from eval.experiments.generation_measures import SURE, Seen, asked_for, followed, judged, kept, measured, over_fits
 from eval.experiments.run import parser, run
 from vldebias import debias
 from vldebias.errors import WideEditWarning
 from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
+from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.methods import Method, Need, Problem, Show, get_method
 from vldebias.methods.steer import value_groups
-from vldebias.miniature import weights_dir
+from vldebias.miniature import load_pipeline, weights_dir
 from vldebias.miniature.birds import CLASSES, SPECIES
 from vldebias.miniature.people import CONCEPTS
 from vldebias.progress import Progress
@@ -127,13 +128,19 @@ def splits() -> tuple[PromptSet, ...]:
     return tuple(made)
 
 
+def noise(prompt: str, seed: int) -> int:
+    """Seed of an image's generator: the same under every method, another for every prompt, as in `vldebias eval`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
+
+
 class Studio:
     """The pipeline, and the pixels of every form: drawn once, kept in a folder."""
 
     def __init__(self, work: Path, images: int) -> None:
         # Of these weights: pixels of others are no substitute.
-        self.easel, self.work, self.images = Easel(), work / digest(weights_dir() / "unet.safetensors")[:8], images
-        self.pipe = self.easel.pipe
+        self.work, self.images = work / digest(weights_dir() / "unet.safetensors")[:8], images
+        self.pipe = load_pipeline()
+        self.pipe.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
         self.pipe.set_progress_bar_config(disable=True)
         self.prompts = load_prompts(SET)
 
@@ -356,7 +363,7 @@ def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[F
         f"methods; judged by the world's own classifier, unknown below {SURE}. {FITS} fits, each to 80 of the 100 "
         "professions and drawn for the 20 that it leaves out; resampled over fits and their professions.",
         model="miniature StableDiffusionPipeline",
-        fingerprint=studio.easel.fingerprint,
+        fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
         prompts="+".join(sets),
         prompts_hash="+".join(load_prompts(name).hash for name in sets),
         split="generated",

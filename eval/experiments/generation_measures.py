@@ -13,7 +13,6 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from eval.experiments.drawing import SURE, codes_of
 from eval.experiments.embeddings import image_features
 from eval.metrics import (
     FOLLOWED,
@@ -31,9 +30,10 @@ from vldebias.metrics import Metric
 from vldebias.metrics.bootstrap import resampled_values
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 from vldebias.miniature import load_clip, load_judge
-from vldebias.miniature.portraits import GENDERS, TONES
+from vldebias.miniature.portraits import GENDERS, PROFESSIONS, TONES
 from vldebias.miniature.world import WORLDS
 
+SURE = 0.8  # of the judge: below it an attribute is unknown
 Floats = NDArray[np.float64]
 Fits = NDArray[np.int64] | None  # (prompts,) under which fit each was drawn; None: all under one
 
@@ -114,7 +114,8 @@ def over_fits(result: TaskResult, metric: str | Metric, values: Mapping[str, Flo
 def measured(result: TaskResult, shown: Mapping[str, Seen], names: Sequence[str], fits: Fits,
              seeds: int, subset: str, kind: str) -> None:  # fmt: skip
     """All rows of one part; kind: "gender" or "tone"; fits: see `over_fits`; seeds: of which the images are parts."""
-    values, wanted = len(GENDERS if kind == "gender" else TONES), codes_of(names)
+    values = len(GENDERS if kind == "gender" else TONES)
+    wanted = np.array([[PROFESSIONS.index(name.lower())] for name in names])
     each = next(iter(shown.values())).gender.shape[1]
     n = {"professions": len(names), "images each": each, "fits": 1 if fits is None else len(set(fits.tolist()))}
     show = partial(over_fits, result, fits=fits, subset=subset, n=n)

@@ -26,10 +26,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.experiments.beyond import HALF_K, PORTRAITS, K, random_halves
 from eval.experiments.embeddings import (
     TEXTS,
     Floats,
+    Gallery,
+    Rows,
     Sides,
     World,
     celeba,
@@ -62,7 +63,13 @@ BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1)
 TEXT, BOTH = "auto, texts", "auto, texts and images"
 WITHIN = "within the bound"  # compared with those methods alone that keep it
 UTILITIES = ("query_cosine", "average")
-SPLITS = 8
+K, HALF_K, SPLITS, POOLS = 100, 50, 8, 6
+PORTRAITS = {  # a column to be fair in, the prompts of the projection, the set whose queries are asked
+    "portraits gender": ("gender", "professions-gender", "professions-gender"),
+    "portraits gender, concepts": ("gender", "professions-gender", "fairface-gender"),
+    "portraits tone": ("tone", "skin-tone", "skin-tone"),
+    "portraits age": ("age", "fairface-age", "professions-gender"),
+}
 
 
 def mean(values: Floats) -> Floats:
@@ -94,16 +101,25 @@ class Setting:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
+def random_halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, list[Rows]]]:
+    """Rows that are fitted on, and pools of the others balanced in gender: the middle of random orders."""
+    n = len(data.images)
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(n)
+        yield order[: n // 2], data.pools([[seed, pool] for pool in range(POOLS)], order[n // 2 :])
+
+
 def of_celeba(path: Path) -> Setting:
     """Gender skew of professions on real images; every second query is neutral text, the others are asked."""
     data = celeba(path)
-    others = slice(1, None, 2)
-    asked = data.texts.embed(data.queries[others])
+    asked, gender = data.texts.embed(data.queries[1::2]), data.images.column("gender")
 
     def trials() -> Iterator[tuple[Any, Measure]]:
-        for split in random_halves(data, SPLITS):
-            images = data.images.features[split.fitted].astype(np.float32)
-            yield images, lambda side, split=split: (split.skews(side, data, others), side.cosines(asked))
+        for seen, pools in random_halves(data, SPLITS):
+            yield (
+                data.images.features[seen].astype(np.float32),
+                lambda side, pools=pools: (skews(side, asked, data.rows, gender, HALF_K, pools), side.cosines(asked)),
+            )
 
     title, metrics = f"CelebA, B/32: gender skew of the first {HALF_K}", (f"max_skew@{HALF_K}", "query_cosine")
     return Setting("celeba b32", title, data.texts, data.prompts, data.queries[::2], metrics, "queries", trials)

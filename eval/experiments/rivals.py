@@ -2,7 +2,6 @@
 
 python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
-python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json --again auto   # its rows alone
 
 The tables of docs/methods.md and the plot of gain against cost are made from these by rivals_table.py.
 
@@ -39,7 +38,7 @@ from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import FILE, Floats, Gallery, Rows, celeba, file
-from eval.experiments.run import parser, run, show
+from eval.experiments.run import parser, run
 from eval.metrics import ORDER_KEPT, SECONDS
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
@@ -47,7 +46,6 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.files import commit
 from vldebias.methods import METHODS, Method, Need, Problem, Reference, ZeroShotLabels
 from vldebias.metrics import Metric
 from vldebias.metrics.metric import metric_of
@@ -70,10 +68,9 @@ SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
 
-def compared(names: Sequence[str] = ()) -> list[Method]:
-    """Ours, theirs, and those that need labels with the true and with the zero-shot ones; of these the named ones."""
-    every = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)] + [ZeroShotLabels(name) for name in LABELLED]
-    return [method for method in every if not names or method.name in names]
+def compared() -> list[Method]:
+    """Ours, theirs, and those that need labels with the true and with the zero-shot ones."""
+    return [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)] + [ZeroShotLabels(name) for name in LABELLED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,50 +303,14 @@ def miniature(
 WORLDS: dict[str, Callable[[Sequence[Method]], Iterable[TaskResult]]] = {"real": real, "miniature": miniature}
 
 
-def replaced(old: Result, new: Sequence[TaskResult]) -> Result:
-    """A result with the rows of some methods measured again; all else stays, its commit too, and which were is told.
-
-    Raises:
-        SystemExit: "none" does not come out as it did, so the worlds are not those of the other rows.
-    """
-    rows = {(row.task, row.metric, row.method, row.subset): row for row in old.rows}
-    provenance = []
-    for part, told in zip(new, old.provenance, strict=True):
-        for row in part.rows:
-            key = row.task, row.metric, row.method, row.subset
-            if row.method != "none" and (row.metric != "seconds" or key not in rows):
-                rows[key] = row  # seconds stay: those of another day are not comparable with the others
-            elif row.metric != "seconds" and not np.isclose(row.value, rows[key].value, atol=1e-6):
-                raise SystemExit(
-                    f"{row.task}: none has {row.metric} {row.value}, and had {rows[key].value}: measure all"
-                )
-        again = {name: commit() for name in part.provenance.methods if name != "none"}
-        before = told.settings.get("measured again, at commit", {})
-        changed = {
-            "methods": told.methods | part.provenance.methods,
-            "settings": told.settings | {"measured again, at commit": before | again},
-        }
-        provenance.append(told.model_copy(update=changed))
-    return old.model_copy(update={"rows": list(rows.values()), "provenance": provenance})
-
-
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
-    options.add_argument(
-        "--again", nargs="+", default=(), help="methods whose rows in --json are measured again, alone"
-    )
     given = options.parse_args()
     if given.on == "real" and not file().is_file():
         print(f"{FILE}: not found; set VLDEBIAS_REAL to its folder", file=sys.stderr)
         return 2
-
-    if given.again:
-        result = replaced(Result.read(given.json), list(WORLDS[given.on](compared(given.again))))
-        show(result)
-        result.write(given.json, compact=True)
-    else:
-        run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared()), given.json)
+    run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared()), given.json)
     return 0
 
 

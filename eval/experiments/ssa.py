@@ -15,27 +15,14 @@ The most similar view is mostly the other view of the same picture, so one more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from eval.experiments.cells import Cell
 from eval.experiments.experiment import Experiment
 from eval.experiments.small_clip import ARCHITECTURE
 from eval.experiments.ssa_measures import MIXED, READINGS, C, measure
 from eval.experiments.ssa_training import Arm, Recipe, train, world
-from vldebias.evaluation.result import Result
-
-PLAIN, OTHER = "#08306b", "#d95f02"
-PANELS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("accuracy of a linear classifier", {"accuracy": PLAIN}),
-    ("accuracy under FGSM, 2/255", {"robust_accuracy@2/255": PLAIN}),
-    ("shift gap: original views, mixed views", {"gap, original": PLAIN, "gap, mixed": OTHER}),
-)
 
 
 def work(cell: Cell) -> dict[str, float]:
@@ -57,31 +44,3 @@ def description(experiment: Experiment, steps: int) -> dict[str, Any]:
         "gap": f"mixed: alpha {MIXED} under every arm; class means of the images without augmentation",
         "norms": READINGS,
     }
-
-
-def draw(result: Result, picture: Path) -> None:
-    """One panel per measure: the mean over seeds with its 95 % interval, and every seed as a small dot."""
-    arms = list(dict.fromkeys(row.method for row in result.rows))
-    figure = Figure(figsize=(4.2 * len(PANELS), 0.36 * len(arms) + 1.1), layout="constrained")
-    for axes, (title, metrics) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS, strict=True):
-        for number, (metric, colour) in enumerate(metrics.items()):
-            _column(axes, result, metric, arms, colour, (number - (len(metrics) - 1) / 2) * 0.3)
-        axes.set_title(title, fontsize=9)
-        axes.set_yticks(range(len(arms)), arms)
-        axes.set_ylim(len(arms) - 0.5, -0.5)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3, axis="x")
-    figure.savefig(picture, dpi=110, metadata={"Title": "SSA-CLR on miniature birds"})
-
-
-def _column(axes: Axes, result: Result, metric: str, arms: Sequence[str], colour: str, offset: float) -> None:
-    """Arms from top to bottom; a dotted line marks where "none" is."""
-    cells = result.provenance[0].settings["cells"]
-    for row in (row for row in result.rows if row.metric == metric):
-        place = arms.index(row.method) + offset
-        seeds = [cell["figures"][metric] for cell in cells if cell["arm"] == row.method]
-        axes.scatter(seeds, [place] * len(seeds), s=8, color=colour, alpha=0.35, linewidths=0)
-        axes.hlines(place, *row.interval, color=colour, linewidth=1.5)
-        axes.scatter(row.value, place, s=28, color=colour, zorder=3)
-        if row.method == "none":
-            axes.axvline(row.value, color=colour, linewidth=0.8, linestyle=":", zorder=0)

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from any_method_parts import GENDER, images, texts
-from made_figures import figure, protocol
-from made_figures import result as made
 from scipy.stats import spearmanr
 
 from eval.experiments import rivals, rivals_table
-from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.result import Result
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import METHODS, Suffix, ZeroShotLabels
 
@@ -76,19 +74,3 @@ def test_the_table_says_what_each_needs_and_marks_whose_it_is(result: Result) ->
 
 def test_gain_is_drawn_against_cost(result: Result, tmp_path: Path) -> None:
     assert rivals_table.draw({"rivals": result}, tmp_path / "plot.png").stat().st_size > 10_000
-
-
-def test_rows_measured_again_take_the_place_of_the_old_ones_alone() -> None:
-    rows = [figure(method, value) for method, value in (("none", 0.5), ("auto", 0.6), ("cali", 0.7))]
-    old = made(rows, protocol(methods={"none": {}, "auto": {}, "cali": {}}), commit="abc")
-    part = TaskResult(protocol(methods={"none": {}, "auto": {"chosen": "cali"}}), [rows[0], figure("auto", 0.9)])
-    new = rivals.replaced(old, [part])
-    assert {row.method: row.value for row in new.rows} == {"none": 0.5, "auto": 0.9, "cali": 0.7}
-    assert (new.commit, set(new.provenance[0].methods)) == ("abc", {"none", "auto", "cali"})
-    assert set(new.provenance[0].settings["measured again, at commit"]) == {"auto"}
-
-
-def test_rows_of_another_world_are_not_mixed_in() -> None:
-    old = made([figure("none", 0.5)], protocol())
-    with pytest.raises(SystemExit, match=r"birds: none has average 0.6, and had 0.5: measure all"):
-        rivals.replaced(old, [TaskResult(protocol(), [figure("none", 0.6)])])

@@ -19,8 +19,8 @@ JOBS = ("doctor", "nurse", "pilot", "teacher", "cook", "judge")
 VALUES = ("man", "woman")
 
 
-def gallery(n: int = 400, flipped: float = 0.0) -> Gallery:
-    """Images with their gender, wrong for a share of them, and prompts about it; the jobs are classes and queries."""
+def gallery(n: int = 400) -> Gallery:
+    """Images with their gender, and prompts about it; the jobs are classes and queries."""
     draw = torch.Generator().manual_seed(0)
     leaning = {job: AXES[2 + i] + (0.5 if i % 2 else -0.5) * (AXES[0] - AXES[1]) for i, job in enumerate(JOBS)}
     rows = {"a man": AXES[0] + AXES[20], "a woman": AXES[1] + AXES[20], **leaning}
@@ -37,6 +37,5 @@ def gallery(n: int = 400, flipped: float = 0.0) -> Gallery:
     gender, job = (torch.randint(0, values, (n,), generator=draw) for values in (2, len(JOBS)))
     images = AXES[gender] + AXES[2 + job] + 0.2 * torch.randn(n, DIM, generator=draw, dtype=torch.float64)
     codes: NDArray[np.int64] = gender.numpy()
-    codes = np.where(np.random.default_rng(1).random(n) < flipped, 1 - codes, codes)
     held = Embeddings(normalize(images, dim=1).numpy(), tuple(map(str, range(n))), {"gender": Labels(codes, VALUES)})
     return Gallery(held, Texts(TextTable(noisy, "made")), JOBS, prompts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.experiments import auto_worlds, beyond, pareto, popularity, skewed_captions
+from eval.experiments import auto_worlds, pareto, skewed_captions
 from eval.experiments.cells import interval
 from eval.experiments.experiment import Experiment
 from eval.experiments.pareto import BOTH, TEXT
@@ -55,7 +55,12 @@ def of_beyond() -> Claims:
     for paper in ("orth", "orth-cali", "cali"):
         yield f"better than {paper} on real images", best < halves("max_skew@50", paper).interval[0]
     for row in committed("beyond").rows:
-        if row.metric.split("@")[0] in beyond.BIAS and row.method not in ("none", "random"):
+        if row.metric.split("@")[0] in (
+            "max_skew",
+            "worst_group",
+            "pair_distance",
+            "discrepancy",
+        ) and row.method not in ("none", "random"):
             yield row, row.change is not None
 
 
@@ -83,9 +88,9 @@ def of_pareto() -> Claims:
 
 
 def of_popularity() -> Claims:
-    sizes = [f"n = {n}" for n in (min(popularity.SIZES), max(popularity.SIZES))]
+    sizes = ("n = 10", "n = 3162")
     for metric in ("risk_error", "to_exact", "error_term", "log_error"):
-        first, last = (partial(at, "popularity", popularity.TASK, metric, subset=size) for size in sizes)
+        first, last = (partial(at, "popularity", "popularity", metric, subset=size) for size in sizes)
         uniform = [r for r in rows("popularity", metric=metric, subset=sizes[1]) if r.method.startswith("uniform")]
         yield f"{metric}: against every constant", len(uniform) > 0
         for other in uniform:

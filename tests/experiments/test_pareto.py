@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_gallery import gallery
 
-from eval.experiments import pareto
-from eval.experiments.embeddings import Sides, protocol, worst_group
+from eval.experiments import embeddings, pareto
+from eval.experiments.embeddings import Sides, World, chance, protocol, skews, worst_group
 from eval.experiments.pareto import BOTH, TEXT, Setting
 from vldebias.evaluation.result import Measurement, Result, TaskResult
 from vldebias.methods.auto import LAMS
+from vldebias.metrics import max_skew
 from vldebias.pictures import picture_metadata
 
 
@@ -19,7 +22,8 @@ def setting(better: str, **changed: Any) -> Setting:
     data = gallery(20)
     bias = {"lower": "max_skew", "higher": "worst_group"}[better]
     fields = {"metrics": (bias, "query_cosine"), "units": "queries", "trials": lambda: iter([])}
-    return Setting("made", "Made", data.texts, data.prompts, data.queries[::2], **{**fields, **changed})
+    given = {"task": "made", "title": "Made", **fields, **changed}
+    return Setting(texts=data.texts, prompts=data.prompts, neutral=data.queries[::2], **given)
 
 
 def regrets(s: Setting, bias: dict[Any, np.ndarray], fixed: set[Any]) -> dict[str, Measurement]:
@@ -85,3 +89,46 @@ def test_the_plot_is_drawn_from_the_result(tmp_path: Path) -> None:
     some = [p for p in committed.provenance if p.task in ("celeba b32", "birds")]
     path = pareto.draw(committed.model_copy(update={"provenance": some}), tmp_path / "pareto.png")
     assert picture_metadata(path)["result"] == "pareto"
+
+
+@settings(max_examples=10, deadline=None)
+@given(sizes=st.tuples(st.integers(30, 200), st.integers(30, 200)), k=st.integers(5, 50))
+def test_chance_is_that_of_random_rankings(sizes: tuple[int, int], k: int) -> None:
+    share = np.random.default_rng(0).hypergeometric(*sizes, k, size=20_000) / k
+    with np.errstate(divide="ignore"):
+        expected = np.log(2 * np.maximum(share, 1 - share)).mean()
+    assert chance(k, *sizes) == pytest.approx(expected, abs=0.015)
+
+
+def test_halves_share_no_image_and_pools_are_balanced() -> None:
+    data = gallery()
+    halves = list(pareto.random_halves(data, 3))
+    for seen, pools in halves:
+        assert len(seen) == 200
+        assert all(np.bincount(data.gender[pool]).tolist() == [len(pool) // 2] * 2 for pool in pools)
+        assert not set(seen) & set(np.concatenate(pools))
+    assert not np.array_equal(halves[0][0], halves[1][0])
+
+
+def test_skew_is_that_of_the_package() -> None:
+    data = gallery()
+    queries, pools = data.texts.embed(data.queries), data.pools([0, 1])
+    measured = skews(Sides(), queries, data.rows, data.images.column("gender"), 20, pools)
+    for query, value in zip(queries, measured, strict=True):
+        of_pools = [max_skew(data.rows[pool] @ query, data.gender[pool], 20, n_groups=2) for pool in pools]
+        assert value == pytest.approx(np.mean(of_pools))
+
+
+def test_missing_data_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = gallery(40)
+    world = World("birds", made.texts, made.images, made.images)
+    assert world.split == "birds, 40 renders, seed 9001; fitted on 40, seed 9011"
+    monkeypatch.setenv("VLDEBIAS_REAL", str(tmp_path))
+    monkeypatch.setattr(pareto, "worlds", lambda: {"birds": world, "portraits": world})
+    for of in ("of_birds", "of_portraits"):
+        monkeypatch.setattr(pareto, of, lambda *given: setting("lower", task=given[-1] if len(given) > 1 else "birds"))
+    found = [one.task for one in pareto.settings()]
+    assert found == ["birds", *pareto.PORTRAITS, "birds, loss 0.5", "portraits age, told"]
+    assert f"SKIPPED: {tmp_path / embeddings.FILE} is missing; set VLDEBIAS_REAL" in capsys.readouterr().err

@@ -6,23 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.nn import functional as F
 
 from eval.experiments.experiment import Experiment
-from eval.experiments.ssa import draw
 from eval.experiments.ssa_measures import READINGS, LinearClassifier, PerImage, embed, measure, view_pairs
 from eval.experiments.ssa_training import Arm, Recipe, Views, fresh_towers, train, world
 from eval.experiments.tensor_batches import TensorBatches
-from vldebias.evaluation.result import Result
 from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
 from vldebias.miniature.birds import sample
 from vldebias.training.sampling import torch_generator
-
-ROOT = Path(__file__).parents[2]
-COMMITTED = ROOT / "eval" / "results" / "ssa.json"
 
 TINY = Recipe(items=96, test_items=64, batch_size=24, steps=2, views=4)
 
@@ -181,12 +175,3 @@ def test_a_longer_run_is_compared_with_one_of_as_many_steps(tmp_path: Path) -> N
     assert change is not None
     apart = [figures["ssa-clr 0.2", 4, seed] - figures["none", 4, seed] for seed in (0, 1)]
     assert change[0] == pytest.approx(np.mean(apart))
-
-
-def test_the_picture_is_drawn_from_the_result(tmp_path: Path) -> None:
-    draw(Result.read(COMMITTED), tmp_path / "ssa.png")
-    with Image.open(tmp_path / "ssa.png") as drawn, Image.open(COMMITTED.with_suffix(".png")) as kept:
-        assert drawn.size == kept.size
-        assert (
-            np.abs(np.asarray(drawn, int) - np.asarray(kept, int)).mean() < 5
-        )  # versions of matplotlib; a blank one: 6.3

@@ -156,20 +156,11 @@ def test_a_link_restores_the_settings(browser: Any, address: str, page: Any) -> 
         assert "steps: expected a number, got 'many'" in complaint(other)
 
 
-def test_pictures_appear_as_they_are_drawn(page: Any) -> None:
-    settle(page, steps=15, number=4)
-    page.locator("#generate").click()
-    begun(page)
-    assert page.locator(PICTURES).count() < 8
-    assert page.locator("#status progress").count() == 1
-    page.get_by_text("Done: ").wait_for()
-    shows(page, 8)
-
-
-def test_stop_ends_the_drawing_and_keeps_what_is_there(page: Any) -> None:
+def test_pictures_appear_as_they_are_drawn_and_stop_keeps_what_is_there(page: Any) -> None:
     settle(page, steps=100, number=16)
     page.locator("#generate").click()
     begun(page)
+    assert page.locator("#status progress").count() == 1
     page.locator("#stop").click()
     page.get_by_text("Stopped after").wait_for()
     assert 0 < page.locator(PICTURES).count() < 32
@@ -218,13 +209,12 @@ def test_the_strip_over_strengths(page: Any) -> None:
     shoot(page, "demo-strip-1280")
 
 
-@pytest.mark.parametrize("kind", ODD_PROMPTS)
-def test_odd_prompts_have_a_message_and_the_page_goes_on(page: Any, kind: str) -> None:
+def test_odd_prompts_have_a_message_and_the_page_goes_on(page: Any) -> None:
     settle(page, number=1)
-    prompt, told = ODD_PROMPTS[kind]
-    write(page, "prompt", prompt)
-    page.locator("#generate").click()
-    assert told in complaint(page)
+    for prompt, told in ODD_PROMPTS.values():
+        write(page, "prompt", prompt)
+        page.locator("#generate").click()
+        assert told in complaint(page)
     write(page, "prompt", "\U0001f469\u200d\u2695\ufe0f \u0637\u0628\u064a\u0628 <b>")
     draw(page)
     assert page.locator("#comparison b:text('x')").count() == 0
@@ -280,7 +270,7 @@ def test_the_offset_is_an_option_that_says_what_it_did(page: Any, tmp_path: Path
     assert page.locator("#classification .vd-table tbody tr").count() == 4
 
 
-@pytest.mark.parametrize("kind", ["truncated", "bomb", "svg", "text"])
+@pytest.mark.parametrize("kind", ["truncated", "svg"])
 def test_bad_uploads_have_a_message_and_the_page_goes_on(page: Any, tmp_path: Path, kind: str) -> None:
     data, told = BAD_UPLOADS[kind]
     page.get_by_role("tab", name="Classify").click()
@@ -327,8 +317,7 @@ def test_inspect_and_export(page: Any, tmp_path: Path) -> None:
 # ---- how it looks, and to whom ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark")])
 def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int, scheme: str) -> None:
     """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts, the page as it opens."""
     with opened(browser, address, width, color_scheme=scheme) as page:

@@ -57,11 +57,6 @@ def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
     assert last.lam == (edit.lam,)
 
 
-def test_strength_zero_changes_nothing() -> None:
-    last = drawn(drawing(), mitigation(strength=0.0))[-1]
-    assert np.array_equal(pixels(last.pictures["none"][0]), pixels(last.pictures["mitigated"][0]))
-
-
 def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise() -> None:
     prompt = drawing("A photo of a female doctor.")
     kept = drawn(prompt, mitigation())[-1]
@@ -74,7 +69,7 @@ def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise(
     assert "left alone" not in module("view").HTML.verdict(opened)
 
 
-@pytest.mark.parametrize("kind", FINE_PROMPTS)
+@pytest.mark.parametrize("kind", ["html", "control"])  # the others are checked, and end in the same place
 def test_unusual_prompts_are_drawn_and_escaped(kind: str) -> None:
     last = drawn(drawing(FINE_PROMPTS[kind], steps=1), mitigation())[-1]
     shown = module("view").HTML.verdict(last) + module("view").HTML.comparison(last)
@@ -90,11 +85,6 @@ def test_own_words_are_drawn_and_judged() -> None:
     assert found.name == "own words"
     assert [share.value for share in found.shares] == ["with glasses", "without", "cannot tell"]
     assert last.judge.startswith("zero-shot")
-
-
-def test_several_attributes_are_solved_jointly_and_read_one_by_one() -> None:
-    last = drawn(drawing(), mitigation("gender", "age", "background"))[-1]
-    assert [found.name for found in last.measured["none"]] == ["gender", "age", "background"]
 
 
 def test_stopping_ends_within_a_step() -> None:
@@ -132,11 +122,7 @@ def test_an_error_in_the_work_is_raised_where_it_is_followed() -> None:
 
 
 def test_two_visitors_at_once_get_what_each_asked_for() -> None:
-    asked = [
-        (drawing(seed=3), mitigation("gender")),
-        (drawing(seed=4), mitigation("age")),
-        (drawing(seed=5), mitigation()),
-    ]
+    asked = [(drawing(seed=3), mitigation("gender")), (drawing(seed=4), mitigation("age"))]
     alone = [drawn(*one)[-1] for one in asked]
     found: dict[int, Any] = {}
     threads = [
@@ -221,20 +207,19 @@ def test_pictures_of_one_noise_are_compared_as_pairs() -> None:
     assert changed([0] * 8, [-1] * 8) is None
 
 
-@pytest.mark.parametrize("number", [1, 7, 8, 9, 16])  # on both sides of where a verdict and of where chance begins
-@pytest.mark.parametrize("values", [2, 3])
+@pytest.mark.parametrize(("number", "values"), [(7, 2), (8, 3), (16, 3)])  # around where a verdict begins
 def test_no_verdict_is_a_false_alarm_more_often_than_one_in_twenty(number: int, values: int) -> None:
     """Where the sides of each pair are exchangeable: all ways to turn the pairs round, of many sets of pairs."""
     rng = np.random.default_rng(number)
     alarms = []
-    for _ in range(4):
+    for _ in range(3):
         pairs = rng.choice(values, size=(2, number), p=rng.dirichlet(np.ones(values)))
-        ways = list(product((False, True), repeat=number)) if number <= 8 else rng.random((500, number)) < 0.5
+        ways = list(product((False, True), repeat=number)) if number <= 8 else rng.random((250, number)) < 0.5
         turned = [np.where(way, pairs[::-1], pairs) for way in ways]
         verdicts = [changed(*sides, values).verdict for sides in turned]
         alarms.append(np.mean([verdict in ("fewer", "more") for verdict in verdicts]))
         assert number >= 8 or set(verdicts) == {"too few"}
-    assert max(alarms) <= (0.05 if number <= 8 else 0.05 + 3 * (0.05 * 0.95 / 500) ** 0.5)
+    assert max(alarms) <= (0.05 if number <= 8 else 0.05 + 3 * (0.05 * 0.95 / 250) ** 0.5)
 
 
 def test_what_moves_clearly_is_said_to() -> None:
@@ -244,7 +229,7 @@ def test_what_moves_clearly_is_said_to() -> None:
     assert changed([0] * 7, [1] * 7).verdict == "too few"
     assert changed([0] * 8 + [-1] * 8, [0] * 16).verdict == "the same"
     rng = np.random.default_rng(0)
-    after = (rng.random((300, 16)) < 0.5).astype(int)  # from one value alone to even shares
+    after = (rng.random((100, 16)) < 0.5).astype(int)  # from one value alone to even shares
     assert np.mean([changed([0] * 16, codes).verdict == "fewer" for codes in after]) > 0.8
 
 
@@ -265,7 +250,7 @@ def test_the_verdict_in_words(before: list[int], after: list[int], said: str) ->
     assert said in " ".join(module("view").HTML.changed("it", changed(before, after)).split())
 
 
-@pytest.mark.parametrize("number", [1, 4, 7, 16])
+@pytest.mark.parametrize("number", [1, 4, 7])
 def test_values_are_dealt_over_a_run_although_each_picture_is_a_call(number: int) -> None:
     prompt, how, dealt = "A photo of a pilot.", mitigation(method="stated-value"), []
     for run in range(6):
@@ -399,9 +384,8 @@ def test_every_example_shows_what_it_says() -> None:
         classify.example("/etc/passwd")
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
-def test_uploads_are_read(kind: str) -> None:
-    assert module("classify").read_upload(encoded(kind)).size == (40, 30)
+def test_uploads_are_read() -> None:
+    assert {module("classify").read_upload(encoded(kind)).size for kind in ("png", "jpeg", "webp")} == {(40, 30)}
 
 
 @pytest.mark.filterwarnings("error")
@@ -548,7 +532,8 @@ def test_the_exported_line_does_the_same(how: dict[str, Any]) -> None:
 
 
 def test_what_was_packed_is_unpacked() -> None:
-    last = drawn(drawing(number=2), mitigation("gender", "age"))[-1]
+    last = drawn(drawing(number=2), mitigation("gender", "age", "background"))[-1]
+    assert [found.name for found in last.measured["none"]] == ["gender", "age", "background"]
     again = module("drawing").unpack(module("drawing").pack(last))
     assert again.measured == last.measured
     for name in ("drawing", "mitigation", "changes", "subject", "recognised"):

@@ -63,14 +63,18 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         process.kill()
 
 
+@pytest.fixture(scope="module")
+def client(served: Served) -> Client:
+    return Client(served.label, verbose=False)
+
+
 def get(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=60) as answer:
         return bytes(answer.read())
 
 
-def test_a_program_can_label_through_the_api(served: Served) -> None:
-    engine, address = served.engine, served.label
-    client = Client(address, verbose=False)
+def test_a_program_can_label_through_the_api(served: Served, client: Client) -> None:
+    engine = served.engine
     first = client.predict("Grace", api_name="/question")
     assert (first["annotator"], first["step"], first["images"], first["done"]) == ("Grace", 0, 12, 0)
     assert (first["attribute"], first["choices"]) == ("gender", ["male", "female", "cannot tell", "no person"])
@@ -90,31 +94,27 @@ def test_a_program_can_label_through_the_api(served: Served) -> None:
         (("x" * 10_000,), "/question", "at most 40 characters, this one has 10000"),
         (("",), "/question", "Type your name"),
         (("Grace", 0, "purple"), "/answer", "expected one of male, female, cannot tell, no person, got 'purple'"),
-        (("Grace", 0, "x" * 10_000), "/answer", "expected one of male"),
         (("Grace", 999, "male"), "/answer", "step: expected a number from 0 to 23, got 999"),
-        (("Grace", -1, "male"), "/answer", "step: expected a number from 0 to 23, got -1"),
         (("Grace", "0", "male"), "/answer", "step: expected a number from 0 to 23, got '0'"),
-        (("Grace", None, "male"), "/answer", "step: expected a number from 0 to 23, got None"),
         (("Grace", 0, ["male"]), "/answer", "expected one of male, female"),
         ((5,), "/question", "A name is a text, this one is of the type int"),
     ],
 )
 def test_what_a_program_gets_wrong_is_said(
-    served: Served, arguments: tuple[Any, ...], api_name: str, text: str
+    served: Served, client: Client, arguments: tuple[Any, ...], api_name: str, text: str
 ) -> None:
-    engine, address = served.engine, served.label
+    engine = served.engine
     before = engine.log.path.read_bytes() if engine.log.path.exists() else b""
-    client = Client(address, verbose=False)
     with pytest.raises(AppError, match=text):
         client.predict(*arguments, api_name=api_name)
     assert (engine.log.path.read_bytes() if engine.log.path.exists() else b"") == before
     assert client.predict("Grace", api_name="/question")["images"] == 12  # it goes on serving
 
 
-def test_nothing_that_is_sent_says_where_an_image_comes_from(served: Served) -> None:
+def test_nothing_that_is_sent_says_where_an_image_comes_from(served: Served, client: Client) -> None:
     engine, address = served.engine, served.label
     sent = b"\n".join(get(address + path) for path in ("", "config", "gradio_api/info", "gradio_api/openapi.json"))
-    sent += json.dumps(Client(address, verbose=False).predict("Grace", api_name="/question")).encode()
+    sent += json.dumps(client.predict("Grace", api_name="/question")).encode()
     record, _ = engine._asked("Grace", 0)
     assert b"Label images" in sent
     for secret in (
@@ -319,7 +319,7 @@ def test_a_full_disk_is_said_on_the_page(folder: Path, tmp_path: Path, monkeypat
     assert "Not saved: [Errno 28] No space left on device" in text_of(shown)
 
 
-@pytest.mark.parametrize("name", [" 1.png", "1 .png", " /1.png", "a /1.png", "=1.png", "'.png", "\u3000\u202f.png"])
+@pytest.mark.parametrize("name", [" 1 .png", "a /1.png", "='1.png", "\u3000\u202f.png"])
 def test_a_picture_by_any_name_is_labelled(tmp_path: Path, name: str) -> None:
     path = tmp_path / "images" / name
     path.parent.mkdir(parents=True)
@@ -341,7 +341,7 @@ def test_a_name_that_answers_cannot_hold_is_said_at_once(tmp_path: Path, name: s
         study(tmp_path)
 
 
-@pytest.mark.parametrize("said", ["", "1", "-1", "x", "²", "9" * 400, "None"])
+@pytest.mark.parametrize("said", ["", "1", "x²", "9" * 400])
 def test_an_answer_to_another_step_than_the_one_shown_is_dropped(folder: Path, tmp_path: Path, said: str) -> None:
     page = page_of(study(folder, out=tmp_path / "x.jsonl"))
     place = page.engine.start("Ada")
@@ -385,9 +385,9 @@ def test_results_are_those_of_the_human_suite(folder: Path, tmp_path: Path) -> N
 
     labelled(folder, tmp_path / "answers.jsonl", part="both")
     engine = study(folder, GENDER, AGE, out=tmp_path / "answers.jsonl")  # asks for less than was labelled
-    options = Options(out=tmp_path / "out", labels=(engine.log.path,), drawn=folder, resamples=200)
+    options = Options(out=tmp_path / "out", labels=(engine.log.path,), drawn=folder, resamples=20)
     suite = run_suite(load_suite("human"), options, console=Console(file=io.StringIO()))
-    result, missing = findings.measure(engine, resamples=200)
+    result, missing = findings.measure(engine, resamples=20)
     assert missing == {}
     ours = [figure for figure in result.rows if figure.task == "gender by people"]
     assert ours == suite.rows

@@ -21,13 +21,13 @@ from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
 from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
+from eval.tables import RESULTS, moved, read, rows_in, span, table
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import verdict
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "eval" / "results"
 BLOCKS: dict[str, list[tuple[str, ...]]] = {  # (task, metric) of wholes, (task, metric, subset) of parts
     "quickstart": [
         ("birds", "worst_group"),
@@ -59,22 +59,6 @@ GROUNDS = [  # of birds_drawn
 RIVALS = ("rivals_real", "rivals_miniature")
 
 
-def read(name: str) -> Result:
-    return Result.read(RESULTS / f"{name}.json")
-
-
-def table(*rows: Sequence[str], note: str = "") -> str:
-    """Markdown: the first row is the head; a note comes below."""
-    head, *rest = rows
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
-    return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
-
-
-def span(row: Measurement, form: str = ".3f") -> str:
-    """Value and interval."""
-    return f"{row.value:{form}} [{row.interval[0]:{form}}, {row.interval[1]:{form}}]"
-
-
 def page_block(name: str, page: Page, method: str) -> str:
     """The table of an experiment in a page, as its YAML says; method: the column that the rows' methods are."""
     rows = [{**(place := place_of(row)), method: place["method"], "row": row} for row in read(name).rows]
@@ -94,8 +78,7 @@ def _mean(row: Measurement) -> str:
 
 
 def _rows(name: str, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
-    """(method, metric) -> the row of one task of a committed result."""
-    return {(row.method, row.metric): row for row in read(name).rows if (row.task, row.subset) == (task, subset)}
+    return rows_in(read(name), task, subset)
 
 
 @dataclass(frozen=True)
@@ -256,10 +239,10 @@ def losses_block() -> str:
     found = {(place["start"], place["method"]): row for place, row in rows}
 
     def told(start: str, arm: str) -> str:
-        return f"{found[start, arm].value:.3f} ({_moved(found[start, arm])})"
+        return f"{found[start, arm].value:.3f} ({moved(found[start, arm])})"
 
     longer, protocol = _training("noisy_captions", task="noise", method="RINCE q=1.0")
-    moved = {place["eta"]: _moved(row) for place, row in longer}
+    longest = {place["eta"]: moved(row) for place, row in longer}
     return _paragraph(
         "Where two fifths of the captions belong to other pictures, the projections of a CLIP that was trained before",
         "come to",
@@ -269,8 +252,8 @@ def losses_block() -> str:
         f"weights to {found['scratch', 'InfoNCE'].value:.3f}, {told('scratch', 'RINCE')} and",
         f"{told('scratch', 'InfoNCE, filtered')} (zero-shot accuracy, renders of the miniature world, five seeds). A",
         f"longer training from random weights ({protocol.settings['loop']['steps']} steps, q = 1) has RINCE ahead of",
-        "InfoNCE by",
-        f"{moved[0.4]} there, and by {moved[0.6]} at three fifths. So: RINCE to go on with a model; to begin one the",
+        f"InfoNCE by {longest[0.4]} there, and by {longest[0.6]} at three fifths.",
+        "So: RINCE to go on with a model; to begin one the",
         "two experiments disagree: [which loss when](docs/fine-tuning.md).",
     )
 
@@ -290,7 +273,7 @@ def scratch_block() -> str:
     for name, (rows, share, rince) in arms.items():
         found = {(place[share], place["method"]): row for place, row in rows}
         lines.append([name, "InfoNCE", *(f"{found[at, 'InfoNCE'].value:.3f}" for at in shares)])
-        lines.append(["", "RINCE", *(_moved(found[at, rince]) for at in shares)])
+        lines.append(["", "RINCE", *(moved(found[at, rince]) for at in shares)])
     note = "Zero-shot accuracy of InfoNCE and the change by RINCE on the same seeds; from"
     return table(*lines, note=f"{note} `eval/results/does_it_pay.json` and `noisy_captions.json`.")
 
@@ -300,11 +283,6 @@ def _training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measu
     result = read(name)
     rows = [(place_of(row), row) for row in result.rows if row.metric == "zero_shot_accuracy"]
     return [(place, row) for place, row in rows if where.items() <= place.items()], result.provenance[0]
-
-
-def _moved(row: Measurement) -> str:
-    assert row.change is not None
-    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
 
 
 def _paragraph(*parts: str) -> str:

@@ -19,7 +19,7 @@ import argparse
 import platform
 import sys
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,35 +79,8 @@ POPULATIONS = (
 TIMED = ((2000, 200, 2), (10_954, 1000, 7), (10_954, 1000, 126))  # images, k, groups
 
 
-@dataclass(frozen=True)
-class Coverage:
+def coverage(population: Population, galleries: int, resamples: int = 400, truths: int = 1500) -> dict[str, Any]:
     """Share of 95 % intervals over images that hold the truth; excess: resampled mean minus value."""
-
-    population: str
-    galleries: int
-    truth: float
-    limit: float
-    excess: float
-    percentile: float
-    recentred: float
-    one_query: float
-    width: float
-
-
-@dataclass(frozen=True)
-class Timing:
-    """CPU seconds per thousand resamples, both giving the same numbers up to `difference`."""
-
-    images: int
-    k: int
-    groups: int
-    along: float
-    sorting: float
-    ratio: float
-    difference: float
-
-
-def coverage(population: Population, galleries: int, resamples: int = 400, truths: int = 1500) -> Coverage:
     rng = np.random.default_rng(0)
     expected = np.mean([population.skews(rng) for _ in range(truths)], axis=0)
     limit = float(population.skews(rng, 100).mean())
@@ -124,11 +97,13 @@ def coverage(population: Population, galleries: int, resamples: int = 400, truth
         excess.append(mean.mean() - value.mean())
         widths.append(own[1] - own[0])
     plain, moved, one = np.mean(held, axis=0).tolist()
-    found = (float(expected.mean()), limit, float(np.mean(excess)), plain, moved, one, float(np.mean(widths)))
-    return Coverage(population.name, galleries, *found)
+    held_by = {"percentile": plain, "recentred": moved, "one_query": one, "width": float(np.mean(widths))}
+    found = {"truth": float(expected.mean()), "limit": limit, "excess": float(np.mean(excess)), **held_by}
+    return {"population": population.name, "galleries": galleries, **found}
 
 
-def timing(images: int, k: int, groups: int, resamples: int = 100) -> Timing:
+def timing(images: int, k: int, groups: int, resamples: int = 100) -> dict[str, Any]:
+    """CPU seconds per thousand resamples, both giving the same numbers up to `difference`."""
     rng = np.random.default_rng(0)
     scores, group = rng.normal(size=(1, images)), rng.integers(groups, size=images)
     gallery = Gallery(Labels(group, tuple(map(str, range(groups)))), SkewOptions(k=k, resamples=resamples))
@@ -146,15 +121,14 @@ def timing(images: int, k: int, groups: int, resamples: int = 100) -> Timing:
     end = time.process_time()
     both = np.stack([fast[f"{metric}@{k}"][0] for metric in ("max_skew", "min_skew", "ndkl")], 1)
     along, sorting = (1000 * t / resamples for t in (middle - start, end - middle))
-    return Timing(images, k, groups, along, sorting, sorting / along, float(np.abs(both - slow).max()))
+    found = {"along": along, "sorting": sorting, "ratio": sorting / along}
+    return {"images": images, "k": k, "groups": groups, **found, "difference": float(np.abs(both - slow).max())}
 
 
-def show(title: str, found: list[Any]) -> None:
-    names = [one.name for one in fields(found[0])]
-    table = Table(*(name.replace("_", " ") for name in names), title=title)
+def show(title: str, found: list[dict[str, Any]]) -> None:
+    table = Table(*(name.replace("_", " ") for name in found[0]), title=title)
     for row in found:
-        values = [getattr(row, name) for name in names]
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values))
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
     Console().print(table)
 
 
@@ -169,10 +143,9 @@ def main() -> int:
     show("CPU seconds per 1000 resamples of one query", timed)
     if arguments.json:
         settings = {"populations": [asdict(one) for one in POPULATIONS], "machine": platform.machine()}
-        intervals = [asdict(one) for one in covered]
-        times = [{"what": "one query", **asdict(one)} for one in timed]
+        times = [{"what": "one query", **one} for one in timed]
         parts = [
-            records("coverage", "95 % intervals over images, mean MaxSkew@k", intervals, "population", **settings),
+            records("coverage", "95 % intervals over images, mean MaxSkew@k", covered, "population", **settings),
             records("time", "CPU seconds per 1000 resamples", times, "what", ("images", "k", "groups")),
         ]
         Result.of("bench_skew", parts, seconds=None).write(arguments.json)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval import tables
+from eval.tables import RESULTS, moved, read, span
 from vldebias.evaluation.result import Measurement, Result
 
-RESULTS = Path(__file__).parents[1] / "results"
 SEARCH = (
     ("NDKL", "ndkl"),
     ("self-similarity of queries", "query_cosine"),
@@ -87,35 +88,26 @@ def table(result: Result, task: str) -> str:
     gain = "MaxSkew" if rows.main == "max_skew" else "worst group"
     head = ["method", "needs", f"{gain} [95 %]", "change from none [95 %]", "lowest to highest split"]
     head += [*(title for title, _ in extra), "rank correlation", "fit, s", "reported by others"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for method in rows.methods:
         main, spread = rows.rows[rows.main, method], rows.rows[f"{rows.main}, splits", method]
         name = f"{method} (`{rows.fact(method, 'name')}`)" if method != "none" else method
         cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
-        cells += [interval(main.value, *main.interval), "" if main.change is None else signed(*main.change)]
+        cells += [span(main), moved(main)]
         cells.append("{:.3f} to {:.3f}".format(*spread.interval))
         cells += [number(rows.get(metric, method)) for _, metric in (*extra, ("", "order_kept"))]
         cells.append("" if (one := rows.get("seconds", method)) is None else f"{one.value:.2g}")
         lines.append([*cells, REPORTED.get(rows.fact(method, "name"), "")])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return tables.table(*lines).strip()
 
 
 def number(row: Measurement | None) -> str:
     return "" if row is None else f"{row.value:.3f}"
 
 
-def interval(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def signed(value: float, low: float, high: float) -> str:
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
 def block(name: str) -> str:
     """All tables of one result, with what they are and where they come from."""
-    result = Result.read(RESULTS / f"{name}.json")
-    parts = []
+    result, parts = read(name), []
     for about in result.provenance:
         n = ", ".join(f"{count:,} {what}" for what, count in about.n.items() if count)
         parts.append(f"### {about.title}\n\n{n}.\n\n{table(result, about.task)}")
@@ -169,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--plot", type=Path, required=True, help="where to write the plot")
     given = options.parse_args(arguments)
     names = [name for name in ("rivals_real", "rivals_miniature") if (RESULTS / f"{name}.json").is_file()]
-    draw({name: Result.read(RESULTS / f"{name}.json") for name in names}, given.plot)
+    draw({name: read(name) for name in names}, given.plot)
     return 0
 
 

@@ -27,9 +27,8 @@ def main(folder: Path, out: Path) -> None:
     label = page("label.page").build_demo
     demos = {
         "label": serve(label(study(folder, GENDER, AGE, out=out)), block=False),
-        "locked": serve(label(study(folder, out=out)), auth="ada:secret", block=False),
         "besieged": serve(label(study(folder, out=out)), auth="ada:secret", block=False),
-        "proxied": serve(label(study(folder, out=out)), auth="ada:secret", proxy="127.0.0.1", block=False),
+        "locked": serve(label(study(folder, out=out)), auth="ada:secret", proxy="127.0.0.1", block=False),
         "results": serve(page("label.results").build_results(study(folder, out=out), resamples=50), block=False),
     }
     socket.create_connection(("127.0.0.1", int(demos["label"].rsplit(":")[-1].strip("/")))).close()  # is it recorded?

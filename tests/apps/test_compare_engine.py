@@ -233,23 +233,6 @@ def test_what_moves_clearly_is_said_to() -> None:
     assert np.mean([changed([0] * 16, codes).verdict == "fewer" for codes in after]) > 0.8
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ([0] * 4, [0, 0, 0, 1], "Too few to tell</strong>: 4 pairs show their it, a verdict needs 8."),
-        ([0] * 8, [0] * 8, "the same pictures so far, none of 8 pairs shows another it."),
-        (
-            [0] * 9,
-            [1] + [0] * 8,
-            "No clear change</strong>: of 9 pairs 1 lost “a” and 0 gained it (exact paired test, p =",
-        ),
-        ([0] * 16, [1] * 8 + [0] * 8, "Clearly fewer show it</strong>: of 16 pairs 8 lost “a”"),
-    ],
-)
-def test_the_verdict_in_words(before: list[int], after: list[int], said: str) -> None:
-    assert said in " ".join(module("view").HTML.changed("it", changed(before, after)).split())
-
-
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_values_are_dealt_over_a_run_although_each_picture_is_a_call(number: int) -> None:
     prompt, how, dealt = "A photo of a pilot.", mitigation(method="stated-value"), []

@@ -42,7 +42,6 @@ class Served:
     label: str
     locked: str
     besieged: str
-    proxied: str
     results: str
     process: subprocess.Popen[str]
 
@@ -172,23 +171,6 @@ def test_a_page_fetches_no_fonts(served: Served) -> None:
 # ---- serving -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("auth", ["", "ada", "ada:", ":secret", ":"])
-def test_a_password_has_two_halves(auth: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(serving.AUTH, raising=False)
-    with pytest.raises(InvalidInputError, match="needs a password" if not auth else "expected user:password"):
-        serving.credentials(auth, public=True)
-
-
-def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(serving.AUTH, "ada:with:colon")
-    assert serving.credentials(None, public=True) == ("ada", "with:colon")
-    assert serving.credentials("ben:another one", public=True) == ("ben", "another one")
-    monkeypatch.delenv(serving.AUTH)
-    assert serving.credentials(None, public=False) is None
-    with pytest.raises(InvalidInputError, match="--public opens the page to the network and needs a password"):
-        serving.credentials(None, public=True)
-
-
 def test_a_public_page_is_not_served_without_a_password(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(serving.AUTH, raising=False)
     demo = pages.build_demo(study(folder))
@@ -246,7 +228,7 @@ def test_of_400_passwords_at_once_five_are_tried(served: Served) -> None:
 
 
 def test_who_a_named_proxy_says_is_calling_is_believed(served: Served) -> None:
-    assert {status(one) for one in send(served.proxied, *map(login, range(40)))} == {400}
+    assert {status(one) for one in send(served.locked, *map(login, range(40)))} == {400}
 
 
 def test_every_answer_tells_the_browser_what_it_may_do(served: Served) -> None:

@@ -134,11 +134,19 @@ def test_uploads_are_for_pages_that_use_them() -> None:
     assert ask(serving.Guard(behind, uploads=False), "/gradio_api/upload", "POST", host="localhost") == 403
 
 
-@pytest.mark.parametrize("auth", ["ada:pw", "ada:1234567"])
-def test_a_short_password_is_refused_for_a_public_page(auth: str) -> None:
-    with pytest.raises(InvalidInputError, match="password of a public page needs 8 characters or more, got"):
-        serving.credentials(auth, public=True)
-    assert serving.credentials(auth, public=False) == tuple(auth.split(":"))
+def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(serving.AUTH, "ada:with:colon")
+    assert serving.credentials(None, public=True) == ("ada", "with:colon")
+    assert serving.credentials("ben:another one", public=True) == ("ben", "another one")
+    monkeypatch.delenv(serving.AUTH)
+    assert serving.credentials(None, public=False) is None
+    assert serving.credentials("ada:1234567", public=False) == ("ada", "1234567")
+    short = "password of a public page needs 8 characters or more, got"
+    wrong = {None: "--public opens the page to the network and needs a password", "": "needs a password"}
+    wrong |= dict.fromkeys(("ada", "ada:", ":secret", ":"), "expected user:password") | {"ada:1234567": short}
+    for auth, said in wrong.items():
+        with pytest.raises(InvalidInputError, match=said):
+            serving.credentials(auth, public=True)
 
 
 @pytest.mark.parametrize("command", [["demo"], ["label", "."]], ids=["demo", "label"])

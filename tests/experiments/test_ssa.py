@@ -16,7 +16,6 @@ from vldebias.hosts.towers import Towers
 from vldebias.losses import info_nce
 from vldebias.metrics.robustness import shift_distances
 from vldebias.miniature.birds import sample
-from vldebias.training.sampling import torch_generator
 
 TINY = Recipe(items=96, test_items=64, batch_size=24, steps=2, views=4)
 
@@ -136,19 +135,6 @@ def test_the_gap_is_that_of_the_views_image_by_image(trained: Towers, done: PerI
         assert done[f"gap{name}, original"].mean() == pytest.approx(expected, rel=1e-4)
         assert np.array_equal(done[f"gap{name}, change"], done[f"gap{name}, mixed"] - done[f"gap{name}, original"])
         assert done[f"gap{name}, change"].any()
-
-
-def test_view_pairs_are_two_different_views_of_each_image() -> None:
-    test = world(0, TINY)[1]
-    pairs = list(view_pairs(test, TINY, 0))
-    assert torch.cat([index for index, _ in pairs]).bincount().tolist() == [TINY.views // 2] * len(test)
-    for index, two in pairs:
-        assert len(two) == 2 * len(index)
-        assert not torch.equal(*two.chunk(2))
-    generator = torch_generator("gap views", 0, 0, 0)
-    index, two = pairs[0]
-    both = Views(TINY.smallest_crop, TINY.brightness)(test.images[index].repeat(2, 1, 1, 1), generator)
-    assert torch.equal(two, both)
 
 
 def test_partners_are_counted(done: PerImage) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval import readme
+from eval import readme, tables
 from eval.experiments import (
     does_it_pay,
     experiment,
@@ -327,7 +327,7 @@ class TestStranger:
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
         (tmp_path / "page.md").write_text("Before\n\n<!-- mine:begin -->\n<!-- mine:end -->\n")
         monkeypatch.setattr(experiment, "FOLDER", tmp_path)
-        monkeypatch.setattr(readme, "RESULTS", tmp_path)
+        monkeypatch.setattr(tables, "RESULTS", tmp_path)
         return tmp_path
 
     def given(self, folder: Path, *more: str) -> list[str]:

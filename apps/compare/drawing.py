@@ -69,10 +69,6 @@ class Attribute:
     codes: tuple[int, ...]
     discrepancy: tuple[float, float, float] | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
     def change_to(self, other: Attribute) -> Change | None:
         """What became of the value that most pictures of both sides show; None where no pair can be told.
 
@@ -427,7 +423,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "change": {name: change.to_dict() for name, change in comparison.changes.items()},
         "subject": comparison.subject,
         "recognised": {side: list(shown) for side, shown in comparison.recognised.items()},
-        "measured": {side: [one.to_dict() for one in found] for side, found in comparison.measured.items()},
+        "measured": {side: [asdict(one) for one in found] for side, found in comparison.measured.items()},
         "protocol": "shares: of all pictures, Wilson 95 %; discrepancy: eq. 7.2 over the pictures that can be told, "
         "with a 95 % radius of the shares; few pictures bias it upwards; change: McNemar's exact test over the "
         f"pairs of the same noise that can be told, of which a verdict needs {LEAST}",

@@ -7,6 +7,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import Any
@@ -25,28 +26,19 @@ QUEUE = "pipeline"  # what draws waits in one line, whoever asks
 def told(function: Callable[..., Any]) -> Callable[..., Any]:
     """An error that vldebias raises on purpose becomes a message on the page; any other stays a plain "error"."""
 
-    def message(error: VldebiasError) -> gr.Error:
-        return gr.Error(str(error), duration=None, print_exception=False)
-
-    if isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            try:
-                yield from function(*args, **kwargs)
-            except VldebiasError as error:
-                raise message(error) from error
-
-        return steps
+    @contextmanager
+    def said() -> Iterator[None]:
+        try:
+            yield
+        except VldebiasError as error:
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     @functools.wraps(function)
-    def once(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except VldebiasError as error:
-            raise message(error) from error
+    def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with said():
+            yield from function(*args, **kwargs)
 
-    return once
+    return steps if isgeneratorfunction(function) else said()(function)
 
 
 def mitigation_form(

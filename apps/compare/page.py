@@ -99,29 +99,19 @@ def build_demo(engine: Engine) -> gr.Blocks:
     return demo
 
 
-def serve_demo(
-    options: Mapping[str, Any],
-    *,
-    port: int | None = None,
-    public: bool = False,
-    auth: str | None = None,
-    proxy: str | None = None,
-) -> None:
-    """Serve the page of `Engine(**options)` until it is told to end; arguments as of `serve`.
+def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
+    """Serve the page of `Engine(**options)` until it is told to end; `where`: port, public, auth, proxy as of `serve`.
 
     Raises:
         InvalidInputError: options that do not go together, a port that is taken, no password for a public page.
     """
-    credentials(auth, public=public)  # refused before anything is built
+    credentials(where.get("auth"), public=where.get("public", False))  # refused before anything is built
     serve(
         build_demo(Engine(**options)),
-        port=port,
-        public=public,
-        auth=auth,
-        proxy=proxy,
         css=style(),
         uploads="10mb",
         say=lambda address: err.print(f"vldebias demo: {address} (ctrl-c ends it)", highlight=False),
+        **where,
     )
 
 

@@ -211,15 +211,8 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
     return gr.HTML(str(value), apply_default_css=False, **settings)
 
 
-def serve_study(
-    engine: Labelling,
-    *,
-    port: int | None = None,
-    public: bool = False,
-    auth: str | None = None,
-    proxy: str | None = None,
-) -> None:
-    """Say what there is to do, and serve the page until it is told to end; arguments as of `serve`.
+def serve_study(engine: Labelling, **where: Any) -> None:
+    """Say what there is to do, and serve the page until it is told to end; `where`: port, public, auth, proxy.
 
     Raises:
         OSError: the answers cannot be written, which is found out before anyone has answered anything.
@@ -239,14 +232,11 @@ def serve_study(
     err.print("\n".join(lines), markup=False, highlight=False)
     serve(
         build_demo(engine),
-        port=port,
-        public=public,
-        auth=auth,
-        proxy=proxy,
         css=STYLE.read_text(encoding="utf-8"),
         head=HEAD,
         say=say_address,
         finish=engine.finish,
+        **where,
     )
 
 

@@ -187,23 +187,6 @@ def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path
             assert {a.annotator for a in answers(out)} == {"Ada"}
 
 
-def test_a_page_that_outlives_its_server_says_so(folder: Path, tmp_path: Path, browser: Any) -> None:
-    out, port = tmp_path / "answers.jsonl", free_port()
-    with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
-        with served(asking(folder, out), tmp_path / "log", port) as (address, _):
-            page.goto(address)
-            begin(page, "Ada")
-            press(page, "1")
-        with served(asking(folder, out), tmp_path / "log", port):
-            page.keyboard.press("1")
-            # Gradio may load the page anew by itself as soon as the server is back; either way a name is asked for.
-            page.get_by_label("Your name").wait_for()
-            assert len(answers(out)) == 1
-            page.get_by_label("Your name").fill("Ada")
-            page.get_by_role("button", name="Start").click()
-            page.locator("#question", has_text="Age?").wait_for()
-
-
 def test_odd_names_get_a_message_and_the_page_goes_on(shared: tuple[str, Path], browser: Any) -> None:
     address, out = shared
     with opened(browser, address, NARROW) as page:

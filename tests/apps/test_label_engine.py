@@ -319,16 +319,6 @@ def test_an_answer_that_cannot_be_written_is_not_taken_for_given(
     assert engine.answer(place, 0).step == 1
 
 
-def test_a_broken_file_is_shown_as_broken(tmp_path: Path) -> None:
-    drawn = draw(tmp_path, images=1)
-    for image in drawn:
-        drawn.path(image).write_bytes(b"\x89PNG but no more")
-    engine = study(tmp_path)
-    view = engine.view(engine.start("ada"))
-    assert view.picture is None
-    assert view.question == GENDER
-
-
 @pytest.mark.parametrize("number", [-1, 4])
 def test_a_choice_and_a_step_that_are_none_are_refused(tmp_path: Path, number: int) -> None:
     engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"))

@@ -150,18 +150,25 @@ class World:
         )
 
 
-def worlds(images: int = 4000, reference: int = 2000) -> dict[str, World]:
-    """Both worlds, rendered and embedded by the miniature CLIP, or read from the cache of the package."""
+def miniature() -> tuple[Texts, Callable[[str, int, int, bool], Embeddings]]:
+    """The texts of the miniature CLIP, and its features of renders by world, number, seed and whether it is balanced;
+    from the cache of the package where they are there."""
     from vldebias.data.cache import embed_images
     from vldebias.hosts.images import image_encoder
     from vldebias.miniature import load_clip, open_world
 
     model, preprocess, tokenizer = load_clip()
-    encoder, texts = image_encoder(model, preprocess), Texts(model, tokenizer)
+    encoder = image_encoder(model, preprocess)
 
     def features(name: str, n: int, seed: int, balanced: bool) -> Embeddings:
         return embed_images(open_world(name, n=n, seed=seed, balanced=balanced), encoder)
 
+    return Texts(model, tokenizer), features
+
+
+def worlds(images: int = 4000, reference: int = 2000) -> dict[str, World]:
+    """Both worlds."""
+    texts, features = miniature()
     return {
         name: World(name, texts, features(name, images, measured, True), features(name, reference, fitted, False))
         for name, (measured, fitted) in SEEDS.items()

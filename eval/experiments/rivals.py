@@ -37,6 +37,7 @@ import torch
 from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
+from eval.experiments import embeddings
 from eval.experiments.embeddings import FILE, Floats, Gallery, Rows, celeba, file
 from eval.experiments.run import parser, run
 from eval.metrics import ORDER_KEPT, SECONDS
@@ -269,16 +270,7 @@ def miniature(
     methods: Sequence[Method], images: int = 1500, reference: int = 800, seeds: Sequence[int] = SEEDS
 ) -> Iterator[TaskResult]:
     """Portraits to search and to classify, birds to classify."""
-    from vldebias.data.cache import embed_images
-    from vldebias.hosts.images import image_encoder
-    from vldebias.miniature import load_clip, open_world
-
-    model, preprocess, tokenizer = load_clip()
-    encoder, texts = image_encoder(model, preprocess), Texts(model, tokenizer)
-
-    def features(name: str, n: int, seed: int, balanced: bool) -> Embeddings:
-        return embed_images(open_world(name, n=n, seed=seed, balanced=balanced), encoder)
-
+    texts, features = embeddings.miniature()
     birds, portraits = (features(name, images, 9002, True) for name in ("birds", "portraits"))
     nature, people = ([features(name, reference, s, False) for s in seeds] for name in ("birds", "portraits"))
     fair, jobs = load_prompts("fairface-gender"), load_prompts("professions-gender")

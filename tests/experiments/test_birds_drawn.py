@@ -14,7 +14,7 @@ from diffusers_tiny import sd
 from eval.experiments import birds_drawn
 from eval.experiments.birds_drawn import FIT, PARTS, VARIANTS, drawn_prompts, home_of
 from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.judges import FunctionJudge, MiniatureJudge
+from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.result import TaskResult
 from vldebias.miniature.birds import BACKGROUNDS, CLASSES, SPECIES
 from vldebias.progress import SILENT
@@ -113,13 +113,3 @@ def test_nothing_that_is_drawn_was_fitted_on_and_all_stated_prompts_are_known_as
         assert not any(stated.match(text) for text in prompts.held_out_classes)
         assert all(stated.match(text) for group in prompts.held_out_groups for text in group)
         assert {home_of(one) for one in PARTS[part]} == {CLASSES.index(part.removesuffix("s"))}
-
-
-def test_weights_whose_judge_knows_no_birds_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    judge = MiniatureJudge()
-    monkeypatch.setattr(judge, "names", {"gender": ("male", "female")})
-    monkeypatch.setattr(birds_drawn, "MiniatureJudge", lambda: judge)
-    assert birds_drawn.main([]) == 1
-    assert "reads gender and no birds" in capsys.readouterr().out

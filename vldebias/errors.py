@@ -118,6 +118,16 @@ def need(module: str) -> Any:
         ) from None
 
 
+class Lazily:
+    """A module that `need` imports when something of it is first used."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(need(self._module), name)
+
+
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
     """ "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else the advice `otherwise`.
 

@@ -32,38 +32,13 @@ def run(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def suite(tmp_path: Path) -> Path:
-    path = tmp_path / "small.yaml"
-    path.write_text(SUITE)
-    return path
-
-
 def write_result(path: Path, value: float, model: str = "A") -> Path:
-    figure = Measurement(
-        task="birds",
-        metric="worst_group",
-        method="none",
-        value=value,
-        interval=(value - 0.01, value + 0.01),
-        change=None,
-        better="higher",
-        n={"images": 9},
-    )
-    protocol = TaskProvenance(
-        task="birds",
-        description="d",
-        model=model,
-        fingerprint=None,
-        prompts="p",
-        prompts_hash="0",
-        split="test",
-        methods={},
-        seeds=[0],
-        n={},
-    )
-    made = Result(name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0)
-    return made.write(path)
+    names = {"task": "birds", "metric": "worst_group", "method": "none", "better": "higher"}
+    interval = (value - 0.01, value + 0.01)
+    figure = Measurement(**names, value=value, interval=interval, change=None, n={"images": 9})
+    said = {"description": "d", "prompts": "p", "prompts_hash": "0", "split": "test"}
+    protocol = TaskProvenance(task="birds", model=model, fingerprint=None, methods={}, seeds=[0], n={}, **said)
+    return Result(name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0).write(path)
 
 
 def test_list() -> None:
@@ -83,19 +58,15 @@ def test_show_prints_the_file_itself() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_suite_runs_by_path_and_prints_json_alone(suite: Path, tmp_path: Path) -> None:
-    told = json.loads(run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs", "--json"))
+def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
+    suite, out = tmp_path / "small.yaml", tmp_path / "out"
+    suite.write_text(SUITE)
+    told = json.loads(run(str(suite), "--out", str(out), "--only", "pairs", "--json"))
     assert {figure["task"] for figure in told["figures"]} == {"pairs tone"}
-    assert Result.read(tmp_path / "out" / "result.json").to_dict() == told
-    text = run(str(suite), "--out", str(tmp_path / "out"), "--only", "pairs")
+    assert Result.read(out / "result.json").to_dict() == told
+    text = run("run", str(suite), "--out", str(out), "--only", "pairs")
     assert "pairs tone: distance of pairs" in text
     assert "page:" in text
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_report_renders_a_folder_or_a_file(suite: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run("run", str(suite), "--out", str(out), "--only", "pairs")
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from data_folders import as_bytes, picture, save
 
-from vldebias.data import ImageData, Labels, open_data
+from vldebias.data import ImageData, open_data
 from vldebias.data.tables import captions_in
 from vldebias.errors import InvalidInputError
 
@@ -64,8 +64,15 @@ def test_texts_are_no_lists(tmp_path: Path) -> None:
     path = str(parquet(tmp_path, ["one", None, "['two']"]))
     data: Any = open_data("huggingface", path, caption="auto")
     assert (data.captions, data.more_captions) == (("one", "", "['two']"), ())
+    assert captions_in(7, "here") == ("7", None)
     stream: Any = open_data("huggingface", path, caption="auto", streaming=True)
     assert [record.more_captions for record in stream.records()] == [None] * 3
+
+
+def test_a_field_of_a_struct_may_be_a_list(tmp_path: Path) -> None:
+    path = str(parquet(tmp_path, [{"raw": ["a", "b"]}, {"raw": ["c"]}]))
+    data: Any = open_data("huggingface", path, caption="caption.raw")
+    assert (data.captions, data.more_captions) == (("a", "c"), (("b",), ()))
 
 
 @pytest.mark.parametrize("cells", [[[1, 2], [3]], [[["a"]], [["b"]]], [{"raw": ["a"]}, {"raw": ["b"]}]])
@@ -76,24 +83,3 @@ def test_anything_else_is_refused(cells: list[Any], streaming: bool, tmp_path: P
         InvalidInputError, match=r"column 'caption'.*expected (a text or a list of texts|texts or numbers)"
     ):
         list(open_data("huggingface", path, caption="caption", streaming=streaming).records())  # type: ignore[union-attr]
-
-
-def test_a_field_of_a_struct_may_be_a_list(tmp_path: Path) -> None:
-    path = str(parquet(tmp_path, [{"raw": ["a", "b"]}, {"raw": ["c"]}]))
-    data: Any = open_data("huggingface", path, caption="caption.raw")
-    assert (data.captions, data.more_captions) == (("a", "c"), (("b",), ()))
-
-
-def test_of_one_cell() -> None:
-    assert captions_in(None, "here") == ("", None)
-    assert captions_in(7, "here") == ("7", None)
-    with pytest.raises(
-        InvalidInputError, match=r"^here: expected a text or a list of texts in every row, got \['a', 3\]"
-    ):
-        captions_in(["a", 3], "here")
-
-
-def test_a_column_of_another_length_is_refused() -> None:
-    labels = {"kind": Labels.of(["a", "b"])}
-    with pytest.raises(InvalidInputError, match=r"expected 2 rows in every column, got \{'more_captions': 1\}"):
-        ImageData("own", "train", ("x", "y"), picture, labels, "f", ("a", "b"), more_captions=((),))

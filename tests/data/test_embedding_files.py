@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import pickle
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from tests.refusals import refused
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.data.embeddings import load_embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -62,7 +62,7 @@ def test_a_column_that_a_file_cannot_name_is_refused(suffix: str, tmp_path: Path
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(given=everything())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_was_saved_is_loaded(suffix: str, tmp_path_factory: Any, given: Any) -> None:
     embeddings, texts = given
     path = tmp_path_factory.mktemp("files") / "new" / f"file{suffix}"
@@ -103,10 +103,14 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
             "names.place": np.array(["land", "water"]),
             "label.year": np.array([1999, -1, 204]),
             "label.smiling": np.array([True, False, True]),
+            "label.g": np.array(["b", "a", "b"]),
+            "names.g": np.array(["b", "a", "none of them"]),
+            "text": np.array([[1, 0, 0, 0], [1, 1e-5, 0, 0]], dtype=np.float32),
+            "prompts": np.array(["a", "a"]),
         },
     )
     found, texts = load_embeddings(path)
-    assert texts is None
+    assert list(texts or ()) == ["a"]  # twice with the same embedding
     assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
     assert found.captions == ("one", "two", "drei ü")
     assert found.column("gender").counts == {"female": 1, "male": 1}
@@ -116,14 +120,9 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     assert found.column("year").codes.tolist() == [2, 0, 1]
     assert found.column("smiling").codes.tolist() == [1, 0, 1]
     assert found.column("smiling").names == ("no", "yes")
-    assert found.about == {"file": str(path)}
-
-
-def test_names_may_be_given_for_strings(tmp_path: Path) -> None:
-    fields = {"label.g": np.array(["b", "a", "b"]), "names.g": np.array(["b", "a", "none of them"])}
-    found, _ = load_embeddings(write(tmp_path, **arrays(), **fields))
     assert found.column("g").names == ("b", "a", "none of them")
     assert found.column("g").codes.tolist() == [0, 1, 0]
+    assert found.about == {"file": str(path)}
 
 
 def test_other_names_and_joined_texts(tmp_path: Path) -> None:
@@ -152,6 +151,11 @@ def test_other_names_and_joined_texts(tmp_path: Path) -> None:
     assert load_embeddings(path, keys={"features": "second"})[0].features.shape == (2, 3)
 
 
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a pickle was opened",))
+
+
 UNSIGNED = pytest.mark.filterwarnings("ignore:.*has no digest:vldebias.errors.VldebiasWarning")
 
 
@@ -161,7 +165,7 @@ def test_no_flipped_bit_is_read_as_other_features(suffix: str, tmp_path: Path) -
     path = save_embeddings(tmp_path / f"file{suffix}", EMBEDDED, {"a photo": torch.ones(3)})
     content, refused = path.read_bytes(), 0
     rng = np.random.default_rng(0)
-    for place in rng.choice(8 * len(content), size=200, replace=False).tolist():
+    for place in rng.choice(8 * len(content), size=120, replace=False).tolist():
         damaged = bytearray(content)
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
@@ -175,7 +179,7 @@ def test_no_flipped_bit_is_read_as_other_features(suffix: str, tmp_path: Path) -
         assert found.labels["g"].codes.tolist() == EMBEDDED.labels["g"].codes.tolist()
         assert texts is not None
         assert texts["a photo"].tolist() == [1, 1, 1]
-    assert refused > 100
+    assert refused > 60
 
 
 def test_a_safetensors_file_of_others_is_read_with_a_word_and_written_again_without(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got \(3,\) of float64"),
     ({"ids": JSON_NO_LIST}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
     ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
-    ({"ids": np.array([{}, 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
+    ({"ids": np.array([Bomb(), 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
     ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),
     ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON in an array of uint8"),
     ({"label.g": np.array([b"a", b"\xff", b"c"])}, "'label.g': expected strings or bytes of UTF-8, got b'.xff'"),
@@ -245,22 +249,13 @@ def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
         load_embeddings(path)
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"features": "img"}, r"expected an array 'img', found \['features'\]; say what is what with keys="),
-        ({"featurs": "features"}, r"keys: expected features, .* or names.\*, got \['featurs'\]"),
-        ({"features": ["features", "features"]}, "keys: expected one name for 'features', got 2"),
-    ],
+@refused(
+    ({"features": "img"}, r"expected an array 'img', found \['features'\]; say what is what with keys="),
+    ({"featurs": "features"}, r"keys: expected features, .* or names.\*, got \['featurs'\]"),
+    ({"features": ["features", "features"]}, "keys: expected one name for 'features', got 2"),
 )
-def test_keys_that_lead_nowhere_are_refused(keys: dict[str, Any], text: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        load_embeddings(write(tmp_path, **arrays()), keys=keys)
-
-
-def test_features_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"expected an array 'features', found \['vectors'\]"):
-        load_embeddings(write(tmp_path, vectors=np.ones((2, 2))))
+def test_keys_that_lead_nowhere_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    load_embeddings(write(tmp_path, **arrays()), keys=keys)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -280,11 +275,6 @@ def one_array() -> bytes:
     return file.getvalue()
 
 
-class Bomb:
-    def __reduce__(self) -> Any:
-        return (pytest.fail, ("a pickle was opened",))
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()])
 def test_files_that_are_none_are_refused(suffix: str, content: bytes, tmp_path: Path) -> None:
@@ -294,20 +284,6 @@ def test_files_that_are_none_are_refused(suffix: str, content: bytes, tmp_path: 
         load_embeddings(path)
 
 
-def test_objects_are_never_unpickled(tmp_path: Path) -> None:
-    path = write(tmp_path, features=np.array([[Bomb()]], dtype=object))
-    with pytest.raises(InvalidInputError, match=r"'features' cannot be read .* Python objects are never unpickled"):
-        load_embeddings(path)
-
-
-def test_a_cut_file_is_refused(tmp_path: Path) -> None:
-    for suffix in SUFFIXES:
-        path = save_embeddings(tmp_path / f"file{suffix}", load_embeddings(write(tmp_path, **arrays()))[0])
-        path.write_bytes(path.read_bytes()[:-40])
-        with pytest.raises(InvalidInputError, match="cannot be read"):
-            load_embeddings(path)
-
-
 def test_other_formats_and_no_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"no.npz: no such file"):
         load_embeddings(tmp_path / "no.npz")
@@ -315,22 +291,6 @@ def test_other_formats_and_no_file_are_refused(tmp_path: Path) -> None:
         load_embeddings(tmp_path / "mine.npy")
     with pytest.raises(InvalidInputError, match=r"expected a file that ends in .npz or .safetensors"):
         save_embeddings(tmp_path / "mine.pt", load_embeddings(write(tmp_path, **arrays()))[0])
-
-
-def test_the_same_prompt_twice_with_the_same_embedding_is_one(tmp_path: Path) -> None:
-    rows = np.array([[1, 0, 0, 0], [1, 1e-5, 0, 0]], dtype=np.float32)
-    _, texts = load_embeddings(write(tmp_path, **arrays(text=rows, prompts=np.array(["a", "a"]))))
-    assert texts is not None
-    assert list(texts) == ["a"]
-
-
-def test_a_saved_npz_holds_no_pickle(tmp_path: Path) -> None:
-    embeddings = Embeddings(np.eye(2, dtype=np.float32), ("a", "b"), {"g": Labels.of(["x", None])})
-    content = save_embeddings(tmp_path / "file.npz", embeddings, {"p": torch.ones(2)}).read_bytes()
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        found = {name: file[name] for name in file.files}
-    assert json.loads(found["ids"].tobytes()) == ["a", "b"]
-    assert found["label.g"].tolist() == [0, UNKNOWN]
 
 
 def header(shape: tuple[int, ...]) -> bytes:
@@ -380,20 +340,3 @@ def test_archives_that_lie_are_refused_before_memory_is_asked_for(tmp_path: Path
         assert tracemalloc.get_traced_memory()[1] < 10**7
     finally:
         tracemalloc.stop()
-
-
-@settings(max_examples=150, deadline=None)
-@UNSIGNED
-@given(st.sampled_from(SUFFIXES), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_damaged_file_is_read_or_refused_and_nothing_else(
-    tmp_path_factory: Any, suffix: str, changes: list[tuple[float, int]]
-) -> None:
-    path = tmp_path_factory.mktemp("damaged") / f"file{suffix}"
-    labels = {"g": Labels.of(["x", None]), "h": Labels.of(["1", "2"])}
-    save_embeddings(path, Embeddings(np.eye(2, dtype=np.float32), ("a", "b"), labels, ("c", "d")), {"p": torch.ones(2)})
-    content = bytearray(path.read_bytes())
-    for place, value in changes:
-        content[min(int(place * len(content)), len(content) - 1)] = value
-    path.write_bytes(content)
-    with contextlib.suppress(InvalidInputError):
-        load_embeddings(path)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from data_folders import as_bytes, picture, save
 
-from vldebias.data import ImageData, ImageStream, open_data
+from tests.refusals import refused
+from vldebias.data import ImageData, ImageStream
 from vldebias.data.huggingface import _features, open_huggingface
 from vldebias.data.pictures import fingerprint_files
 from vldebias.errors import InvalidInputError
@@ -135,21 +136,30 @@ def test_all_joins_the_splits_in_order(tmp_path: Path) -> None:
     assert [record.id for record in stream.records(3)] == keys[3:]
 
 
-def imagefolder(root: Path) -> Path:
+def imagefolder(root: Path, part: str = "test") -> Path:
     for i in range(2):
-        save(root / f"test/cat/{i}.png", i)
-        save(root / f"test/dog/{i}.png", 10 + i)
+        save(root / f"{part}/cat/{i}.png", i)
+        save(root / f"{part}/dog/{i}.png", 10 + i)
     return root
 
 
-def test_a_folder_of_image_files(tmp_path: Path) -> None:
-    root = imagefolder(tmp_path / "pets")
-    data = open_huggingface(root, "test")
+def jsonl(root: Path) -> Path:
+    lines = [f'{{"picture": "images/{pet}/{i}.png", "label": "{pet}"}}\n' for pet in ("cat", "dog") for i in range(2)]
+    (imagefolder(root, "images") / "test.jsonl").write_text("".join(lines))
+    return root
+
+
+@pytest.mark.parametrize(("layout", "options"), [(imagefolder, {}), (jsonl, {"image": "picture", "labels": ["label"]})])
+def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout, options: dict[str, Any]) -> None:
+    root = layout(tmp_path / "pets")
+    data = open_huggingface(root, "test", **options)
     assert (data.column("label").names, data.column("label").codes.tolist()) == (("cat", "dog"), [0, 0, 1, 1])
     assert [data.read(i) for i in range(4)] == [picture(0), picture(1), picture(10), picture(11)]
-    stream = open_huggingface(root, "test", streaming=True)
-    assert [record.labels["label"] for record in stream.records()] == ["cat", "cat", "dog", "dog"]
-    files = [root / f"test/{pet}/{i}.png" for pet in ("cat", "dog") for i in range(2)]
+    records = list(open_huggingface(root, "test", streaming=True, **options).records())
+    assert [record.labels["label"] for record in records] == ["cat", "cat", "dog", "dog"]
+    assert records[2].read() == picture(10)
+    part = "test" if layout is imagefolder else "images"
+    files = [root / f"{part}/{pet}/{i}.png" for pet in ("cat", "dog") for i in range(2)]
     assert data.fingerprint == fingerprint_files(data.ids, files)
 
 
@@ -187,66 +197,40 @@ def test_paths_start_from_a_folder_and_stay_below(tmp_path: Path, streaming: boo
         list(getattr(open_huggingface(outside, "test", streaming=streaming), "records", list)())
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_folder_of_jsonl_with_paths(tmp_path: Path, streaming: bool) -> None:
-    root = tmp_path / "own"
-    for i in range(2):
-        save(root / f"images/{i}.png", i)
-    lines = [f'{{"picture": "images/{i}.png", "sex": "{sex}"}}\n' for i, sex in enumerate("fm")]
-    (root / "test.jsonl").write_text("".join(lines))
-    data = open_huggingface(root, "test", image="picture", labels=["sex"], streaming=streaming)
-    rows = list(data.records()) if streaming else [data.read(i) for i in range(2)]
-    assert [row.read() if streaming else row for row in rows] == [picture(0), picture(1)]
-
-
 def test_a_stream_that_does_not_say_what_columns_it_has() -> None:
     stream = datasets.IterableDataset.from_generator(lambda: iter([{"picture": "a.png", "sex": "f"}]))
     assert stream.features is None
     assert list(_features(stream)) == ["picture", "sex"]
 
 
-def test_an_address_is_fetched(tmp_path: Path) -> None:
+def cells(root: Path, **cell: Any) -> Path:
+    """A saved data set of one image, undecoded."""
+    features = datasets.Features({"image": datasets.Image(decode=False)})
+    datasets.Dataset.from_dict({"image": [{"bytes": None, "path": None} | cell]}, features).save_to_disk(str(root))
+    return root
+
+
+def test_an_address_is_fetched_and_broken_bytes_are_an_oserror(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         archive.writestr("a.png", as_bytes(picture(6)))
-    address = f"zip://a.png::{tmp_path / 'images.zip'}"
-    column = {"image": [{"bytes": None, "path": address}]}
-    own = datasets.Dataset.from_dict(column, features=datasets.Features({"image": datasets.Image(decode=False)}))
-    own.save_to_disk(str(tmp_path / "own"))
-    data = open_huggingface(tmp_path / "own", "all")
+    data = open_huggingface(cells(tmp_path / "own", path=f"zip://a.png::{tmp_path / 'images.zip'}"), "all")
     assert data.read(0) == picture(6)
     assert data.fingerprint == open_huggingface(tmp_path / "own", "all").fingerprint
-
-
-def test_broken_bytes_are_an_oserror(tmp_path: Path) -> None:
-    column = {"image": [{"bytes": b"no picture", "path": None}]}
-    own = datasets.Dataset.from_dict(column, features=datasets.Features({"image": datasets.Image(decode=False)}))
-    own.save_to_disk(str(tmp_path / "own"))
     with pytest.raises(OSError, match="not a picture"):
-        open_huggingface(tmp_path / "own", "all").read(0)
+        open_huggingface(cells(tmp_path / "broken", bytes=b"no picture"), "all").read(0)
 
 
-def test_what_does_not_fit_says_why(tmp_path: Path) -> None:
-    root = saved(tmp_path / "own")
-    with pytest.raises(InvalidInputError, match="expected split train or validation or test or all, got 'dev2'"):
-        open_huggingface(root, "dev2")
-    with pytest.raises(InvalidInputError, match=r"expected columns \['photo', 'race'\]; there are \['image', 'sex'"):
-        open_huggingface(root, "test", image="photo", labels=["race"])
-    with pytest.raises(
-        InvalidInputError, match=r"names are given for \['tone'\], which are not among labels \['sex'\]"
-    ):
-        open_huggingface(root, "test", names={"tone": ["a"]})
-    with pytest.raises(InvalidInputError, match=r"column 'tone': expected one of \['a'\], got \['dark', 'pale'\]"):
-        open_huggingface(root, "test", labels=["tone"], names={"tone": ["a"]})
+@refused(
+    ("own", {"split": "dev2"}, "expected split train or validation or test or all, got 'dev2'"),
+    ("own", {"image": "photo", "labels": ["race"]}, r"expected columns \['photo', 'race'\]; there are \['image', 's"),
+    ("own", {"names": {"tone": ["a"]}}, r"names are given for \['tone'\], which are not among labels \['sex'\]"),
+    ("own", {"labels": ["tone"], "names": {"tone": ["a"]}}, r"'tone': expected one of \['a'\], got \['dark', 'pale'\]"),
+    ("own.csv", {}, r"expected files ending in .parquet or .arrow or .tar, got .* open tables of paths as"),
+    ("empty", {}, r"cannot open '.*empty': .*Expected a dataset id, a folder of parquet"),
+)
+def test_what_does_not_fit_says_why(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    if name == "own":
+        saved(tmp_path / name)
     (tmp_path / "own.csv").write_text("image\na.png\n")
-    with pytest.raises(
-        InvalidInputError, match=r"expected files ending in .parquet or .arrow or .tar, got .* open tables of paths as"
-    ):
-        open_huggingface(tmp_path / "own.csv")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidInputError, match=r"cannot open '.*empty': .*Expected a dataset id, a folder of parquet"):
-        open_huggingface(tmp_path / "empty")
-
-
-def test_by_name(tmp_path: Path) -> None:
-    data = open_data("huggingface", str(saved(tmp_path / "own")), split="val", caption="text")
-    assert data.captions[0] == "text 10"
+    open_huggingface(tmp_path / name, **options)

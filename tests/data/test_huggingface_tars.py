@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +69,8 @@ def test_images_and_captions_are_found(tmp_path: Path, name: str, streaming: boo
     data = open_data("huggingface", f"{root}/{name}".rstrip("/"), streaming=streaming)
     assert (data.name, data.split) == ("own", "train")
     assert rows_of(data) == [(f"{n:08d}", f"text {n}", picture(n)) for n in range(2 * PER_TAR)]
+    if isinstance(data, ImageStream):
+        assert [record.caption for record in data.records(4)] == ["text 4", "text 5"]
 
 
 @BOTH
@@ -85,14 +86,6 @@ def test_one_tar_with_its_columns_named(tmp_path: Path, streaming: bool) -> None
 
 
 @BOTH
-def test_captions_in_the_json_are_found_where_there_is_no_txt(tmp_path: Path, streaming: bool) -> None:
-    rows = [(f"k{n}", {key: value for key, value in parts(n).items() if key != "txt"}) for n in range(3)]
-    path = write_tar(tmp_path / "a.tar", rows)
-    data = open_data("huggingface", path, streaming=streaming)
-    assert [caption for _, caption, _ in rows_of(data)] == ["json 0", "json 1", "json 2"]
-
-
-@BOTH
 def test_tars_without_captions_open(tmp_path: Path, streaming: bool) -> None:
     path = write_tar(tmp_path / "a.tar", [(f"k{n}", {"png": as_bytes(picture(n))}) for n in range(3)])
     assert rows_of(open_data("huggingface", path, streaming=streaming))[2] == ("00000002", None, picture(2))
@@ -103,30 +96,19 @@ def test_tars_without_captions_open(tmp_path: Path, streaming: bool) -> None:
 @BOTH
 def test_a_row_whose_image_is_broken_or_missing_reads_as_an_error(tmp_path: Path, streaming: bool) -> None:
     rows: list[tuple[str, Mapping[str, bytes]]] = [(f"k{n}", parts(n)) for n in range(7)]
-    rows[5] = ("k5", parts(5, png=b"no picture"))
+    rows = [(key, {name: part for name, part in row.items() if name != "txt"}) for key, row in rows]
+    rows[5] = ("k5", {**rows[4][1], "png": b"no picture"})
     rows[6] = ("k6", {"cls": b"0"})
     data = open_data("huggingface", write_tar(tmp_path / "a.tar", rows), streaming=streaming)
     reads = [lambda i=i: data.read(i) for i in range(7)] if isinstance(data, ImageData) else []
     reads = reads or [record.read for record in data.records()]
     assert reads[4]() == picture(4)
+    captions = data.captions if isinstance(data, ImageData) else [record.caption for record in data.records()]
+    assert list(captions[:2]) == ["json 0", "json 1"]
     with pytest.raises(OSError, match="not a picture"):
         reads[5]()
     with pytest.raises(OSError, match="the cell is empty"):
         reads[6]()
-
-
-def test_a_stream_starts_anywhere(tmp_path: Path) -> None:
-    stream = open_data("huggingface", shards(tmp_path / "own"), streaming=True)
-    assert [record.caption for record in stream.records(4)] == ["text 4", "text 5"]
-
-
-@BOTH
-def test_a_fingerprint_survives_copying_and_notices_other_rows(tmp_path: Path, streaming: bool) -> None:
-    root = shards(tmp_path / "one/own")
-    shutil.copytree(root, tmp_path / "two/own")
-    one, two = (open_data("huggingface", folder, streaming=streaming) for folder in (root, tmp_path / "two/own"))
-    assert one.fingerprint == two.fingerprint
-    assert open_data("huggingface", root / "000.tar", streaming=streaming).fingerprint != one.fingerprint
 
 
 def test_what_does_not_fit_says_why(tmp_path: Path) -> None:
@@ -155,6 +137,7 @@ def test_braces_stand_for_many_names() -> None:
 
 
 def test_addresses_are_not_looked_up_on_the_disk() -> None:
+    assert [title_of(root) for root in ("a/b", "a/b.tar", "a/{0..1}.tar", "*.tar")] == ["b", "b", "a", "files"]
     many = source_of("https://example.org/{00..01}.tar", None, None)
     assert many == {
         "path": "webdataset",
@@ -164,10 +147,6 @@ def test_addresses_are_not_looked_up_on_the_disk() -> None:
     assert source_of("owner/name", "c", "r") == {"path": "owner/name", "name": "c", "revision": "r"}
     with pytest.raises(InvalidInputError, match=r"expected files ending in .*, got \['.tar', '.zip'\]"):
         source_of("https://example.org/a.{tar,zip}", None, None)
-
-
-def test_names_of_data() -> None:
-    assert [title_of(root) for root in ("a/b", "a/b.tar", "a/{0..1}.tar", "*.tar")] == ["b", "b", "a", "files"]
 
 
 def test_columns_are_found_by_name_or_by_type() -> None:

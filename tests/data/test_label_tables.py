@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels
 from vldebias.data.tables import as_labels, as_texts, column_of, integers, read_table
-from vldebias.errors import InvalidInputError
 
 cells = st.lists(st.sampled_from(["a", "b", " a", "b ", "", " ", None]), max_size=30)
 
@@ -98,99 +98,72 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     assert as_labels(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
 
 
-def test_csv_cells_stay_as_they_are_written(tmp_path: Path) -> None:
+@refused(
+    ("a.csv", b"a,b\n1\n", "cannot be read as csv: .*Expected 2 columns, got 1"),
+    ("a.csv", b"a,a\n1,2\n", r"a column stands twice in the first line: \['a', 'a'\]"),
+    ("a.csv", b"", "is empty; expected a first line with the names of the columns"),
+    ("a.csv", b"a,b\n\xff\xfe,2\n", "cannot be read as csv"),
+    ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as jsonl: .*changed from number to string"),
+    ("a.jsonl", b"{", "cannot be read as jsonl"),
+    ("a.jsonl", b'{"a": "\xff"}', "cannot be read as jsonl: .*Invalid UTF8"),
+    ("a.jsonl", b"null\nnull\n", r"a.jsonl: line 1: expected an object such as {\"image\": ...}, got null"),
+    ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"a.jsonl: line 3: expected an object .* got \[1\]"),
+    ("a.jsonl", b"", "cannot be read as jsonl: Empty JSON file"),
+    ("a.parquet", b"no parquet", "cannot be read as parquet"),
+    ("none.csv", None, "there is no such file"),
+    ("a.xlsx", b"", r"expected a file ending in .csv, .tsv, .parquet, .jsonl, .ndjson, got '.xlsx'"),
+)
+def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    read_table(tmp_path / name)
+
+
+@refused(
+    (lambda: column_of(pa.table({"a": [1]}), "b", "t.csv"), r"t.csv: expected a column 'b'; there are \['a'\]"),
+    (lambda: as_labels(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
+    (
+        lambda: as_labels(pa.array([{"a": 1}]), None, "t"),
+        "t: expected texts or numbers, got a column of struct",
+    ),
+    (
+        lambda: as_labels(pa.array(range(2001)), None, "t"),
+        "t: 2001 different values in 2001 rows; is that a label",
+    ),
+    (lambda: integers(pa.array(["0", "2"]), (0, 1), "t"), r"t: expected one of \['0', '1'\], got \['2'\]"),
+    (lambda: integers(pa.array(["0", ""]), (0, 1), "t"), r"t: expected \[0, 1\] in every row, 1 are empty"),
+)
+def test_a_column_that_does_not_fit_says_why(call: Callable[[], object]) -> None:
+    call()
+
+
+def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,y\n007,NA\n1e3,null\n")
     assert read_table(path).to_pylist() == [{"x": "007", "y": "NA"}, {"x": "1e3", "y": "null"}]
-
-
-def test_nested_objects_of_jsonl_are_columns_with_a_dot(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
     assert as_labels(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "match"),
-    [
-        ("a.csv", b"a,b\n1\n", "cannot be read as csv: .*Expected 2 columns, got 1"),
-        ("a.csv", b"a,a\n1,2\n", r"a column stands twice in the first line: \['a', 'a'\]"),
-        ("a.csv", b"", "is empty; expected a first line with the names of the columns"),
-        ("a.csv", b"a,b\n\xff\xfe,2\n", "cannot be read as csv"),
-        ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as jsonl: .*changed from number to string"),
-        ("a.jsonl", b"{", "cannot be read as jsonl"),
-        ("a.jsonl", b'{"a": "\xff"}', "cannot be read as jsonl: .*Invalid UTF8"),
-        ("a.jsonl", b"null\nnull\n", r"a.jsonl: line 1: expected an object such as {\"image\": ...}, got null"),
-        ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"a.jsonl: line 3: expected an object .* got \[1\]"),
-        ("a.jsonl", b"", "cannot be read as jsonl: Empty JSON file"),
-        ("a.parquet", b"no parquet", "cannot be read as parquet"),
-        ("a.xlsx", b"", r"expected a file ending in .csv, .tsv, .parquet, .jsonl, .ndjson, got '.xlsx'"),
-    ],
-)
-def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: bytes, match: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidInputError, match=match):
-        read_table(tmp_path / name)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="there is no such file"):
-        read_table(tmp_path / "none.csv")
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: column_of(pa.table({"a": [1]}), "b", "t.csv"), r"t.csv: expected a column 'b'; there are \['a'\]"),
-        (lambda: as_labels(pa.array(["x"]), ["a"], "t"), r"t: expected one of \['a'\], got \['x'\]"),
-        (
-            lambda: as_labels(pa.array([{"a": 1}]), None, "t"),
-            "t: expected texts or numbers, got a column of struct",
-        ),
-        (
-            lambda: as_labels(pa.array(range(2001)), None, "t"),
-            "t: 2001 different values in 2001 rows; is that a label",
-        ),
-        (lambda: integers(pa.array(["0", "2"]), (0, 1), "t"), r"t: expected one of \['0', '1'\], got \['2'\]"),
-        (lambda: integers(pa.array(["0", ""]), (0, 1), "t"), r"t: expected \[0, 1\] in every row, 1 are empty"),
-    ],
-)
-def test_a_column_that_does_not_fit_says_why(call: Callable[[], object], match: str) -> None:
-    with pytest.raises(InvalidInputError, match=match):
-        call()
-
-
-def test_integers_are_values_not_places() -> None:
-    assert integers(pa.array(["1", "-1", "1"]), (-1, 0, 1), "t").tolist() == [1, -1, 1]
-
-
-def calls_of(function: Callable[[], object]) -> int:
-    """Calls that Python makes, of functions and of builtins."""
-    count = 0
-
-    def trace(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(trace)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
+    assert integers(pa.array(["1", "-1", "1"]), (-1, 0, 1), "t").tolist() == [1, -1, 1]  # values, not places
 
 
 def test_the_number_of_calls_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    def work(rows: int) -> Callable[[], object]:
-        path = tmp_path / f"{rows}.csv"
+    def calls(rows: int) -> int:
+        """Those that Python makes, of functions and of builtins."""
+        path, count = tmp_path / f"{rows}.csv", 0
         path.write_text("file,label\n" + "".join(f"{i}.png,{i % 3}\n" for i in range(rows)))
 
-        def read() -> object:
+        def trace(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(trace)
+        try:
             table = read_table(path)
-            return as_labels(column_of(table, "label", path), None, ""), as_texts(column_of(table, "file", path), "")
+            as_labels(column_of(table, "label", path), None, ""), as_texts(column_of(table, "file", path), "")
+        finally:
+            sys.setprofile(None)
+        return count
 
-        return read
-
-    work(10)()
-    few, many = calls_of(work(20)), calls_of(work(20_000))
-    assert many < few + 50
+    calls(10)
+    assert calls(20_000) < calls(20) + 50

@@ -48,6 +48,8 @@ def test_a_fingerprint_notices_what_changes(tmp_path: Path) -> None:
     (root / files[1]).unlink()
     seen.append(mark(root, files))
     assert len(set(seen)) == len(seen)
+    with pytest.raises(InvalidInputError, match="expected one file per id, got 2 ids and 1 files"):
+        fingerprint_files(["a", "b"], ["a"])
 
 
 def test_a_fingerprint_of_many_files_does_not_depend_on_threads(tmp_path: Path) -> None:
@@ -74,24 +76,14 @@ def test_ends_of_files_and_of_bytes_agree(tmp_path: Path, size: int) -> None:
     assert len(ends_of(content)[1]) == min(size, 2 * ENDS)
 
 
-def test_ids_and_files_must_agree() -> None:
-    with pytest.raises(InvalidInputError, match="expected one file per id, got 2 ids and 1 files"):
-        fingerprint_files(["a", "b"], ["a"])
-
-
-def test_nothing_is_opened_before_it_is_read(tmp_path: Path) -> None:
-    data = file_images("own", "test", tmp_path, ["a.png", "b.png"], {"x": Labels.of(["1", "2"])})
-    save(tmp_path / "b.png", 5)
-    assert data.read(1) == picture(5)
-    with pytest.raises(FileNotFoundError):
-        data.read(0)
-    assert data.about == {"root": str(tmp_path)}
-
-
 def test_files_are_read_by_row_and_named_by_id(tmp_path: Path) -> None:
     root, files = folder(tmp_path)
-    data = file_images("own", "test", root, files, {}, ids=["p", "q", "r"], captions=["1", "2", "3"])
-    assert data.ids == ("p", "q", "r")
+    data = file_images("own", "test", root, files, {"x": Labels.of("123")}, ids=["p", "q", "r"])
+    (root / files[0]).rename(root / "away.png")
+    with pytest.raises(FileNotFoundError):  # nothing is opened before it is read
+        data.read(0)
+    (root / "away.png").rename(root / files[0])
+    assert (data.ids, data.about) == (("p", "q", "r"), {"root": str(root)})
     assert [data.read(i) for i in range(3)] == [picture(i) for i in range(3)]
     assert data.fingerprint == fingerprint_files(["p", "q", "r"], [root / file for file in files])
     assert data[[2]].read(0) == picture(2)
@@ -125,11 +117,8 @@ def test_paths_that_stay_below_are_taken(path: str) -> None:
     if path[1:2] == ":" and path[0].isalpha():
         return  # a drive of Windows
     assert file_images("own", "test", Path("root"), [path], {}).ids == (path,)
-
-
-def test_a_split_without_images() -> None:
-    with pytest.raises(InvalidInputError, match="own: no images in split 'val' of here"):
-        file_images("own", "val", Path("here"), [], {})
+    with pytest.raises(InvalidInputError, match="own: no images in split 'val' of root"):
+        file_images("own", "val", Path("root"), [], {})
 
 
 def test_find_below_prefers_folders_then_names(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from data_folders import celeba_txt, celeba_values, fairface, save, waterbirds
 
+from tests.refusals import refused
 from vldebias.data import DataSource, data_source, list_data, open_data, register_data
 from vldebias.data.pictures import file_images
 from vldebias.data.sources import _SOURCES
@@ -27,12 +28,10 @@ def registered() -> Iterator[str]:
     del _SOURCES["own"]
 
 
-def test_names() -> None:
-    assert list_data() == NAMES
-
-
-def test_every_data_set_opens_with_its_own_split(tmp_path: Path) -> None:
+def test_every_data_set_opens_with_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     waterbirds(tmp_path / "waterbirds", [(0, 2, 0), (1, 0, 1)])
+    assert len(open_data("waterbirds", "~/waterbirds")) == 1
     (celeba_txt(tmp_path / "celeba", celeba_values(3), [0, 1, 2]) / "img_align_celeba").mkdir()
     fairface(tmp_path / "fairface", "val", [("3-9", "Male", "White")])
     save(tmp_path / "utkface/1_1_4_20170110213001988.jpg")
@@ -63,36 +62,23 @@ def test_options() -> None:
 def test_options_reach_the_reader(tmp_path: Path, registered: str) -> None:
     assert open_data(registered, tmp_path).ids == ("a.png",)
     assert open_data(registered, tmp_path, "val", ending="jpg").ids == ("a.jpg",)
-    assert registered in list_data()
-
-
-def test_the_home_folder_may_be_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    waterbirds(tmp_path / "birds", [(0, 2, 0)])
-    assert len(open_data("waterbirds", "~/birds")) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "root", "options", "match"),
-    [
-        (
-            "waterbird",
-            ".",
-            {},
-            r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, fairface",
-        ),
-        ("birds", ".", {}, r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.data.open_world"),
-        ("zzz", ".", {}, r"unknown data set 'zzz'\. There are: celeba"),
-        ("waterbirds", ".", {"pad": 1}, r"waterbirds: unknown options \['pad'\]; expected none for this data set"),
-        ("fairface", ".", {"pad": 1}, r"fairface: unknown options \['pad'\]; expected padding"),
-        ("celeba", "no/where", {}, r"celeba: no/where does not exist; expected list_attr_celeba .* Get it from mmlab"),
-    ],
-)
-def test_what_cannot_be_opened_says_why(name: str, root: str, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(InvalidInputError, match=match):
-        open_data(name, root, **options)
-
-
-def test_a_name_is_not_taken_twice(registered: str) -> None:
+    assert list_data() == sorted([*NAMES, registered])
     with pytest.raises(InvalidInputError, match="data set 'own' is there already; choose another name"):
         register_data(registered, data_source("celeba"))
+
+
+@refused(
+    (
+        "waterbird",
+        ".",
+        {},
+        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, fairface",
+    ),
+    ("birds", ".", {}, r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.data.open_world"),
+    ("zzz", ".", {}, r"unknown data set 'zzz'\. There are: celeba"),
+    ("waterbirds", ".", {"pad": 1}, r"waterbirds: unknown options \['pad'\]; expected none for this data set"),
+    ("fairface", ".", {"pad": 1}, r"fairface: unknown options \['pad'\]; expected padding"),
+    ("celeba", "no/where", {}, r"celeba: no/where does not exist; expected list_attr_celeba .* Get it from mmlab"),
+)
+def test_what_cannot_be_opened_says_why(name: str, root: str, options: dict[str, Any]) -> None:
+    open_data(name, root, **options)

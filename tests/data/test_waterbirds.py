@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from data_folders import picture, waterbirds
 
+from tests.refusals import refused
 from vldebias.data import group_counts
 from vldebias.data.sources import open_waterbirds
-from vldebias.errors import InvalidInputError
 
 ROWS = [*product((0, 1), (0, 1, 2), (0, 1)), (0, 2, 0)]  # (y, split, place)
 
 
 def test_a_split_has_its_rows_in_order(tmp_path: Path) -> None:
     waterbirds(tmp_path, ROWS)
+    assert [len(open_waterbirds(tmp_path, split)) for split in ("train", "val", "test", "all")] == [4, 4, 5, 13]
     data = open_waterbirds(tmp_path)
     rows = [i for i, (_, split, _) in enumerate(ROWS) if split == 2]
     assert (data.name, data.split) == ("waterbirds", "test")
@@ -30,11 +31,6 @@ def test_a_split_has_its_rows_in_order(tmp_path: Path) -> None:
     assert data.read(0).size == picture().size
 
 
-@pytest.mark.parametrize(("split", "n"), [("train", 4), ("val", 4), ("test", 5), ("all", 13)])
-def test_every_split(tmp_path: Path, split: str, n: int) -> None:
-    assert len(open_waterbirds(waterbirds(tmp_path, ROWS), split)) == n
-
-
 @pytest.mark.parametrize("folder", ["waterbird_complete95_forest2water2", "waterbirds_v1.0"])
 def test_the_folder_above_will_do(tmp_path: Path, folder: str) -> None:
     waterbirds(tmp_path / folder, ROWS)
@@ -44,36 +40,23 @@ def test_the_folder_above_will_do(tmp_path: Path, folder: str) -> None:
     assert data.fingerprint == open_waterbirds(tmp_path / folder, "val").fingerprint
 
 
-def test_labels_are_read_without_images(tmp_path: Path) -> None:
-    assert len(open_waterbirds(waterbirds(tmp_path, ROWS, images=False), "train")) == 4
-
-
-def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
-    table = waterbirds(tmp_path, ROWS) / "metadata.csv"
-    table.write_text(table.read_text().replace("002.Some_Bird/", "../002.Some_Bird/"))
-    with pytest.raises(InvalidInputError, match="paths lead out of"):
-        open_waterbirds(tmp_path, "all")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "match"),
-    [
-        (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
-        (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
-        (",1,0,/o", ",1,,/o", r"column 'place': expected \[0, 1\] in every row, 2 are empty"),
-        (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
-    ],
+@refused(
+    (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
+    (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
+    (",1,0,/o", ",1,,/o", r"column 'place': expected \[0, 1\] in every row, 2 are empty"),
+    ("002.Some_Bird/", "../002.Some_Bird/", "paths lead out of"),
+    (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
 )
-def test_a_table_that_does_not_fit_says_why(tmp_path: Path, old: str, new: str, match: str) -> None:
+def test_a_table_that_does_not_fit_says_why(tmp_path: Path, old: str, new: str) -> None:
     table = waterbirds(tmp_path, ROWS, images=False) / "metadata.csv"
     assert old in table.read_text()
     table.write_text(table.read_text().replace(old, new))
-    with pytest.raises(InvalidInputError, match=match):
-        open_waterbirds(tmp_path)
+    open_waterbirds(tmp_path)
 
 
-def test_another_folder_or_split(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"waterbirds: no metadata.csv in .*; expected metadata.csv \(img_"):
-        open_waterbirds(tmp_path)
-    with pytest.raises(InvalidInputError, match="waterbirds: expected split train or val or test or all, got 'dev'"):
-        open_waterbirds(tmp_path, "dev")
+@refused(
+    ("test", r"waterbirds: no metadata.csv in .*; expected metadata.csv \(img_"),
+    ("dev", "waterbirds: expected split train or val or test or all, got 'dev'"),
+)
+def test_another_folder_or_split(tmp_path: Path, split: str) -> None:
+    open_waterbirds(tmp_path, split)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from eval.miniature.vocabulary import bird_prompts
+from tests.refusals import refused
 from vldebias import load_prompts
-from vldebias.errors import InvalidInputError
 from vldebias.miniature import birds, plumage, scenery
 from vldebias.miniature.birds import BACKGROUNDS, CLASSES, KINDS, LEAN, PLACES, SPECIES, Lean
 from vldebias.miniature.world import SIZE, Draws
@@ -41,9 +41,11 @@ def test_the_same_seed_gives_the_same_pictures(world):
     again = birds.sample(40, seed=5)
     assert torch.equal(again.images, world.images[:40])
     assert again.captions == world.captions[:40]
+    assert not torch.equal(birds.sample(40, seed=6).images, world.images[:40])
+    assert birds.sample(0, seed=5).images.shape == (0, 3, SIZE, SIZE)
 
 
-@pytest.mark.parametrize(("start", "n"), [(0, 1), (17, 5), (100, 64), *((k, 1) for k in range(200, 240))])
+@pytest.mark.parametrize(("start", "n"), [(0, 1), (17, 5), (100, 64), *((k, 1) for k in range(200, 210))])
 def test_picture_i_is_the_same_whatever_the_batch(world, start, n):
     part = birds.sample(n, seed=5, start=start)
     assert torch.equal(part.images, world.images[start : start + n])
@@ -51,21 +53,11 @@ def test_picture_i_is_the_same_whatever_the_batch(world, start, n):
     assert torch.equal(part.group, world.group[start : start + n])
 
 
-def test_another_seed_gives_other_pictures(world):
-    assert not torch.equal(birds.sample(40, seed=6).images, world.images[:40])
-
-
 def test_pictures_are_floats_in_the_unit_interval(world):
     assert world.images.shape == (1000, 3, SIZE, SIZE)
     assert world.images.dtype == torch.float32
     assert world.images.min() >= 0
     assert world.images.max() <= 1
-
-
-def test_no_pictures_are_a_world_of_none():
-    nothing = birds.sample(0, seed=5)
-    assert nothing.images.shape == (0, 3, SIZE, SIZE)
-    assert len(nothing) == 0
 
 
 def test_fields_agree_with_each_other(world):
@@ -129,7 +121,7 @@ def test_the_background_shows_in_the_pixels(world):
 
 def test_the_species_shows_in_the_pixels():
     """The mean of the middle of the picture follows the colour of the wing."""
-    world = birds.sample(1500, seed=2, balanced=True)
+    world = birds.sample(1200, seed=2, balanced=True)
     middle = world.images[:, :, 36:42, 28:36].mean(dim=(2, 3))
     means = torch.stack([middle[world.species == k].mean(dim=0) for k in range(48)])
     wing = torch.from_numpy(plumage.PLUMAGE[:, plumage.PARTS.index("wing")])
@@ -221,21 +213,12 @@ def test_the_vocabulary_has_every_caption_and_every_word_of_the_papers_prompts(w
     assert {word.rstrip(".").lower() for prompt in asked for word in prompt.split()} <= words
 
 
-@pytest.mark.parametrize(
-    ("knobs", "said"),
-    [
-        ({"correlation": (0.85, 95)}, r"correlation must be 2 numbers in \[0, 1\], got \(0.85, 95\)"),
-        ({"correlation": (0.85,)}, "correlation must be 2 numbers"),
-        ({"hasty": (-0.1, 0.0)}, "hasty must be 2 numbers"),
-        ({"shares": (0.5, 0.5)}, "shares must be 5 numbers"),
-        ({"shares": (0.5, 0.5, 0.5, 0.0, 0.0)}, "shares must sum to 1"),
-    ],
+@refused(
+    ({"correlation": (0.85, 95)}, r"correlation must be 2 numbers in \[0, 1\], got \(0.85, 95\)"),
+    ({"correlation": (0.85,)}, "correlation must be 2 numbers"),
+    ({"hasty": (-0.1, 0.0)}, "hasty must be 2 numbers"),
+    ({"shares": (0.5, 0.5)}, "shares must be 5 numbers"),
+    ({"shares": (0.5, 0.5, 0.5, 0.0, 0.0)}, "shares must sum to 1"),
 )
-def test_knobs_that_are_no_shares_are_refused(knobs, said):
-    with pytest.raises(InvalidInputError, match=said):
-        Lean(**knobs)
-
-
-def test_a_correlation_outside_the_unit_interval_is_refused():
-    with pytest.raises(InvalidInputError, match=r"correlation must be 2 numbers in \[0, 1\], got \(95, 95\)"):
-        birds.sample(2, seed=0, correlation=95)
+def test_knobs_that_are_no_shares_are_refused(knobs):
+    Lean(**knobs)

@@ -61,45 +61,20 @@ def test_clip_comes_as_open_clip_gives_it(clip):
     assert scale > 1
 
 
-def test_text_features_of_the_twins_agree(clip, twin):
-    model, _, tokenizer = clip
-    other, other_tokenizer, _ = twin
-    ids = other_tokenizer(TEXTS, padding="max_length", truncation=True, return_tensors="pt").input_ids
-    with torch.no_grad():
-        one, two = model.encode_text(tokenizer(TEXTS)), features(other.get_text_features(input_ids=ids))
-    assert torch.allclose(one, two, atol=1e-5)
-
-
-def test_text_features_do_not_depend_on_padding(clip, twin):
-    """Padding follows the end token, and the tower is causal."""
-    model, _, tokenizer = clip
-    other, other_tokenizer, _ = twin
-    short = other_tokenizer(TEXTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        two = features(other.get_text_features(**short))
-        assert torch.allclose(model.encode_text(tokenizer(TEXTS)), two, atol=1e-5)
-
-
-def test_image_features_of_the_twins_agree(clip, twin, people):
-    model, preprocess, _ = clip
-    other, _, processor = twin
-    pictures = [Image.fromarray((x.permute(1, 2, 0) * 255).byte().numpy()) for x in people.images[:6]]
-    pixels = torch.stack([preprocess(picture) for picture in pictures])
-    with torch.no_grad():
-        one = model.encode_image(pixels)
-        two = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
-    assert torch.allclose(one, two, atol=1e-5)
-
-
-def test_logits_of_the_twins_agree(clip, twin, people):
+@pytest.mark.parametrize("padding", ["max_length", True])
+def test_features_and_logits_of_the_twins_agree(clip, twin, people, padding):
+    """Padding follows the end token, and the tower is causal, so that how much there is does not matter."""
     model, preprocess, tokenizer = clip
-    other, other_tokenizer, _ = twin
-    pixels = torch.stack([preprocess(x) for x in people.images[:5]])
-    ids = other_tokenizer(TEXTS, padding="max_length", return_tensors="pt").input_ids
+    other, other_tokenizer, processor = twin
+    pictures = [Image.fromarray((x.permute(1, 2, 0) * 255).byte().numpy()) for x in people.images[:5]]
+    pixels, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
+    texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        one, _ = model.get_logits(pixels, tokenizer(TEXTS))
-        two = other(input_ids=ids, pixel_values=pixels).logits_per_image
-    assert torch.allclose(one, two, atol=1e-3)
+        assert torch.allclose(model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5)
+        images = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
+        assert torch.allclose(model.encode_image(pixels), images, atol=1e-5)
+        logits = other(**texts, pixel_values=pixels).logits_per_image
+        assert torch.allclose(model.get_logits(pixels, ids)[0], logits, atol=1e-3)
 
 
 def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
@@ -165,13 +140,8 @@ def test_judge_reads_portraits(people):
     for name, least in (("profession", 0.9), ("gender", 0.97), ("tone", 0.9), ("age", 0.9)):
         assert (seen[name] == getattr(people, name)).double().mean() > least, name
         assert torch.allclose(seen[f"{name}_probabilities"].sum(dim=1), torch.ones(300), atol=1e-5)
-
-
-def test_judge_refuses_other_shapes():
-    with pytest.raises(
-        InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\) in \[0, 1\], got \(3, 64, 64\)"
-    ):
-        load_judge().predict(torch.zeros(3, 64, 64))
+    with pytest.raises(InvalidInputError, match=r"reads images \(n, 3, 64, 64\) in \[0, 1\], got \(3, 64, 64\)"):
+        judge.predict(torch.zeros(3, 64, 64))
 
 
 def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
@@ -179,14 +149,11 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
     assert weights_dir() == tmp_path
     with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with `python -m eval.miniature --out "):
         load_clip()
+    with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors; build them with"):
+        load_judge(tmp_path)
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path / "missing"))
     with pytest.raises(InvalidInputError, match="VLDEBIAS_MINIATURE must name a folder made by"):
         load_clip()
-
-
-def test_missing_weights_say_how_to_make_them(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"no weights at .*judge.safetensors; build them with"):
-        load_judge(tmp_path)
 
 
 def test_weights_of_another_edition_are_refused(tmp_path):

@@ -40,7 +40,7 @@ def test_both_families_give_the_same_ids(twins, text):
     assert torch.equal(one, other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="&<>_"), max_size=30))
 def test_both_families_agree_on_any_plain_text(twins, text):
     # `&`, `<`, `>` are left out: open_clip decodes HTML entities, transformers does not.
@@ -76,9 +76,6 @@ def test_merges_are_the_most_frequent_pairs_first():
     assert merges[0] == ("l", "o")
     assert ("lo", "w</w>") in merges
     assert merges == learn_merges(["newest newest", "low low low lower"])
-
-
-def test_merges_stop_at_the_limit():
     assert len(learn_merges(["abcdefgh"], limit=3)) == 3
 
 
@@ -89,8 +86,5 @@ def test_files_do_not_change_from_build_to_build(tmp_path):
     one, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))
     assert one == two
     assert tokenizer.load_merges(tmp_path / "one") == merges
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match=r"no tokenizer at .*; build one with"):
         tokenizer.open_clip_tokenizer(tmp_path)

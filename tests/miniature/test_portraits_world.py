@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from eval.miniature.vocabulary import DRAWN_PEOPLE, people_prompts
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import people, portraits
 from vldebias.miniature.portraits import _SKIN, _looks
@@ -212,17 +213,13 @@ def test_attributes_can_be_fixed():
     assert set(fixed.age.tolist()) == {1}
 
 
-@pytest.mark.parametrize(
-    ("asked", "text"),
-    [
-        ({"professions": ["wizard"]}, "unknown profession 'wizard'; expected one of: actor, architect"),
-        ({"gender": "robot"}, "unknown gender 'robot'; expected one of: male, female"),
-        ({"tone": "green"}, "unknown tone 'green'; expected one of: pale"),
-    ],
+@refused(
+    ({"professions": ["wizard"]}, "unknown profession 'wizard'; expected one of: actor, architect"),
+    ({"gender": "robot"}, "unknown gender 'robot'; expected one of: male, female"),
+    ({"tone": "green"}, "unknown tone 'green'; expected one of: pale"),
 )
-def test_unknown_names_are_refused(asked, text):
-    with pytest.raises(InvalidInputError, match=text):
-        portraits.sample(2, seed=0, **asked)
+def test_unknown_names_are_refused(asked):
+    portraits.sample(2, seed=0, **asked)
 
 
 def test_captions_may_say_more_of_the_same_pictures():

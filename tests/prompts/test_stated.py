@@ -58,6 +58,9 @@ def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
     stated = StatedWords(["man", "white", "white woman", "year", "year old"])
     assert stated.find("a white woman and a white man") == ("white woman", "white", "man")
     assert stated.find("a year old man, a year ago") == ("year old", "man", "year")
+    assert StatedWords(["Dark skinned", "dark-skinned"]).find("dark-skinned") == ("Dark skinned",)
+    assert StatedWords(()).find("a man") == ()
+    assert not StatedWords(()).match("a man")
 
 
 def test_han_and_kana_need_no_spaces() -> None:
@@ -71,7 +74,7 @@ def test_han_and_kana_need_no_spaces() -> None:
 ALPHABET = st.sampled_from([*"man wo-_'.,1", " a", "man", "woman", " African", "American ", "white ", "year-old"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(ALPHABET, max_size=12).map("".join))
 def test_equals_the_naive_twin(text: str) -> None:
     assert StatedWords(WORDS).find(text) == naive(WORDS, text)
@@ -94,15 +97,6 @@ def test_a_colour_states_something_only_before_a_person() -> None:
     assert stated.match("white police officers, white people, a white elderly man")
     assert not stated.match("a police officer in a white car")
     assert set(before_person(["x"])) == {f"x {word}" for word in PERSON_WORDS}
-
-
-def test_no_words_find_nothing() -> None:
-    assert not StatedWords(()).match("a man")
-    assert StatedWords(()).find("a man") == ()
-
-
-def test_entries_that_read_the_same_keep_the_first_spelling() -> None:
-    assert StatedWords(["Dark skinned", "dark-skinned"]).find("dark-skinned") == ("Dark skinned",)
 
 
 def test_bad_entries_are_refused() -> None:

@@ -6,14 +6,15 @@ import vldebias
 from vldebias.errors import PromptSetError
 from vldebias.prompts.stated_words import StatedWords
 
-ONE_ATTRIBUTE = [name for name in vldebias.list_prompts() if name != "fairface"]
 
-
-@pytest.mark.parametrize("name", ONE_ATTRIBUTE)
+@pytest.mark.parametrize("name", [name for name in vldebias.list_prompts() if name != "fairface"])
 def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     prompt_set = vldebias.load_prompts(name)
     found = prompt_set.by_value()
     assert list(found) == list(prompt_set.attributes)
+    for prompt in {*prompt_set.spurious, *(p for group in prompt_set.groups for p in group)}:
+        alone = [value for value, words in prompt_set.attributes.items() if StatedWords(words).match(prompt)]
+        assert list(prompt_set.values_in(prompt)) == alone  # committed figures rest on either rule
     for value, prompts in found.items():
         others = [word for other, words in prompt_set.attributes.items() if other != value for word in words]
         assert prompts
@@ -41,11 +42,6 @@ def test_pairs_serve_where_the_spurious_prompts_leave_a_value_out() -> None:
     }
 
 
-def test_a_set_of_several_attributes_is_refused() -> None:
-    with pytest.raises(PromptSetError, match="expected one attribute with words for each value, got 3 attributes"):
-        vldebias.load_prompts("fairface").by_value()
-
-
 def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
     mixed = vldebias.PromptSet(
         "mixed", groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
@@ -65,35 +61,20 @@ def test_the_longest_phrase_names_the_value() -> None:
     assert asian().values_in("an Asian man from the East") == ("Asian",)
     assert asian().values_in("an East Asian and an Asian man") == ("Asian", "East")
     assert asian().values_in("a Caucasian man") == ()
-
-
-def test_a_word_of_two_values_names_both() -> None:
-    assert asian(other=("ASIAN",)).values_in("an Asian man") == ("Asian", "other")
-
-
-def test_given_texts_are_sorted_and_may_leave_a_value_out() -> None:
+    assert asian(other=("ASIAN",)).values_in("an Asian man") == ("Asian", "other")  # a word of two values names both
     texts = ("an Asian", "an Asian", "an Asian and an East Asian", "a man")
     assert asian().by_value(texts) == {"Asian": ("an Asian",), "East": ()}
 
 
 def test_a_set_of_parts_knows_the_values_of_all() -> None:
     fairface = vldebias.load_prompts("fairface")
+    with pytest.raises(PromptSetError, match="expected one attribute with words for each value, got 3 attributes"):
+        fairface.by_value()
     by_value = fairface.by_value(fairface.spurious)
     assert list(by_value) == [value for part in fairface.parts for value in part.attributes]
     assert all(by_value.values())
     for part in fairface.parts:
         assert part.by_value() == {value: by_value[value] for value in part.attributes}
-
-
-@pytest.mark.parametrize("name", vldebias.list_prompts())
-def test_longest_phrase_and_one_value_alone_agree_on_every_set(name: str) -> None:
-    """The two rules that stood side by side before: committed figures rest on either."""
-    whole = vldebias.load_prompts(name)
-    for prompt_set in whole.parts or (whole,):
-        alone = {value: StatedWords(words) for value, words in prompt_set.attributes.items()}
-        for prompt in {*prompt_set.spurious, *(p for group in prompt_set.groups for p in group)}:
-            named = tuple(value for value, words in alone.items() if words.match(prompt))
-            assert prompt_set.values_in(prompt) == named
 
 
 # ---- pairs without classes
@@ -120,9 +101,5 @@ def test_agnostic_pairs_name_no_class_and_leave_the_rest(name: str) -> None:
     assert [getattr(made, key) for key in kept] == [getattr(given, key) for key in kept]
     assert made.hash != given.hash
     assert [part.name for part in made.parts] == [f"{part.name}, class-agnostic" for part in given.parts]
-
-
-def test_agnostic_pairs_need_words() -> None:
-    birds = vldebias.PromptSet("birds", groups=(("a", "b"),))
     with pytest.raises(PromptSetError, match="birds: class-agnostic pairs are made of the words of the attribute"):
-        birds.class_agnostic()
+        vldebias.PromptSet("birds", groups=(("a", "b"),)).class_agnostic()

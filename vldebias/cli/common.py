@@ -79,6 +79,24 @@ def tell(kind: str, style: str, message: str) -> None:
     err.print(Text.assemble((f"{kind}: ", style), message))
 
 
+def say(text: object, console: Console = out) -> None:
+    """A line as it is, however long: it may quote what a user typed, and brackets are markup to rich."""
+    console.print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def split_names(options: Sequence[str] | None) -> list[str]:
+    """Names from options that may hold several each, with commas between them."""
+    return [name.strip() for text in options or () for name in text.split(",") if name.strip()]
+
+
+def split_pair(text: str, option: str, expected: str) -> tuple[str, str]:
+    """What stands before and after the first "=" of an option."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise InvalidInputError(f"{option}: expected {expected}, got {text!r}")
+    return name, value
+
+
 def check_method(name: str | None, *, images: bool, judge: bool = False) -> None:
     """Refuse a method before a model is loaded: no such name, or one that needs images, or a judge, that are not given.
 
@@ -109,7 +127,7 @@ def device_of(name: str) -> str:
     if name == "auto":
         if not torch.cuda.is_available():
             return "cpu"
-        err.print(f"device: cuda ({torch.cuda.get_device_name()})", markup=False, highlight=False)
+        say(f"device: cuda ({torch.cuda.get_device_name()})", err)
         return "cuda"
     kind, _, index = name.partition(":")
     kinds = ("auto", "cpu", "cuda", "mps")

@@ -23,6 +23,7 @@ from vldebias.cli.common import (
     out,
     print_json,
     print_named,
+    say,
 )
 from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError
@@ -103,8 +104,8 @@ def debias_command(
     from vldebias.hosts import resolve
     from vldebias.methods import load_edits
 
-    fitting = {"--method": method, "--lam": lam, "--reference": reference, "--max-loss": max_loss, "--out": save}
-    fitting["--judge"] = judge
+    fitting: dict[str, object] = {"--method": method, "--lam": lam, "--reference": reference, "--max-loss": max_loss}
+    fitting |= {"--out": save, "--judge": judge}
     if (save is None) == (projection is None):
         raise InvalidInputError("expected either --out, a folder for what is fitted, or --projection, a fitted one")
     if projection is not None and any(value is not None for value in fitting.values()):
@@ -112,7 +113,9 @@ def debias_command(
         raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
     if images is not None and "pipeline" in named:
         raise InvalidInputError("--images are for a --model: a pipeline classifies none")
-    weight, fitted_on = _lam(lam), _reference(reference, confidence)
+    if confidence and reference is None:
+        raise InvalidInputError("--confidence is about the images of --reference; give that too")
+    weight, fitted_on = _lam(lam), None if reference is None else _features(reference, confidence)
     seen = None if images is None else _features(images)
     check_method(method, images=fitted_on is not None, judge=judge is not None)
     if judge is not None:
@@ -141,11 +144,7 @@ def debias_command(
 
 
 def _check_judged(method: str | None, prompts: list[str], pipeline: str | None, max_loss: float | None) -> None:
-    """Refuse a judge where nothing is drawn, before anything is loaded.
-
-    Raises:
-        InvalidInputError: a method that needs none, no pipeline, several prompt sets, or a bound.
-    """
+    """Refuse a judge where nothing is drawn, before anything is loaded."""
     from vldebias.methods import Need, get_method
 
     if method is None or Need.JUDGED not in get_method(method).needs:
@@ -220,7 +219,7 @@ def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Ref
         out.print(Text.assemble((name, "bold"), f", reference images: {_split(report)}"))
     for role, edit in edits.items():
         if edit.provenance.choice is not None:
-            out.print(str(edit.provenance.choice), markup=False, highlight=False)
+            say(edit.provenance.choice)
         out.print(Text.assemble((role, "bold"), f" {edit!r} -> {folder / role}"), soft_wrap=True)
         diagnosed = _diagnosed(problem, role, edit, images)
         table = Table("prompt set", *HEADINGS.values())
@@ -258,14 +257,6 @@ def _lam(given: str | None) -> float | str | None:
         return float(given)
     except ValueError:
         raise InvalidInputError(f"--lam: expected a number or auto, got {given!r}") from None
-
-
-def _reference(path: Path | None, confidence: float) -> Reference | None:
-    if path is None:
-        if confidence:
-            raise InvalidInputError("--confidence is about the images of --reference; give that too")
-        return None
-    return _features(path, confidence)
 
 
 def _features(path: Path, confidence: float = 0.0) -> Reference:
@@ -319,7 +310,7 @@ def merge(
 
         state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
         save_file(state, save / "open_clip_model.safetensors")
-    err.print(f"{attachment!r}\nsaved to {save}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{attachment!r}\nsaved to {save}", err)
 
 
 MOST_METHODS = 25

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from vldebias.cli.common import Json, device_of, err, out, print_json
+from vldebias.cli.common import Json, device_of, err, out, print_json, say, split_names, split_pair
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.options import Options
@@ -85,15 +85,19 @@ def run(
       vldebias eval generation --pipeline DIR --out sd21
       vldebias eval human --labels anna.jsonl --drawn sd21/images/gender
     """
-    keys = dict(_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ()))
+    keys = dict(
+        split_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ())
+    )
     _check_suite(suite)
     from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import load_suite
+    from vldebias.methods import get_method
 
-    loaded = load_suite(suite).of_attributes(_split(attributes))
+    loaded = load_suite(suite).of_attributes(split_names(attributes))
+    chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
     fields: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}"), "device": "auto", "keys": keys, **given}
-    fields |= {"device": device_of(fields["device"]), "methods": _names(fields.get("methods"))}
+    fields |= {"device": device_of(fields["device"]), "methods": chosen}
     fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
     options = Options(**fields)
     result = run_suite(loaded, options, console=err, only=only or ())
@@ -101,7 +105,7 @@ def run(
         print_json(result.to_dict())
         return
     print_table(result, out, loaded.headline)
-    out.print(f"\npage: {options.out / PAGE}", markup=False, highlight=False, soft_wrap=True)
+    say(f"\npage: {options.out / PAGE}")
 
 
 def _check_suite(name: str) -> None:
@@ -110,31 +114,6 @@ def _check_suite(name: str) -> None:
 
     if not (name.endswith((".yaml", ".yml")) or len(Path(name).parts) > 1):
         suite_file(name)
-
-
-def _names(methods: list[str] | None) -> tuple[str, ...] | None:
-    """Names of known methods, from options that may hold several each.
-
-    Raises:
-        InvalidInputError: a name that is no method; the message lists them.
-    """
-    if not methods:
-        return None
-    from vldebias.methods import get_method
-
-    return tuple(get_method(name).name for name in _split(methods))
-
-
-def _split(options: list[str] | None) -> list[str]:
-    """Names from options that may hold several each."""
-    return [name.strip() for text in options or () for name in text.split(",") if name.strip()]
-
-
-def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise InvalidInputError(f"{option}: expected {expected}, got {text!r}")
-    return name, value
 
 
 @app.command("list")
@@ -160,7 +139,7 @@ def list_all(as_json: Json = False) -> None:
         tasks = ", ".join(task.name for task in s.tasks)
         table.add_row(f"[bold]{s.name}[/bold]", escape(f"{s.title}: {s.source}\nneeds {s.needs}\ntasks: {tasks}"))
     out.print(table)
-    out.print(f"kinds of tasks, for suites of your own: {', '.join(TASKS)}", markup=False, highlight=False)
+    say(f"kinds of tasks, for suites of your own: {', '.join(TASKS)}")
 
 
 @app.command("show")
@@ -212,7 +191,7 @@ def texts(
     _check_suite(suite)
     from vldebias.evaluation.suite import load_suite
 
-    prompts = load_suite(suite).only(only or ()).of_attributes(_split(attributes)).texts()
+    prompts = load_suite(suite).only(only or ()).of_attributes(split_names(attributes)).texts()
     if not prompts:
         raise InvalidInputError(f"{suite}: embeds no prompts with an image-text model; its figures need a pipeline")
     if as_json:
@@ -243,7 +222,7 @@ def report(
         return
     path = result / "result.json" if result.is_dir() else result
     written = render(read, page or path.with_suffix(".html"), beside=path.parent)
-    err.print(f"{written}", markup=False, highlight=False, soft_wrap=True)
+    say(written, err)
 
 
 @app.command("verify")
@@ -271,15 +250,11 @@ def verify_run(
         print_json(differences)
     for what, names in () if as_json else differences.items():
         for name in names:
-            out.print(f"{what}: {name}", markup=False, highlight=False, soft_wrap=True)
+            say(f"{what}: {name}")
     if any(differences.values()):
         raise typer.Exit(1)
     folder = result if result.is_dir() else result.parent
-    err.print(
-        f"every file is as the run left it, if {MANIFEST} is: its SHA-256 is {digest(folder / MANIFEST)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"every file is as the run left it, if {MANIFEST} is: its SHA-256 is {digest(folder / MANIFEST)}", err)
 
 
 @app.command("compare")
@@ -303,7 +278,7 @@ def compare_results(
 
     comparison = compare_results(_read(a), _read(b), (str(a), str(b)))
     if page is not None:
-        err.print(f"{write_comparison(comparison, page)}", markup=False, highlight=False, soft_wrap=True)
+        say(write_comparison(comparison, page), err)
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -360,7 +335,7 @@ def _option(text: str) -> tuple[str, Any]:
     """name=value; a value with commas is a list, digits are a number, true and false are what they say."""
     from vldebias.files import parse_yaml
 
-    name, value = _pair(text, "--option", "name=value (such as image=path)")
+    name, value = split_pair(text, "--option", "name=value (such as image=path)")
     if name in ("labels", "columns") and not value.startswith(("[", "{")):
         return name, value.split(",")
     return name, parse_yaml(value, f"--option {name}")
@@ -380,9 +355,9 @@ def _print_data(facts: dict[str, Any]) -> None:
     for name, value in (facts.get("about") or {}).items():
         text = str(value)
         shown = text if len(text) <= 160 else text[:157] + "..."
-        out.print(f"{name}: {shown}", markup=False, highlight=False)
+        say(f"{name}: {shown}")
     bad = facts.get("unreadable")
     if bad is not None:
         out.print(f"{len(bad)} images cannot be read", style="red" if bad else "green", highlight=False)
         for one in bad[:20]:
-            out.print(f"  {one['id']}: {one['reason']}", markup=False, highlight=False)
+            say(f"  {one['id']}: {one['reason']}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vldebias.cli.common import Json, err, make_app, out, print_json
+from vldebias.cli.common import Json, err, make_app, out, print_json, say
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 
@@ -83,4 +83,4 @@ def render_world(
     write_atomically(path, lambda partial: grid.save(partial, format="PNG"))
     fields = {k: v.tolist() for k, v in vars(made).items() if k not in ("images", "captions")}
     write_atomically(path.with_suffix(".json"), json.dumps({"captions": made.captions, **fields}))
-    err.print(f"{path} and {path.with_suffix('.json')}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{path} and {path.with_suffix('.json')}", err)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vldebias.cli.common import Device, Dtype, Json, device_of, err, out, print_json
+from vldebias.cli.common import Device, Dtype, Json, device_of, err, print_json, say
 from vldebias.cli.flags import flags_of_fields, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.training.settings import GROUPS, load_settings
@@ -106,10 +106,8 @@ def pairs(
     if found.detected is not None:
         area = found.detected["auroc"]
         interval = f"[{area['low']:.3f}, {area['high']:.3f}]"
-        err.print(
-            f"AUROC of low scores for wrong captions: {area['value']:.3f} {interval}", highlight=False, markup=False
-        )
+        say(f"AUROC of low scores for wrong captions: {area['value']:.3f} {interval}", err)
     if write is not None:
-        out.print(f"{outcome['kept']['pairs']:,} pairs kept: {write}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{outcome['kept']['pairs']:,} pairs kept: {write}")
     for name, path in found.files.items():
-        out.print(f"{name}: {folder / path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{name}: {folder / path}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Json, err, make_app, out, print_json, print_named
+from vldebias.cli.common import Json, err, make_app, out, print_json, print_named, say, split_names, split_pair
 from vldebias.errors import InvalidInputError
 
 app = make_app("Prompt sets: what describes a bias.")
@@ -76,6 +76,7 @@ def show(
         print_json({**_summary(s), **lists, "limits": s.limits})
         return
     shown = s.pairs if every else s.pairs[:10]
+    words, hidden = ", ".join(s.stated_words[:60]), len(s.stated_words) - 60
     sections = {
         "what for": [s.description],
         "source": [s.source],
@@ -83,13 +84,13 @@ def show(
         "classes": list(s.classes),
         "spurious": list(s.spurious),
         f"pairs ({len(shown)} of {len(s.pairs)})": [f"{a}  |  {b}" for a, b in shown],
-        f"stated words ({len(s.stated_words)})": [_first(s.stated_words, 60)],
+        f"stated words ({len(s.stated_words)})": [words + (f", and {hidden} more" if hidden > 0 else "")],
     }
     out.print(f"[bold]{s.name}[/bold]  {s.hash[:12]}", highlight=False)
     for title, lines in sections.items():
         if any(lines):
             out.print(f"[bold]{title}[/bold]")
-            out.print("\n".join(f"  {line}" for line in lines), markup=False, highlight=False)
+            say("\n".join(f"  {line}" for line in lines))
 
 
 @app.command("new")
@@ -112,22 +113,9 @@ def new(
 
     if path.exists():
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
-    values = dict(_attribute(text) for text in attribute)
-    made = make_prompt_set(path.stem, values, _words(concept), template, test_concepts=_words(test_concept or []))
+    pairs = (split_pair(text, "--attribute", "value=word,word (such as female=female,woman)") for text in attribute)
+    values = {value: split_names([words]) for value, words in pairs}
+    concepts, unseen = split_names(concept), split_names(test_concept)
+    made = make_prompt_set(path.stem, values, concepts, template, test_concepts=unseen)
     made.to_yaml(path)
-    err.print(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", highlight=False, soft_wrap=True)
-
-
-def _attribute(text: str) -> tuple[str, list[str]]:
-    value, equals, words = text.partition("=")
-    if not equals or not value or not words:
-        raise InvalidInputError(f"--attribute: expected value=word,word (such as female=female,woman), got {text!r}")
-    return value, _words([words])
-
-
-def _words(texts: list[str]) -> list[str]:
-    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
-
-
-def _first(words: tuple[str, ...], n: int) -> str:
-    return ", ".join(words[:n]) + (f", and {len(words) - n} more" if len(words) > n else "")
+    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out", err)

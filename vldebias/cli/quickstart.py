@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import Json, err, out, print_json
+from vldebias.cli.common import Json, err, out, print_json, say
 
 KEY = (
     "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
@@ -55,5 +55,5 @@ def quickstart(
         print_json(result.to_dict())
     else:
         print_table(result, out, suite.headline)
-        out.print(f"\npage: {folder / PAGE}\n", markup=False, highlight=False, soft_wrap=True)
+        say(f"\npage: {folder / PAGE}\n")
         out.print("\n".join([KEY, *in_short(result, suite.headline)]), markup=False, highlight=False)

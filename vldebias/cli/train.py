@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vldebias.cli.common import Json, err, out, print_json
+from vldebias.cli.common import Json, err, out, print_json, say
 from vldebias.cli.flags import flags_of_fields, hidden_flags, with_flags
 from vldebias.training.settings import GONE, GROUPS, load_settings
 
@@ -61,7 +61,7 @@ def train(
         goes_on = (
             f"goes on after step {done} of {steps}" if done else "begins anew, for nothing was saved yet (save_every)"
         )
-        err.print(f"interrupted; the same command {goes_on}", highlight=False)
+        say(f"interrupted; the same command {goes_on}", err)
         raise typer.Exit(128 + getattr(interrupt, "signal", signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
         return
@@ -80,15 +80,12 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         out.print(table)
     if outcome["worse"]:
         told = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
-        out.print(
+        say(
             f"worse than before training: {told}. Where these count keep the model that it started from; a lower --lr, "
-            "fewer steps or --tune heads change less",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            "fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         out.print(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
     for name, path in outcome["files"].items():
-        out.print(f"{name}: {folder / path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{name}: {folder / path}")

@@ -234,11 +234,6 @@ class _Run:
         """Embed and write a shard; the batches start anew here, so that a shard never depends on another.
 
         Of the records of a stream all but the image is kept beside the features.
-
-        Raises:
-            InvalidInputError: an image that cannot be read where `strict`, many of which none can be read, features
-                that are not finite, a store that is only read.
-            OSError: the fault of the machine and not of an image.
         """
         if self.store.read_only:
             raise InvalidInputError(

@@ -25,13 +25,16 @@ from vldebias.data.tables import (
     column_of,
     mapped_columns,
 )
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, Lazily, need
 from vldebias.hub import asked_once, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset, IterableDataset
     from PIL import Image
+else:
+    pa = Lazily("pyarrow")
+pc = Lazily("pyarrow.compute")
 
 LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, a pattern such as "
@@ -317,8 +320,6 @@ class TableRows:
 
     def column(self, table: pa.Table, here: str) -> Labels:
         """The labels of a column of a table."""
-        pa = need("pyarrow")
-
         there = self.labels[here]
         column, where = column_of(table, there, self.where), f"{self.where}: column {there!r}"
         if there not in self.classes:
@@ -332,9 +333,6 @@ class TableRows:
 
 def dataset_images(dataset: Dataset, rows: TableRows, name: str, split: str, about: Mapping[str, Any]) -> ImageData:
     """A map-style data set; labels and captions are read at once, images when asked for."""
-    pa = need("pyarrow")
-    pc = need("pyarrow.compute")
-
     columns = [column for column in (rows.caption, rows.id, *rows.labels.values()) if column is not None]
     tops = _tops(dataset.features, columns)
     table = dataset.select_columns(tops).with_format("arrow")[:] if tops else pa.table({})
@@ -404,8 +402,6 @@ class RowStream:
 
         shard: of this part alone, `start` counted within it; others are not opened.
         """
-        pa = need("pyarrow")
-
         rows, dataset, prefix = self.rows, self.dataset, ""
         if shard is not None and self.shards > 1:
             dataset, prefix = dataset.shard(num_shards=self.shards, index=shard), f"{shard}-"

@@ -16,10 +16,14 @@ import numpy as np
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, Lazily, need
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from PIL import Image
+else:
+    pa = Lazily("pyarrow")
+pc = Lazily("pyarrow.compute")
 
 LIMIT = "VLDEBIAS_MAX_PIXELS"
 """The environment's variable for the most pixels that a picture may have; by default Pillow's limit, 89 million."""
@@ -154,9 +158,6 @@ def file_images(
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     """A table from elsewhere must not make us read what it likes; links that the user made are fine."""
-    pa = need("pyarrow")
-    pc = need("pyarrow.compute")
-
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))
     if len(outside):

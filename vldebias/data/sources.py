@@ -29,10 +29,13 @@ from vldebias.data.tables import (
     mapped_columns,
     read_table,
 )
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
+pcsv = Lazily("pyarrow.csv")
 
 SPLITS: Mapping[str, int] = {"train": 0, "val": 1, "test": 2}  # as Waterbirds and CelebA number them
 GENDERS = ("Male", "Female")  # of FairFace and UTKFace
@@ -151,9 +154,6 @@ def _read_celeba(path: Path, header_line: int | None = None) -> pa.Table:
 
     header_line: the line of a .txt file that names all columns but the first; None where no line does.
     """
-    pa = need("pyarrow")
-    csv = need("pyarrow.csv")
-
     if path.suffix == ".csv":
         return read_table(path)
     lines = path.read_bytes().splitlines()
@@ -162,11 +162,11 @@ def _read_celeba(path: Path, header_line: int | None = None) -> pa.Table:
     body = re.sub(rb" *\n *", b"\n", re.sub(rb"  +", b" ", b"\n".join(lines[len(header) :]).strip()))
     columns = ["image_id", *names]
     try:
-        return csv.read_csv(
+        return pcsv.read_csv(
             io.BytesIO(body),
-            read_options=csv.ReadOptions(column_names=columns),
-            parse_options=csv.ParseOptions(delimiter=" "),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+            read_options=pcsv.ReadOptions(column_names=columns),
+            parse_options=pcsv.ParseOptions(delimiter=" "),
+            convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
         )
     except pa.ArrowException as error:
         raise InvalidInputError(f"{path}: expected a file name and {len(names)} values in a line: {error}") from error

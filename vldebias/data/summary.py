@@ -68,25 +68,17 @@ def describe(data: ImageData | ImageStream, columns: Iterable[str] | None = None
 
 def _gone_through(stream: ImageStream) -> ImageData:
     """The rows of a stream without their images."""
-    ids: list[str] = []
-    captions: list[str] = []
-    values: dict[str, list[str | None]] = {column: [] for column in stream.names}
-    for row in stream.records():
-        for column in row.labels:
-            values.setdefault(column, [None] * len(ids))
-        for column, cells in values.items():
-            cells.append(row.labels.get(column))
-        ids.append(row.id)
-        captions.append(row.caption or "")
-    labels = {column: Labels.of(cells, stream.names.get(column)) for column, cells in values.items()}
+    rows = [(row.id, row.labels, row.caption or "") for row in stream.records()]
+    columns = dict.fromkeys([*stream.names, *(column for _, labels, _ in rows for column in labels)])
+    values = {column: [labels.get(column) for _, labels, _ in rows] for column in columns}
     return ImageData(
         name=stream.name,
         split=stream.split,
-        ids=tuple(ids),
+        ids=tuple(name for name, _, _ in rows),
         read=lambda index: next(stream.records(index)).read(),
-        labels=labels,
+        labels={column: Labels.of(cells, stream.names.get(column)) for column, cells in values.items()},
         fingerprint=lambda: stream.fingerprint,
-        captions=tuple(captions),
+        captions=tuple(caption for _, _, caption in rows),
         about=stream.about,
     )
 

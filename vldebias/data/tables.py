@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.labels import UNKNOWN, Labels
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, Lazily
 from vldebias.files import SHIELDED
 
 if TYPE_CHECKING:
     import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
+pc, pcsv, pj, pq = Lazily("pyarrow.compute"), Lazily("pyarrow.csv"), Lazily("pyarrow.json"), Lazily("pyarrow.parquet")
 
 # Names of a column in their order, or value in the table -> name; None for the values that occur, sorted.
 Names = Sequence[str] | Mapping[str, str] | None
@@ -36,8 +39,6 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
     """
-    pa = need("pyarrow")
-
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise InvalidInputError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}, got {path.suffix!r}")
@@ -45,9 +46,7 @@ def read_table(path: Path) -> pa.Table:
         raise InvalidInputError(f"{path}: there is no such file")
     try:
         if ending == ".parquet":
-            parquet = need("pyarrow.parquet")
-
-            table = parquet.read_table(path)
+            table = pq.read_table(path)
         else:
             table = _read_json(path) if ending in (".jsonl", ".ndjson") else _read_csv(path, ending)
         table.validate(full=True)  # such as texts that are no UTF-8
@@ -57,10 +56,6 @@ def read_table(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, ending: str) -> pa.Table:
-    pa = need("pyarrow")
-    compute = need("pyarrow.compute")
-    arrow = need("pyarrow.csv")
-
     delimiter = "," if ending == ".csv" else "\t"
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file, delimiter=delimiter), [])
@@ -68,18 +63,16 @@ def _read_csv(path: Path, ending: str) -> pa.Table:
         raise InvalidInputError(f"{path}: is empty; expected a first line with the names of the columns")
     if len(set(header)) != len(header):
         raise InvalidInputError(f"{path}: a column stands twice in the first line: {header}")
-    table = arrow.read_csv(
+    table = pcsv.read_csv(
         path,
-        parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=arrow.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
+        parse_options=pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pcsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
     )
-    texts = [compute.replace_substring_regex(column, pattern=SHIELDED, replacement=r"\1") for column in table.columns]
+    texts = [pc.replace_substring_regex(column, pattern=SHIELDED, replacement=r"\1") for column in table.columns]
     return pa.table(texts, names=table.column_names)
 
 
 def _read_json(path: Path) -> pa.Table:
-    json = need("pyarrow.json")
-
     with path.open("rb") as file:  # a line that is no object can end the process: pyarrow runs into a null pointer
         for number, line in enumerate(file, 1):
             start = line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
@@ -88,7 +81,7 @@ def _read_json(path: Path) -> pa.Table:
                 raise InvalidInputError(
                     f'{path}: line {number}: expected an object such as {{"image": ...}}, got {shown}'
                 )
-    return json.read_json(path).flatten()
+    return pj.read_json(path).flatten()
 
 
 def mapped_columns(
@@ -122,8 +115,6 @@ def captions_of(column: pa.Array, where: str) -> tuple[list[str], list[tuple[str
     Raises:
         InvalidInputError: neither texts nor lists of texts.
     """
-    pa = need("pyarrow")
-
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return as_texts(column, where), []
@@ -159,9 +150,6 @@ def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
 
     Space around a value does not count.
     """
-    pa = need("pyarrow")
-    pc = need("pyarrow.compute")
-
     values = pc.utf8_trim_whitespace(_as_text(column, where))
     several = isinstance(unknown, Iterable) and not isinstance(unknown, str)
     nothing = pa.array(["", *map(str, unknown if several else [unknown])])
@@ -186,9 +174,6 @@ def as_labels(column: pa.Array, names: Names, where: str, unknown: Any = ()) -> 
 
 
 def _as_text(column: pa.Array, where: str) -> Any:
-    pa = need("pyarrow")
-    pc = need("pyarrow.compute")
-
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json
+from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json, say
 from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError, need
 
@@ -185,7 +185,7 @@ def label_command(
     )
     if export is not None:
         for path in page("label.export").export(study, export):
-            err.print(f"wrote {path}", markup=False, highlight=False)
+            say(f"wrote {path}", err)
         return
     if not results:
         page("label.page").serve_study(study, **where)
@@ -193,7 +193,7 @@ def label_command(
     shown = page("label.results")
     result, missing = shown.measure(study, votes=votes, resamples=resamples)
     for name, why in missing.items():
-        err.print(f"{name}: nothing to show yet: {why}", markup=False, highlight=False)
+        say(f"{name}: nothing to show yet: {why}", err)
     if as_json:
         print_json(result.to_dict())
         return

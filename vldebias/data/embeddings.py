@@ -196,8 +196,8 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
             if not isinstance(about, dict):
                 raise InvalidInputError(f"'about': expected a JSON object, got {type(about).__name__}")
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = _strings(fields, "ids") if "ids" in fields else tuple(map(str, range(n)))
-        embeddings = Embeddings(features, ids, _labels(fields), _strings(fields, "captions"), about)
+        ids = fields.strings("ids") if "ids" in fields else tuple(map(str, range(n)))
+        embeddings = Embeddings(features, ids, fields.labels(), fields.strings("captions"), about)
         bad = np.concatenate([~np.isfinite(features[i : i + _ROWS]).all(axis=1) for i in range(0, n or 1, _ROWS)])
         if bad.any():
             first = int(bad.argmax())
@@ -205,7 +205,7 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
                 f"features: {int(bad.sum())} of {n} rows are infinite or NaN, the first of them row {first} "
                 f"({ids[first]!r}); expected finite numbers: leave these images out or embed them again"
             )
-        return embeddings, _texts(fields, embeddings.dim)
+        return embeddings, fields.texts(embeddings.dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
 
@@ -252,7 +252,7 @@ def _json(value: Any) -> Array:
     return np.frombuffer(json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8)
 
 
-def _fields(path: Path, keys: Keys) -> tuple[dict[str, Array], list[str]]:
+def _fields(path: Path, keys: Keys) -> tuple[_Fields, list[str]]:
     """The arrays under our names, and the names of those that stand for nothing."""
     strangers = [ours for ours in keys if ours not in KEYS and not ours.startswith(COLUMNS)]
     if strangers:
@@ -276,7 +276,7 @@ def _fields(path: Path, keys: Keys) -> tuple[dict[str, Array], list[str]]:
             f"expected an array {missing[0] if missing else 'features'!r}, found {sorted(names)}; "
             "say what is what with keys={'features': ...}"
         )
-    fields = {ours: _joined(ours, [read(name) for name in parts]) for ours, parts in theirs.items()}
+    fields = _Fields({ours: _joined(ours, [read(name) for name in parts]) for ours, parts in theirs.items()})
     return fields, sorted(set(names) - used)
 
 
@@ -286,7 +286,7 @@ def _joined(key: str, arrays: Sequence[Array]) -> Array:
     if key not in SEVERAL:
         raise InvalidInputError(f"keys: expected one name for {key!r}, got {len(arrays)}; only {SEVERAL} are joined")
     if key == "prompts":
-        return np.array([text for array in arrays for text in _strings({key: array}, key)])
+        return np.array([text for array in arrays for text in _Fields({key: array}).strings(key)])
     try:
         return np.concatenate(arrays)
     except ValueError as error:
@@ -379,60 +379,61 @@ def _parsed(array: Array, key: str) -> Any:
         raise InvalidInputError(f"{key!r}: expected UTF-8 JSON in an array of uint8 ({error})") from None
 
 
-def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
-    """A column of strings; none where the file has none."""
-    if key not in fields:
-        return ()
-    array, texts = fields[key], None
-    if array.ndim == 1 and array.dtype.kind == "U":
-        return tuple(array.tolist())
-    if array.ndim == 1 and array.dtype.kind == "S":
-        try:
-            return tuple(text.decode("utf-8") for text in array.tolist())
-        except UnicodeDecodeError as error:
-            raise InvalidInputError(f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})") from None
-    if array.ndim == 1 and array.dtype == np.uint8:
-        texts = _parsed(array, key)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise InvalidInputError(f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}")
-    return tuple(texts)
+class _Fields(dict[str, Array]):
+    """The arrays of a file under our names."""
 
-
-def _labels(fields: Mapping[str, Array]) -> dict[str, Labels]:
-    columns: dict[str, Labels] = {}
-    if "attributes" in fields:
-        table, attributes = fields["attributes"], _strings(fields, "attribute_names")
-        if table.ndim != 2 or table.dtype.kind not in "iufb" or table.shape[1] != len(attributes):
-            raise InvalidInputError(
-                f"'attributes': expected numbers (n, {len(attributes)}), one column for each of 'attribute_names', "
-                f"got {table.shape} of {table.dtype}"
-            )
-        codes = np.where(np.isnan(table), UNKNOWN, table > 0).T
-        columns = {name: Labels(row, ("no", "yes")) for name, row in zip(attributes, codes, strict=True)}
-    for key, values in fields.items():
-        if key.startswith("label."):
-            column = key.removeprefix("label.")
-            names = _strings(fields, f"names.{column}") if f"names.{column}" in fields else None
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A column of strings; none where the file has none."""
+        if key not in self:
+            return ()
+        array, texts = self[key], None
+        if array.ndim == 1 and array.dtype.kind == "U":
+            return tuple(array.tolist())
+        if array.ndim == 1 and array.dtype.kind == "S":
             try:
-                columns[column] = Labels.of_array(values, names)
-            except InvalidInputError as error:
-                raise InvalidInputError(f"{key!r}: {error}") from None
-    return columns
+                return tuple(text.decode("utf-8") for text in array.tolist())
+            except UnicodeDecodeError as error:
+                raise InvalidInputError(f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})") from None
+        if array.ndim == 1 and array.dtype == np.uint8:
+            texts = _parsed(array, key)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InvalidInputError(f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}")
+        return tuple(texts)
 
+    def labels(self) -> dict[str, Labels]:
+        columns: dict[str, Labels] = {}
+        if "attributes" in self:
+            table, attributes = self["attributes"], self.strings("attribute_names")
+            if table.ndim != 2 or table.dtype.kind not in "iufb" or table.shape[1] != len(attributes):
+                raise InvalidInputError(
+                    f"'attributes': expected numbers (n, {len(attributes)}), one column for each of 'attribute_names', "
+                    f"got {table.shape} of {table.dtype}"
+                )
+            codes = np.where(np.isnan(table), UNKNOWN, table > 0).T
+            columns = {name: Labels(row, ("no", "yes")) for name, row in zip(attributes, codes, strict=True)}
+        for key, values in self.items():
+            if key.startswith("label."):
+                column = key.removeprefix("label.")
+                names = self.strings(f"names.{column}") if f"names.{column}" in self else None
+                try:
+                    columns[column] = Labels.of_array(values, names)
+                except InvalidInputError as error:
+                    raise InvalidInputError(f"{key!r}: {error}") from None
+        return columns
 
-def _texts(fields: Mapping[str, Array], dim: int) -> dict[str, Tensor] | None:
-    if "text" not in fields and "prompts" not in fields:
-        return None
-    prompts = _strings(fields, "prompts")
-    rows = fields.get("text", np.empty(0))
-    if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
-        raise InvalidInputError(
-            f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts' and as wide as the "
-            f"features, got {rows.shape} of {rows.dtype}"
-        )
-    texts: dict[str, Tensor] = {}
-    for prompt, row in zip(prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True):
-        if prompt in texts and float((texts[prompt] - row).norm()) > SAME * float(row.norm()):
-            raise InvalidInputError(f"'prompts': {prompt!r} is there twice with different embeddings")
-        texts.setdefault(prompt, row)
-    return texts
+    def texts(self, dim: int) -> dict[str, Tensor] | None:
+        if "text" not in self and "prompts" not in self:
+            return None
+        prompts = self.strings("prompts")
+        rows = self.get("text", np.empty(0))
+        if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
+            raise InvalidInputError(
+                f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts' and as wide as the "
+                f"features, got {rows.shape} of {rows.dtype}"
+            )
+        texts: dict[str, Tensor] = {}
+        for prompt, row in zip(prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True):
+            if prompt in texts and float((texts[prompt] - row).norm()) > SAME * float(row.norm()):
+                raise InvalidInputError(f"'prompts': {prompt!r} is there twice with different embeddings")
+            texts.setdefault(prompt, row)
+        return texts

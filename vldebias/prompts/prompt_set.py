@@ -14,7 +14,7 @@ import yaml
 
 from vldebias.errors import PromptSetError
 from vldebias.files import prompt_file, prompt_names
-from vldebias.prompts.recipe import Recipe, fill, naming, read_recipe, refuse, render_recipe, validate
+from vldebias.prompts.recipe import Recipe, fill, naming, read_recipe, refuse, validate
 from vldebias.prompts.stated_words import StatedWords
 
 Prompts = tuple[str, ...]
@@ -296,7 +296,6 @@ def make_prompt_set(
     """
     if not isinstance(attribute, Mapping):
         refuse("attribute", repr(attribute), "a mapping of values to words", "write {'male': ['male', 'man'], ...}")
-    default = ["A photo of a {attribute}."]
     content = {
         "description": description,
         "source": source,
@@ -306,10 +305,8 @@ def make_prompt_set(
         "concepts": {"train": _list(concepts)} | ({"test": _list(test_concepts)} if test_concepts else {}),
         "pairing": pairing,
     }
-    optional = {
-        "spurious": default if spurious is None else _list(spurious),
-        "stated_words": _list(stated_words),
-    }
+    default = ["A photo of a {attribute}."] if spurious is None else _list(spurious)
+    optional = {"spurious": default, "stated_words": _list(stated_words)}
     with naming(f"prompt set {name!r}"):
         return _build(validate(content | {key: value for key, value in optional.items() if value}), name)
 
@@ -320,7 +317,7 @@ def _list(words: Sequence[str]) -> Any:
 
 
 def _build(recipe: Recipe, name: str) -> PromptSet:
-    fields = render_recipe(recipe)
+    fields = recipe.fields()
     if recipe.parts:
         parts = tuple(map(_part, recipe.parts))
         for key in (*_LISTS, *_GROUPS, "stated_words"):

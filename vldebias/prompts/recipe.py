@@ -88,6 +88,9 @@ def check_slots(key: str, template: str, required: Collection[str] = (), optiona
 
 # ---- the schema --------------------------------------------------------------------------------------------
 
+_GENERATED = ("templates", "concepts")
+_LISTED = ("pairs", "groups")
+
 
 def _clean(text: str) -> str:
     if not text or text != text.strip():
@@ -117,6 +120,20 @@ class Concepts(_Strict):
     train: _Texts | None = None
     test: _Texts | None = None
 
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Train concepts under "", test concepts under "held_out_"."""
+        train, test = list(self.train or ()), list(self.test or ())
+        if self.like:
+            other = _borrow(self.like, "concepts")
+            train += other.train or ()
+            test += other.test or ()
+        if not train:
+            refuse("concepts", "no train concepts", "at least one", "add 'train: [...]'")
+        repeated = next((concept for concept, n in Counter([*train, *test]).items() if n > 1), None)
+        if repeated:
+            refuse("concepts", f"{repeated!r} twice", "each concept once, in train or in test", "take one out")
+        return {"": tuple(train), "held_out_": tuple(test)}
+
 
 class StatedRecipe(_Strict):
     """Words that state the attribute; `before_person` only do so in front of a word for a person."""
@@ -124,6 +141,20 @@ class StatedRecipe(_Strict):
     like: _Text | None = None
     words: list[_Text] | None = None  # an empty list: nothing counts as stated
     before_person: _Texts | None = None
+
+    def all_words(self) -> tuple[str, ...]:
+        """These words, those of `like`, and the phrases that `before_person` makes."""
+        words, adjectives = list(self.words or ()), list(self.before_person or ())
+        if self.like:
+            other = _borrow(self.like, "stated_words")
+            words += other.words or ()
+            adjectives += other.before_person or ()
+        if adjectives:
+            professions = _borrow("professions-gender", "concepts")
+            words += before_person(adjectives, [*(professions.train or ()), *(professions.test or ())])
+        if not self.model_fields_set:
+            refuse("stated_words", "no words", "words, before_person or like", "add one of them")
+        return tuple(dict.fromkeys(words))
 
 
 class Recipe(_Strict):
@@ -146,6 +177,81 @@ class Recipe(_Strict):
     pairing: Literal["aligned", "all"] = "aligned"
     stated_words: Annotated[StatedRecipe, _bare_list_as("words")] | None = None
     parts: _Texts | None = None
+
+    def check_keys(self) -> None:
+        """Each file writes its pairs in one way: listed, made from words, or taken from parts."""
+        given = self.model_fields_set
+        ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if given.intersection(way)]
+        if len(ways) != 1:
+            came = " and ".join(key for way in ways for key in way if key in given) or "no pairs"
+            choice = "pairs or groups; or attribute, templates and concepts; or parts"
+            refuse("pairs", came, f"one way to write them: {choice}", "choose one")
+        generated = ways[0] is _GENERATED
+        for key in ("attribute", *_GENERATED):
+            if generated and key not in given:
+                refuse(key, "no such key", "attribute, templates and concepts together", f"add '{key}: ...'")
+        for key in ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing"):
+            if key in given:
+                other = "beside templates, which make it" if generated else "without templates"
+                refuse(key, "this key", f"it not to be there {other}", "take it out")
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of the PromptSet that it describes (a set of parts: without `groups` and `parts`)."""
+        attributes = {value: tuple(words) for value, words in (self.attribute or {}).items()}
+        owners: dict[str, str] = {}
+        for value, words in attributes.items():
+            for word in words:
+                if word in owners:
+                    came = f"{word!r} under {owners[word]!r} and under {value!r}"
+                    refuse("attribute", came, "each word once", "take one of them out")
+                owners[word] = value
+        fields = {name: getattr(self, name) or "" for name in ("description", "source", "limits", "note")}
+        fields |= {"attributes": attributes, "spurious": self._spurious_prompts(tuple(owners))}
+        fields |= {"stated_words": tuple(owners) if self.stated_words is None else self.stated_words.all_words()}
+        return fields | (self._generated(self.concepts, attributes) if self.concepts else self._listed())
+
+    def _spurious_prompts(self, words: Sequence[str]) -> tuple[str, ...]:
+        prompts: list[str] = []
+        for i, template in enumerate(self.spurious or ()):
+            check_slots(f"spurious[{i}]", template, optional=("attribute",))
+            if "{" in template and not words:
+                refuse(f"spurious[{i}]", repr(template), "an 'attribute' to fill it with", "add 'attribute: ...'")
+            prompts += [fill(template, attribute=word) for word in words] if "{" in template else [template]
+        return tuple(prompts)
+
+    def _listed(self) -> dict[str, Any]:
+        groups, held_out = [*(self.groups or ()), *(self.pairs or ())], self.held_out_groups or []
+        _check_size([*groups, *held_out])
+        fields: dict[str, Any] = {"groups": tuple(map(tuple, groups)), "held_out_groups": tuple(map(tuple, held_out))}
+        for kind, classes in (("", self.classes or {}), ("held_out_", self.held_out_classes or {})):
+            fields |= {f"{kind}classes": tuple(classes.values()), f"{kind}class_names": tuple(classes)}
+        return fields
+
+    def _generated(self, concepts: Concepts, attributes: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+        templates = tuple(self.templates or ())
+        for i, template in enumerate(templates):
+            check_slots(f"templates[{i}]", template, ("attribute", "concept"))
+        check_slots("class_template", self.class_template, ("concept",))
+        names = concepts.names()
+        rows: list[tuple[str, ...]] = [tuple(chain(*attributes.values()))]
+        if self.pairing == "aligned":
+            counts = {value: len(words) for value, words in attributes.items()}
+            if len(set(counts.values())) > 1:
+                remedy = "give every value as many words, or write 'pairing: all' to pair every word with every other"
+                refuse("attribute", f"word counts {counts}", "the same number of words for every value", remedy)
+            rows = list(zip(*attributes.values(), strict=True))
+        _check_size(rows, len(templates) * sum(map(len, names.values())))
+        fields: dict[str, Any] = {"templates": templates}
+        for kind, concept_names in names.items():
+            fields[f"{kind}class_names"] = concept_names
+            fields[f"{kind}classes"] = tuple(fill(self.class_template, concept=concept) for concept in concept_names)
+            fields[f"{kind}groups"] = tuple(
+                tuple(fill(template, attribute=word, concept=concept) for word in row)
+                for concept in concept_names
+                for template in templates
+                for row in rows
+            )
+        return fields
 
 
 # ---- reading and validating --------------------------------------------------------------------------------
@@ -171,7 +277,7 @@ def validate(content: object) -> Recipe:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         _explain(error, content)
-    _check_keys(recipe)
+    recipe.check_keys()
     return recipe
 
 
@@ -215,128 +321,12 @@ def _explain(error: ValidationError, content: Mapping[str, Any]) -> NoReturn:
     refuse(key, _show(first["input"]), expected, remedy)
 
 
-_GENERATED = ("templates", "concepts")
-_LISTED = ("pairs", "groups")
-
-
-def _check_keys(recipe: Recipe) -> None:
-    """Each file writes its pairs in one way: listed, made from words, or taken from parts."""
-    given = recipe.model_fields_set
-    ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if given.intersection(way)]
-    if len(ways) != 1:
-        came = " and ".join(key for way in ways for key in way if key in given) or "no pairs"
-        choice = "pairs or groups; or attribute, templates and concepts; or parts"
-        refuse("pairs", came, f"one way to write them: {choice}", "choose one")
-    generated = ways[0] is _GENERATED
-    for key in ("attribute", *_GENERATED):
-        if generated and key not in given:
-            refuse(key, "no such key", "attribute, templates and concepts together", f"add '{key}: ...'")
-    for key in ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing"):
-        if key in given:
-            other = "beside templates, which make it" if generated else "without templates"
-            refuse(key, "this key", f"it not to be there {other}", "take it out")
-
-
-# ---- what a recipe makes -----------------------------------------------------------------------------------
-
-
-def render_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Fields of the PromptSet that a recipe describes (a set of parts: without `groups` and `parts`)."""
-    attributes = {value: tuple(words) for value, words in (recipe.attribute or {}).items()}
-    owners: dict[str, str] = {}
-    for value, words in attributes.items():
-        for word in words:
-            if word in owners:
-                came = f"{word!r} under {owners[word]!r} and under {value!r}"
-                refuse("attribute", came, "each word once", "take one of them out")
-            owners[word] = value
-    fields = {name: getattr(recipe, name) or "" for name in ("description", "source", "limits", "note")}
-    fields |= {"attributes": attributes, "spurious": _spurious(recipe, tuple(owners))}
-    fields |= {"stated_words": tuple(owners) if recipe.stated_words is None else _stated(recipe.stated_words)}
-    return fields | (_generated(recipe, recipe.concepts, attributes) if recipe.concepts else _listed(recipe))
-
-
-def _spurious(recipe: Recipe, words: Sequence[str]) -> tuple[str, ...]:
-    prompts: list[str] = []
-    for i, template in enumerate(recipe.spurious or ()):
-        check_slots(f"spurious[{i}]", template, optional=("attribute",))
-        if "{" in template and not words:
-            refuse(f"spurious[{i}]", repr(template), "an 'attribute' to fill it with", "add 'attribute: ...'")
-        prompts += [fill(template, attribute=word) for word in words] if "{" in template else [template]
-    return tuple(prompts)
-
-
-def _stated(stated: StatedRecipe) -> tuple[str, ...]:
-    words, adjectives = list(stated.words or ()), list(stated.before_person or ())
-    if stated.like:
-        other = _borrow(stated.like, "stated_words")
-        words += other.words or ()
-        adjectives += other.before_person or ()
-    if adjectives:
-        professions = _borrow("professions-gender", "concepts")
-        words += before_person(adjectives, [*(professions.train or ()), *(professions.test or ())])
-    if not stated.model_fields_set:
-        refuse("stated_words", "no words", "words, before_person or like", "add one of them")
-    return tuple(dict.fromkeys(words))
-
-
 def _borrow(name: str, key: str) -> Any:
     """What another packaged set writes under a key, literally: one level, so that there are no circles."""
     value = getattr(read_recipe(prompt_file(name)), key)
     if value is None or value.like:
         refuse(f"{key}.like", repr(name), f"a set that spells out its {key}", "name the set it takes them from")
     return value
-
-
-def _listed(recipe: Recipe) -> dict[str, Any]:
-    groups, held_out = [*(recipe.groups or ()), *(recipe.pairs or ())], recipe.held_out_groups or []
-    _check_size([*groups, *held_out])
-    fields: dict[str, Any] = {"groups": tuple(map(tuple, groups)), "held_out_groups": tuple(map(tuple, held_out))}
-    for kind, classes in (("", recipe.classes or {}), ("held_out_", recipe.held_out_classes or {})):
-        fields |= {f"{kind}classes": tuple(classes.values()), f"{kind}class_names": tuple(classes)}
-    return fields
-
-
-def _generated(recipe: Recipe, concepts: Concepts, attributes: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    templates = tuple(recipe.templates or ())
-    for i, template in enumerate(templates):
-        check_slots(f"templates[{i}]", template, ("attribute", "concept"))
-    check_slots("class_template", recipe.class_template, ("concept",))
-    names = _concepts(concepts)
-    rows: list[tuple[str, ...]] = [tuple(chain(*attributes.values()))]
-    if recipe.pairing == "aligned":
-        counts = {value: len(words) for value, words in attributes.items()}
-        if len(set(counts.values())) > 1:
-            remedy = "give every value as many words, or write 'pairing: all' to pair every word with every other"
-            refuse("attribute", f"word counts {counts}", "the same number of words for every value", remedy)
-        rows = list(zip(*attributes.values(), strict=True))
-    _check_size(rows, len(templates) * sum(map(len, names.values())))
-    fields: dict[str, Any] = {"templates": templates}
-    for kind, concept_names in names.items():
-        fields[f"{kind}class_names"] = concept_names
-        fields[f"{kind}classes"] = tuple(fill(recipe.class_template, concept=concept) for concept in concept_names)
-        fields[f"{kind}groups"] = tuple(
-            tuple(fill(template, attribute=word, concept=concept) for word in row)
-            for concept in concept_names
-            for template in templates
-            for row in rows
-        )
-    return fields
-
-
-def _concepts(concepts: Concepts) -> dict[str, tuple[str, ...]]:
-    """Train concepts under "", test concepts under "held_out_"."""
-    train, test = list(concepts.train or ()), list(concepts.test or ())
-    if concepts.like:
-        other = _borrow(concepts.like, "concepts")
-        train += other.train or ()
-        test += other.test or ()
-    if not train:
-        refuse("concepts", "no train concepts", "at least one", "add 'train: [...]'")
-    repeated = next((concept for concept, n in Counter([*train, *test]).items() if n > 1), None)
-    if repeated:
-        refuse("concepts", f"{repeated!r} twice", "each concept once, in train or in test", "take one out")
-    return {"": tuple(train), "held_out_": tuple(test)}
 
 
 def _check_size(rows: Sequence[Sequence[str]], times: int = 1) -> None:

@@ -62,18 +62,6 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     assert torch.equal(loaded(z), saved(z))
 
 
-def test_round_trip_without_metadata_and_of_every_method(tmp_path: Path) -> None:
-    pairs, spurious = torch.randn(2, 2, 6), torch.randn(2, 6)
-    for k, arguments in enumerate([(pairs,), (None, spurious), (pairs, spurious)]):
-        saved = CalibratedProjection.fit(*arguments)
-        assert saved.left.is_contiguous(), "as it will be once loaded, or products differ in the last bit"
-        assert saved.right.is_contiguous()
-        saved.save_pretrained(tmp_path / str(k))
-        loaded = CalibratedProjection.from_pretrained(str(tmp_path / str(k)))
-        assert loaded.provenance == saved.provenance
-        assert torch.equal(loaded.matrix(), saved.matrix())
-
-
 class Shift(Edit):
     """Of another package, and no dataclass: nothing looks at it when it is made."""
 
@@ -135,13 +123,6 @@ def test_axes_have_one_size_in_a_part_and_the_width_is_that_of_all(change: dict,
     else:
         edit = TwoTowers.build(tensors, {}, Provenance("both"))
         assert (edit.images, edit.dim, edit.tensors().keys()) == (None, 3, tensors.keys())
-
-
-def test_saving_twice_replaces(tmp_path: Path) -> None:
-    fitted().save_pretrained(tmp_path)
-    other = CalibratedProjection.fit(torch.randn(2, 2, 6))
-    other.save_pretrained(tmp_path)
-    assert torch.equal(CalibratedProjection.from_pretrained(tmp_path).matrix(), other.matrix())
 
 
 def test_what_is_written(tmp_path: Path) -> None:
@@ -214,15 +195,6 @@ def test_push_and_pull(folder_hub: type[FolderHub], tmp_path: Path, monkeypatch:
     assert folder_hub.calls[-1][1] == {"repo_id": "someone/gender", "revision": "v1", "token": "hf_made_up"}
 
 
-def test_a_folder_of_that_name_comes_first(
-    folder_hub: type[FolderHub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    fitted().save_pretrained("someone/gender")
-    CalibratedProjection.from_pretrained("someone/gender")
-    assert folder_hub.calls == []
-
-
 def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
@@ -270,11 +242,15 @@ def folder(tmp_path: Path) -> Path:
         ({"stated_words": [1]}, "stated_words"),
         ({"fingerprint": {"norms": [1.0]}}, "fingerprint"),
         ({"space": 3}, "space"),
+        ("", "expected JSON"),
+        ("{", "expected JSON"),
+        ("null", "object"),
+        ('{"dim": 12}', "lam"),
     ],
 )
-def test_a_config_that_is_none(folder: Path, change: dict, text: str) -> None:
+def test_a_config_that_is_none(folder: Path, change: dict | str, text: str) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    (folder / "config.json").write_text(change if isinstance(change, str) else json.dumps({**config, **change}))
     with pytest.raises(InvalidInputError, match=rf"config.json: not the config of a projection: (?s:.*){text}"):
         CalibratedProjection.from_pretrained(folder)
 
@@ -287,13 +263,6 @@ def test_an_edit_of_another_kind_is_refused_and_the_kind_that_fits_is_named(fold
     with pytest.raises(
         InvalidInputError, match=r"holds an edit of kind 'shares'; expected projection; vldebias\.load_"
     ):
-        CalibratedProjection.from_pretrained(folder)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"dim": 12}'])
-def test_a_config_that_is_no_json_or_lacks_keys(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text)
-    with pytest.raises(InvalidInputError, match=r"config.json: not the config of a projection"):
         CalibratedProjection.from_pretrained(folder)
 
 
@@ -316,28 +285,6 @@ def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes],
         CalibratedProjection.from_pretrained(folder)
 
 
-TAMPERED = pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (
-            lambda f: {"right": f["right"]},
-            r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as config.json says, got {'right'",
-        ),
-        (lambda f: f | {"bias": torch.zeros(1)}, r"expected factors .* got .*'bias': \(1,\)"),
-        (lambda f: f | {"left": f["left"][:, 1:].contiguous()}, r"expected factors .* got .*'left': \(3, 1\)"),
-        (lambda f: f | {"right": f["right"].T.contiguous()}, r"expected factors .* got .*'right': \(2, 3\)"),
-        (
-            lambda f: f | {"right": f["right"].index_fill(0, torch.tensor(0), torch.nan)},
-            r"'right' \(3, 2\) holds 2 NaN or infinite values; .*; fit and save the projection again",
-        ),
-        (
-            lambda f: f | {"left": f["left"].half()},
-            r"left: expected torch.float64, got torch.float16; fit and save the projection again",
-        ),
-    ],
-)
-
-
 def tamper(folder: Path, damage: Callable[[dict], dict]) -> None:
     path = folder / "projection.safetensors"
     with safe_open(path, "pt") as file:
@@ -345,9 +292,9 @@ def tamper(folder: Path, damage: Callable[[dict], dict]) -> None:
     save_file(damage(load_file(path)), path, header)
 
 
-@TAMPERED
-def test_tampered_factors(folder: Path, damage: Callable[[dict], dict], text: str) -> None:
-    tamper(folder, damage)
+@pytest.mark.parametrize("change", [{"bias": torch.zeros(1)}, {"left": torch.ones(12, 11).double()}])
+def test_tampered_factors(folder: Path, change: dict[str, torch.Tensor]) -> None:
+    tamper(folder, lambda factors: factors | change)
     with pytest.raises(InvalidInputError, match=r"projection.safetensors: damaged: its content has not the"):
         CalibratedProjection.from_pretrained(folder)
 
@@ -365,9 +312,6 @@ dHMiOlswLDQ4XX0sInJpZ2h0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlszLDJdLCJkYXRhX29mZnNl
 "prompts_hash": "0123", "rank": 2, "space": "open_clip.joint", "stated_words": ["man"], "vldebias_version": "0.1.0"}""",
 }
 """As the first edition wrote it, of one pair (e1, e2), the spurious e3 and lam = 10."""
-
-
-UNSIGNED = pytest.mark.filterwarnings("ignore:.*first edition:vldebias.errors.VldebiasWarning")
 
 
 @pytest.fixture
@@ -396,6 +340,9 @@ def test_an_old_folder_is_read(old_folder: Path, tmp_path: Path) -> None:
     again = vldebias.load_edit(loaded.save_pretrained(tmp_path / "new"))
     assert again.provenance == expected
     assert torch.equal(again.matrix(), loaded.matrix())
+    (old_folder / "config.json").write_text(OLD["config.json"].replace("orth-cali", "cali+equalise"))
+    with pytest.warns(VldebiasWarning, match="first edition"):
+        assert CalibratedProjection.from_pretrained(old_folder).provenance.uses_images
 
 
 def test_a_new_folder_that_calls_itself_old_is_held_to_its_digest(tmp_path: Path) -> None:
@@ -415,14 +362,6 @@ def test_a_new_folder_that_calls_itself_old_is_held_to_its_digest(tmp_path: Path
         CalibratedProjection.from_pretrained(tmp_path)
 
 
-@UNSIGNED
-@pytest.mark.parametrize("method", ["equalise", "cali+equalise"])
-def test_an_old_folder_of_images_counts_the_image_tower(old_folder: Path, method: str) -> None:
-    config = json.loads(OLD["config.json"]) | {"method": method}
-    (old_folder / "config.json").write_text(json.dumps(config))
-    assert CalibratedProjection.from_pretrained(old_folder).provenance.uses_images
-
-
 @pytest.mark.parametrize("change", [{"rank": 0}, {"rank": None}, {"method": "auto: none"}])
 def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict) -> None:
     (old_folder / "config.json").write_text(json.dumps(json.loads(OLD["config.json"]) | change))
@@ -430,12 +369,17 @@ def test_a_rank_that_does_not_go_with_the_method(old_folder: Path, change: dict)
         CalibratedProjection.from_pretrained(old_folder)
 
 
-@UNSIGNED
-@TAMPERED
-def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], dict], text: str) -> None:
+@pytest.mark.filterwarnings("ignore:.*first edition:vldebias.errors.VldebiasWarning")
+@refused(
+    (lambda f: {"right": f["right"]}, r"expected factors {'left': \(3, 2\), 'right': \(3, 2\)} as .*, got {'right'"),
+    (lambda f: f | {"bias": torch.zeros(1)}, r"expected factors .* got .*'bias': \(1,\)"),
+    (lambda f: f | {"right": f["right"].T.contiguous()}, r"expected factors .* got .*'right': \(2, 3\)"),
+    (lambda f: f | {"right": f["right"] * torch.nan}, r"'right' \(3, 2\) holds 6 NaN .*; fit and save the projection"),
+    (lambda f: f | {"left": f["left"].half()}, r"left: expected torch.float64, got torch.float16; fit and save the"),
+)
+def test_tampered_factors_of_an_old_folder(old_folder: Path, damage: Callable[[dict], dict]) -> None:
     tamper(old_folder, damage)
-    with pytest.raises(InvalidInputError, match=text):
-        CalibratedProjection.from_pretrained(old_folder)
+    CalibratedProjection.from_pretrained(old_folder)
 
 
 # --- kills and flipped bits
@@ -484,7 +428,7 @@ def test_a_flipped_bit_never_gives_another_edit(folder: Path, name: str) -> None
     path, saved = folder / name, fitted()
     data, chance = (folder / name).read_bytes(), random.Random(0)
     text = len(data) - 8 * (saved.left.numel() + saved.right.numel()) if name.endswith(".safetensors") else len(data)
-    places = [*range(text), *(place + chance.randrange(8) for place in range(text, len(data), 8))]
+    places = [*range(0, text, 2), *(place + chance.randrange(8) for place in range(text, len(data), 8))]
     refused = 0
     for place in places:
         path.write_bytes(one_bit(data, place, chance.randrange(8)))

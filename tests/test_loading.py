@@ -44,16 +44,12 @@ def test_a_diffusers_folder(pipeline_folder: Path) -> None:
         assert list(attachment.projections) == ["sequence"]
 
 
-@pytest.mark.parametrize("option", ["model", "pipeline"])
-def test_the_miniature(option: str) -> None:
-    loaded = load_host(**{option: "miniature"})
+@pytest.mark.parametrize(("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)])
+def test_the_miniature(option: str, dtype: torch.dtype) -> None:
+    loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
     assert loaded.name == "miniature"
     assert (loaded.tokenizer is None) == (option == "pipeline")
-
-
-def test_dtype() -> None:
-    loaded = load_host(model="miniature", dtype="bfloat16")
-    assert next(loaded.host.parameters()).dtype == torch.bfloat16
+    assert getattr(loaded.host, "unet", loaded.host).parameters().__next__().dtype == dtype
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Pictures say how they were made, are whole or not there, and show any text."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +58,10 @@ def test_damaged_pictures_are_oserrors_and_say_nothing(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=name):
             read_png(tmp_path / name)
     assert picture_metadata(tmp_path / "text.png") == picture_metadata(tmp_path / "missing.png") == {}
-
-
-def test_a_list_in_a_picture_is_not_what_we_wrote(tmp_path: Path) -> None:
     info = PngImagePlugin.PngInfo()
-    info.add_itxt(KEY, json.dumps([1]))
-    Image.new("RGB", (2, 2)).save(tmp_path / "a.png", pnginfo=info)
-    assert read_png(tmp_path / "a.png")[1] == {}
+    info.add_itxt(KEY, "[1]")  # JSON, but not what we write
+    Image.new("RGB", (2, 2)).save(tmp_path / "list.png", pnginfo=info)
+    assert read_png(tmp_path / "list.png")[1] == {}
 
 
 @pytest.mark.parametrize("name", ["$", "a$b_1^2$ {", r"a\\$b$", "猫 $x$"])
@@ -73,13 +69,6 @@ def test_names_with_dollars_are_no_formulas(tmp_path: Path, name: str) -> None:
     plot, (axis,) = subplots(1, 1, (2, 1))
     axis.set_title(for_matplotlib(name))
     assert picture_metadata(save_png(plot, tmp_path / "a.png", {"title": name})) == {"title": name}
-
-
-def test_a_formula_that_is_none_would_not_be_drawn() -> None:
-    plot, (axis,) = subplots(1, 1, (2, 1))
-    axis.set_title("a$_$")
-    with pytest.raises(ValueError, match="Expected"):
-        plot.draw_without_rendering()
 
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)

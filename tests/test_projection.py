@@ -1,9 +1,6 @@
 """The calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
 
-import ast
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +62,7 @@ laws = settings(max_examples=40, deadline=None, derandomize=True)
 # --- the formula
 
 
-SIZES = [(64, 5, 3), (64, 200, 3), (512, 31, 2), (768, 80, 10)]
+SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
 
 
 @pytest.mark.parametrize(
@@ -200,26 +197,6 @@ def test_repeated_pairs_change_nothing_but_the_count() -> None:
     torch.testing.assert_close(fit(S.flip(1), A).matrix(), fit(S, A).matrix())
 
 
-@pytest.mark.parametrize("lam", [1.0, 1e6])
-def test_one_pair_and_more_pairs_than_dimensions(lam: float) -> None:
-    one = embeddings(1, 2, 6)
-    assert fit(one, lam=lam).rank == 1
-    torch.testing.assert_close(fit(one, lam=lam).matrix(), dense(one, None, lam), atol=1e-8, rtol=0)
-    many, A = embeddings(100, 2, 6), embeddings(2, 6, seed=1)
-    projection = fit(many, A, lam)
-    assert projection.rank <= 6
-    torch.testing.assert_close(projection.matrix(), dense(many, A, lam), atol=1e-8, rtol=0)
-
-
-def test_some_zero_prompts_are_harmless() -> None:
-    S, A = embeddings(4, 2, 10), embeddings(2, 10, seed=1)
-    with_zeros = torch.cat([S, torch.zeros(4, 2, 10, dtype=S.dtype)])
-    torch.testing.assert_close(fit(with_zeros, A, 2000.0).matrix(), fit(S, A, 1000.0).matrix())
-    spurious = torch.cat([A, torch.zeros(1, 10, dtype=A.dtype)])
-    torch.testing.assert_close(fit(S, spurious).matrix(), fit(S, A).matrix())
-    assert fit(S, torch.zeros(1, 10)).method == "cali"
-
-
 def test_spurious_prompts_that_span_everything_leave_nothing() -> None:
     projection = fit(None, torch.eye(5, dtype=torch.float64))
     assert projection(embeddings(3, 5)).abs().max() < 1e-12
@@ -239,14 +216,6 @@ def test_a_width_whose_square_would_not_fit() -> None:
 
 
 # --- strength
-
-
-def test_strength_zero_returns_the_same_object() -> None:
-    projection, z = fit(embeddings(3, 2, 8)), embeddings(2, 8)
-    assert projection(z, 0.0) is z
-    assert projection(z, strength=0) is z
-    array = z.numpy()
-    assert projection(array, 0.0) is array
 
 
 @laws
@@ -298,7 +267,10 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, tor
 def test_shape_and_dtype_are_kept(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     projection = fit(embeddings(5, 2, 16), embeddings(2, 16, seed=1))
     z = embeddings(*shape, seed=2)
-    got = projection(z.to(dtype))
+    given = z.to(dtype)
+    assert projection(given, 0.0) is given
+    got = projection(given)
+    assert torch.equal(given, z.to(dtype)), "the argument is not changed"
     assert (got.shape, got.dtype, got.device) == (z.shape, dtype, z.device)
     torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
 
@@ -325,6 +297,7 @@ def test_arrays_give_arrays(dtype: type) -> None:
     projection = fit(S, A)
     got = projection(z)
     assert isinstance(got, np.ndarray)
+    assert projection(z, 0.0) is z
     assert (got.shape, got.dtype) == (z.shape, z.dtype)
     assert (got == projection(torch.from_numpy(z)).numpy()).all()
 
@@ -335,15 +308,6 @@ def test_read_only_and_reversed_arrays_are_taken() -> None:
     z.setflags(write=False)
     projection = fit(S[::-1])
     assert np.allclose(projection(z[::-1]), projection(z)[::-1])
-
-
-def test_the_argument_is_not_changed() -> None:
-    z = embeddings(3, 8)
-    before = z.clone()
-    projection = fit(embeddings(3, 2, 8))
-    projection(z)
-    projection(z.numpy())
-    assert torch.equal(z, before)
 
 
 def test_gradients_flow_through_the_projection_only() -> None:
@@ -438,27 +402,3 @@ def test_method_rank_and_repr() -> None:
     assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == ["cali", "orth-cali", "orth"]
     assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
     assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
-
-
-def test_it_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError):
-        fit(S8).lam = 1.0
-
-
-@pytest.mark.slow
-def test_the_module_needs_no_host_library() -> None:
-    code = (
-        "import sys, types, importlib.util as u, pathlib\n"
-        "import torch\n"
-        "before = set(sys.modules)\n"
-        "root = pathlib.Path(sys.argv[1])\n"
-        "package = types.ModuleType('vldebias'); package.__path__ = [str(root)]; package.__version__ = '0'\n"
-        "sys.modules['vldebias'] = package\n"
-        "import vldebias.projection\n"
-        "new = {m.split('.')[0] for m in set(sys.modules) - before}\n"
-        "print(sorted(new - set(sys.stdlib_module_names) - {'vldebias'}))\n"
-    )
-    root = sys.modules["vldebias"].__path__[0]
-    done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
-    schemas = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection", "yaml"}
-    assert {name for name in ast.literal_eval(done.stdout) if not name.startswith("_")} <= schemas

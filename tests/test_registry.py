@@ -22,14 +22,10 @@ def letters() -> Registry[str]:
     return Registry("letter", "vldebias.tests.letters", _accept)
 
 
-def test_a_thing_is_found_by_its_name(letters: Registry[str]) -> None:
+def test_a_thing_is_found_by_its_name_and_another_of_the_same_name_refused(letters: Registry[str]) -> None:
     assert letters.register("alpha") == letters.named("a") == letters["a"] == "alpha"
     assert letters.register("alpha") == "alpha"
     assert repr(letters) == "letters: a"
-
-
-def test_another_of_the_same_name_is_refused(letters: Registry[str]) -> None:
-    letters.register("alpha")
     with pytest.raises(InvalidInputError, match="letter 'a': there is one of this name, 'alpha'; choose another name"):
         letters.register("alif")
     with pytest.raises(InvalidInputError, match="letter: expected a text, got 3"):

@@ -1,9 +1,9 @@
 """auto: it chooses what helps, declines where nothing does, and sees a method that makes things worse."""
 
 import json
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.refusals import refused
 from vldebias.edit import Choice, Edit
-from vldebias.errors import AutoDeclinedWarning, InvalidInputError, PromptSetError, ReferenceWarning
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference, auto
 from vldebias.methods.auto import BOUND, FEWEST, FOLDS
@@ -26,7 +27,9 @@ from vldebias.methods.bound import Bound
 from vldebias.methods.bounded import losses
 from vldebias.metrics import max_skew
 from vldebias.projection import CalibratedProjection
-from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 DIM, CONCEPTS = 48, 20
 PERSON, GENDER, LEAN = torch.eye(DIM, dtype=torch.float64)[:3]
@@ -35,10 +38,20 @@ NAMES = [f"job{i}" for i in range(CONCEPTS)]
 ANYTHING = Bound(0.999, over="mean")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _fewer_steps() -> Iterator[None]:
+    """Of the bootstrap and of bisections: enough for what is asked here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "RESAMPLES", 100)
+        patch.setattr("vldebias.methods.bounded._STEPS", 25)
+        yield
+
+
 def noise(n: int, seed: int) -> Tensor:
     return torch.randn(n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     """Texts of 20 concepts. `biased`: how much neutral texts lean to GENDER, which prompts of a pair differ in, and
     `lean`: to LEAN, in which images of the two values differ and prompts do not.
@@ -54,6 +67,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     return TextTable(rows), prompts
 
 
+@cache
 def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
     """Images of two values, which differ in GENDER and LEAN; most of their scores vary with PERSON."""
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
@@ -86,108 +100,100 @@ def chosen(*given: Any, **how: Any) -> Choice:
     return choice
 
 
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+@cache
+def taken(lean: float, biased: float, shown: int = 0) -> Any:
+    """What auto takes in a world, from texts alone or with so many images."""
+    return fitted(*world(lean, biased), reference=images(shown, seed=1)[0] if shown else None)
 
 
 class TestAWorldWhereOrthCaliMakesItWorse:
     """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with orth-cali."""
 
-    @pytest.fixture
-    def made(self) -> tuple[TextTable, PromptSet]:
-        return world(lean=0.2, biased=0.0)
+    MADE = 0.2, 0.0
 
-    def test_it_does(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
-        orth_cali = vldebias.fit_projection(made[0], made[1], method="orth-cali")
-        assert skew(*made, orth_cali) > skew(*made, None) + 0.2
+    def test_it_does(self) -> None:
+        made = world(*self.MADE)
+        assert skew(*made, vldebias.fit_projection(*made, method="orth-cali")) > skew(*made, None) + 0.2
 
-    def test_auto_declines_from_texts_alone(self, made: tuple[TextTable, PromptSet]) -> None:
+    def test_auto_declines_from_texts_alone(self) -> None:
+        made = world(*self.MADE)
         with pytest.warns(AutoDeclinedWarning, match=r"jobs: auto: none. No method is expected to help beyond its int"):
             edit = fitted(*made, bound=ANYTHING)
         choice = edit.provenance.choice
         assert (choice.method, choice.lam) == ("none", 0.0)
         assert skew(*made, edit) == skew(*made, None)
 
-    def test_the_prediction_from_images_sees_it(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+    def test_the_prediction_from_images_sees_it_and_auto_finds_what_helps(self) -> None:
+        made = world(*self.MADE)
         choice = chosen(*made, reference=images(2000, seed=1)[0], bound=ANYTHING)
         found = [c for c in choice.candidates if c.method == "orth-cali"]
         assert len(found) == 4
         assert all(c.gaps["images"] > 1.3 for c in found)
         assert all(c.refused == "not beyond its interval" for c in found)
-
-    def test_with_images_auto_finds_what_helps(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
-        edit = fitted(*made, reference=images(2000, seed=1)[0])
+        edit = taken(*self.MADE, 2000)
         assert "equalise" in edit.method
         assert skew(*made, edit) < skew(*made, None) - 0.03
 
 
 class TestAWorldWherePairsHelp:
-    @pytest.fixture
-    def made(self) -> tuple[TextTable, PromptSet]:
-        return world(lean=0.0, biased=0.3)
+    MADE = 0.0, 0.3
 
-    @pytest.mark.parametrize("with_images", [False, True])
-    def test_auto_takes_what_helps_and_is_right(
-        self, made: tuple[TextTable, PromptSet], with_images: bool, quiet: None
-    ) -> None:
-        edit = fitted(*made, reference=images(2000, seed=1)[0] if with_images else None)
+    @pytest.mark.parametrize("shown", [0, 2000])
+    def test_auto_takes_what_helps_and_is_right(self, shown: int) -> None:
+        made, edit = world(*self.MADE), taken(*self.MADE, shown)
         choice = edit.provenance.choice
         assert choice.method != "none"
-        assert choice.evidence.keys() == ({"texts", "images"} if with_images else {"texts"})
+        assert choice.evidence.keys() == ({"texts", "images"} if shown else {"texts"})
         after = skew(*made, edit)
         assert after < 0.6 * skew(*made, None)
         fixed = [skew(*made, vldebias.fit_projection(*made, method=m, max_loss=BOUND)) for m in ("cali", "difference")]
         assert after <= min(fixed) + 0.05
 
-    def test_the_best_by_mean_prediction_of_those_beyond_their_interval(
-        self, made: tuple[TextTable, PromptSet], quiet: None
-    ) -> None:
-        choice = chosen(*made)
-        eligible = [c for c in choice.candidates if not c.refused]
-        best = min(eligible, key=lambda c: c.gap)
+    def test_the_best_by_mean_prediction_of_those_beyond_their_interval(self) -> None:
+        choice = taken(*self.MADE).provenance.choice
+        best = min((c for c in choice.candidates if not c.refused), key=lambda c: c.gap)
         assert (choice.method, choice.lam) == (best.method, best.lam)
         assert all((c.change[2] < 0) == (not c.refused) for c in choice.candidates)
         assert all(min(c.gaps.values()) - 1e-9 <= c.gap <= max(c.gaps.values()) + 1e-9 for c in choice.candidates)
         assert all(c.change[0] == pytest.approx(c.gap - 1) for c in choice.candidates)
 
-    def test_the_projection_is_the_method_fitted_on_everything(
-        self, made: tuple[TextTable, PromptSet], quiet: None
-    ) -> None:
-        edit = fitted(*made)
-        again = vldebias.fit_projection(*made, method=edit.method, lam=edit.lam)
+    def test_the_projection_is_the_method_fitted_on_everything(self) -> None:
+        edit = taken(*self.MADE)
+        again = vldebias.fit_projection(*world(*self.MADE), method=edit.method, lam=edit.lam)
         torch.testing.assert_close(edit.matrix(), again.matrix())
 
-    def test_every_candidate_keeps_the_bound(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
-        for bound in (None, Bound(0.005, "every")):
-            edit = fitted(*made, bound=bound)
-            choice = edit.provenance.choice
-            assert all(c.loss <= (bound or BOUND).loss + 1e-9 for c in choice.candidates)
-            rows = made[0].embed(made[1].classes, "joint")
-            assert (bound or BOUND).value(losses(edit, rows)) <= (bound or BOUND).loss + 1e-9
-        assert len({(c.method, c.lam) for c in choice.candidates}) == len(choice.candidates)
+    def test_every_candidate_keeps_the_bound(self) -> None:
+        texts, prompts = world(*self.MADE)
+        strict = Bound(0.005, "every")
+        for bound, edit in ((BOUND, taken(*self.MADE)), (strict, fitted(texts, prompts, bound=strict))):
+            candidates = edit.provenance.choice.candidates
+            assert all(c.loss <= bound.loss + 1e-9 for c in candidates)
+            assert bound.value(losses(edit, texts.embed(prompts.classes, "joint"))) <= bound.loss + 1e-9
+        assert len({(c.method, c.lam) for c in candidates}) == len(candidates)
 
-    def test_the_change_is_paired(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+    def test_the_change_is_paired(self) -> None:
         """A candidate that changes next to nothing has an interval of next to no width, whatever the sample."""
-        choice = chosen(*made, bound=Bound(1e-5, "mean"))
-        for candidate in choice.candidates:
+        for candidate in chosen(*world(*self.MADE), bound=Bound(1e-5, "mean")).candidates:
             value, low, high = candidate.change
             assert value == pytest.approx(candidate.gaps["texts"] - 1)
             assert low <= value <= high
             assert high - low < 0.05
 
-    def test_deterministic(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
-        first, second = (chosen(*made, reference=images(2000, seed=1)[0]).to_dict() for _ in range(2))
-        assert first == second
+    def test_deterministic(self) -> None:
+        again = chosen(*world(*self.MADE), reference=images(2000, seed=1)[0])
+        assert again.to_dict() == taken(*self.MADE, 2000).provenance.choice.to_dict()
 
-    def test_a_given_method_leaves_its_lam_to_auto(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
+    def test_a_given_method_leaves_its_lam_to_auto(self) -> None:
+        made = world(*self.MADE)
         assert {c.method for c in chosen(*made, "cali", "auto").candidates} == {"cali"}
         assert {c.lam for c in chosen(*made, "auto", 70.0, bound=ANYTHING).candidates if "cali" in c.method} == {70.0}
+        with pytest.raises(
+            InvalidInputError, match="lam: expected a number, one per prompt set, or 'auto', got 'best'"
+        ):
+            chosen(*made, "cali", "best")
 
-    def test_told_as_a_table_and_as_json(self, made: tuple[TextTable, PromptSet], quiet: None) -> None:
-        choice = chosen(*made)
+    def test_told_as_a_table_and_as_json(self) -> None:
+        choice = taken(*self.MADE).provenance.choice
         lines = str(choice).splitlines()
         assert lines[0].startswith(f"jobs: auto: {choice.method}. Predicted gap ")
         assert lines[1].split() == ["method", "lam", "gap", "change", "to", "none", "loss"]
@@ -201,15 +207,17 @@ class TestAWorldWherePairsHelp:
 
 
 class TestEvidence:
-    def test_what_is_predicted_was_not_fitted_on(self, monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
+    def test_what_is_predicted_was_not_fitted_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         texts, prompts = world(0.0, 0.3)
-        features = images(2000, seed=1)[0]
+        features = images(200, seed=1)[0]
         learned_from: list[tuple[set[Any], set[int]]] = []
         parts = auto._parts
 
+        def named(rows: Any) -> set[int]:
+            return {hash(bytes(row.numpy().tobytes())) for row in rows}
+
         def spy(problem: Problem, role: str, methods: Any) -> Any:
-            features = [] if problem.reference is None else problem.reference.features
-            rows = {hash(bytes(r.numpy().tobytes())) for r in features}
+            rows = named([] if problem.reference is None else problem.reference.features)
             learned_from.append(({g for s in problem.attributes for g in s.groups}, rows))
             return parts(problem, role, methods)
 
@@ -217,7 +225,7 @@ class TestEvidence:
         pool = auto.PredictedGap.of.__func__
 
         def spy_pool(cls: Any, rows: Tensor, *given: Any, **how: Any) -> Any:
-            predicted.append({hash(bytes(r.numpy().tobytes())) for r in rows.contiguous()})
+            predicted.append(named(rows.contiguous()))
             return pool(cls, rows, *given, **how)
 
         monkeypatch.setattr(auto, "_parts", spy)
@@ -228,105 +236,84 @@ class TestEvidence:
         assert set.union(*folds) == groups
         assert sum(map(len, folds)) == len(groups)
         for left_out, rows in zip(folds, predicted[:FOLDS], strict=True):
-            own = texts.embed([p for group in left_out for p in group], "joint")
-            assert rows == {hash(bytes(r.numpy().tobytes())) for r in own}
+            assert rows == named(texts.embed([p for group in left_out for p in group], "joint"))
         halves = list(zip(learned_from[FOLDS : FOLDS + 2], predicted[FOLDS:], strict=True))
         assert all(learned and not learned & rows for (_, learned), rows in halves)
-        assert len(set.union(*(rows for _, rows in halves))) == 2000
+        assert len(set.union(*(rows for _, rows in halves))) == 200
 
-    @pytest.mark.parametrize(("groups", "folds"), [(FEWEST, 2), (9, 4), (10, FOLDS), (20, FOLDS)])
-    def test_no_fold_is_one_concept_alone(self, groups: int, folds: int, quiet: None) -> None:
+    @pytest.mark.parametrize(("groups", "folds"), [(FEWEST, 2), (9, 4), (10, FOLDS)])
+    def test_no_fold_is_one_concept_alone(self, groups: int, folds: int) -> None:
         texts, prompts = world(0.0, 0.3)
         few = replace(prompts, groups=prompts.groups[:groups])
         assert chosen(texts, few).evidence["texts"]["folds"] == folds
 
-    def test_held_out_groups_are_predicted_where_there_are_enough(self, quiet: None) -> None:
+    def test_held_out_groups_are_predicted_where_there_are_enough(self) -> None:
         texts, prompts = world(0.0, 0.3)
         split = replace(prompts, groups=prompts.groups[:12], held_out_groups=prompts.groups[12:])
         assert chosen(texts, split).evidence["texts"] == {"neutral texts": CONCEPTS, "folds": 1, "rows": 16}
 
-    def test_with_too_few_groups_and_no_images_it_declines(self) -> None:
+    def test_with_too_few_groups_images_judge_and_without_them_it_declines(self) -> None:
         texts, prompts = world(0.0, 0.3)
         few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-        with pytest.warns(
-            AutoDeclinedWarning, match="Fewer than 5 groups of prompts state two values, and no images can be us"
-        ):
+        with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups of prompts state two values, and no images"):
             choice = chosen(texts, few)
         assert (choice.method, choice.candidates, choice.evidence) == ("none", (), {})
         assert str(choice).startswith("jobs: auto: none. Fewer than 5 groups")
-
-    def test_too_few_groups_with_images_are_judged_by_images(self, quiet: None) -> None:
-        texts, prompts = world(0.0, 0.3)
-        few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
         choice = chosen(texts, few, reference=images(2000, seed=1)[0])
         assert choice.evidence.keys() == {"images"}
         assert choice.method != "none"
 
-    def test_several_attributes_have_one_term_each(self, quiet: None) -> None:
+    def test_several_attributes_have_one_term_each(self) -> None:
         texts, prompts = world(0.0, 0.3)
         choice = chosen(texts, [prompts, replace(prompts, name="again")], lam=[100.0, 200.0], bound=ANYTHING)
         assert {c.lam for c in choice.candidates if c.method == "cali"} == {(100.0, 200.0)}
         assert choice.evidence["texts"]["rows"] == 2 * 2 * CONCEPTS
 
-    def test_a_set_without_words_for_its_values(self) -> None:
+    @refused(
+        ({"attributes": {}}, "expected one attribute with words for each value"),
+        ({"classes": (), "class_names": ()}, "jobs: no neutral texts"),
+        error=ValueError,
+    )
+    def test_a_set_that_lacks_what_it_needs(self, lacks: dict[str, Any]) -> None:
         texts, prompts = world(0.0, 0.3)
-        with pytest.raises(PromptSetError, match="expected one attribute with words for each value"):
-            chosen(texts, replace(prompts, attributes={}))
+        chosen(texts, replace(prompts, **lacks))
 
-    def test_a_set_without_neutral_texts(self) -> None:
-        texts, prompts = world(0.0, 0.3)
-        with pytest.raises(InvalidInputError, match="jobs: no neutral texts"):
-            chosen(texts, replace(prompts, classes=(), class_names=()))
-
-    @pytest.mark.parametrize("kind", ["one value", "one picture", "nine pictures"])
-    def test_images_that_cannot_be_split_are_left_out_and_said(self, kind: str) -> None:
-        made = world(0.0, 0.3)
-        rows, value = images(200, seed=1)
-        shown = {"one value": rows[value == 0][:60], "one picture": rows[:1].repeat(60, 1), "nine pictures": rows[:9]}
+    @pytest.mark.parametrize("kind", ["one value", "one picture", "nine pictures", "another model", "noise"])
+    def test_images_that_cannot_be_split_or_are_of_another_space_are_left_out_and_said(self, kind: str) -> None:
+        rows, value = images(400, seed=1)
+        shown = {
+            "one value": rows[value == 0][:60],
+            "one picture": rows[:1].repeat(60, 1),
+            "nine pictures": rows[:9],
+            "another model": rows @ torch.linalg.qr(noise(DIM, seed=6))[0],
+            "noise": noise(400, seed=7),
+        }
         with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: "):
-            edit = fitted(*made, reference=shown[kind])
-        alone = fitted(*made)
+            edit = fitted(*world(0.0, 0.3), reference=shown[kind])
+        alone = taken(0.0, 0.3)
         assert edit.provenance.choice == alone.provenance.choice
         assert torch.equal(edit.matrix(), alone.matrix())
 
-    @pytest.mark.parametrize("kind", ["another model", "noise"])
-    def test_images_of_another_space_are_left_out_and_said(self, kind: str) -> None:
-        made = world(0.0, 0.3)
-        turned = torch.linalg.qr(noise(DIM, seed=6))[0]
-        shown = {"another model": images(400, seed=1)[0] @ turned, "noise": noise(400, seed=7)}[kind]
-        with pytest.warns(ReferenceWarning, match="jobs: auto: the reference is left out: "):
-            edit = fitted(*made, reference=shown)
-        assert edit.provenance.choice == fitted(*made).provenance.choice
-
-    def test_a_reference_has_to_earn_what_it_changes(self, quiet: None) -> None:
+    def test_a_reference_has_to_earn_what_it_changes(self) -> None:
         """With few images what texts alone choose stays, whatever the mean says; with many, what is better wins."""
-        made = world(0.2, 0.3)
-        alone = fitted(*made)
-        for seed in range(5):
+        made, alone, many = world(0.2, 0.3), taken(0.2, 0.3), taken(0.2, 0.3, 2000)
+        for seed in range(3):
             assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
-        many = fitted(*made, reference=images(2000, seed=1)[0])
         assert "equalise" in many.method
         assert skew(*made, many) < skew(*made, alone) - 0.03
 
-    def test_more_images_count_for_more(self, quiet: None) -> None:
+    def test_more_images_count_for_more(self) -> None:
         """The share of the images in the gap, w = (gap - texts) / (images - texts), grows with their number."""
-        made = world(0.2, 0.3)
         shares = []
         for n in (20, 200, 2000):
-            c = next(c for c in chosen(*made, reference=images(n, seed=1)[0]).candidates if c.method == "difference")
+            choice = taken(0.2, 0.3, n).provenance.choice
+            c = next(c for c in choice.candidates if c.method == "difference")
             shares.append((c.gap - c.gaps["texts"]) / (c.gaps["images"] - c.gaps["texts"]))
         assert 0 < shares[0] < shares[1] < shares[2] < 1
 
     def test_another_width_is_a_mistake_and_raises(self) -> None:
         with pytest.raises(InvalidInputError, match="image features have width 3, texts 48"):
             chosen(*world(0.0, 0.3), reference=torch.randn(40, 3, generator=torch.Generator().manual_seed(0)))
-
-    def test_lam_in_words(self) -> None:
-        texts, prompts = world(0.0, 0.3)
-        with pytest.raises(
-            InvalidInputError, match="lam: expected a number, one per prompt set, or 'auto', got 'best'"
-        ):
-            chosen(texts, prompts, "cali", "best")
 
 
 WORDS = ("man", "woman", "boy", "girl", "old man", "men")
@@ -368,8 +355,7 @@ def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | Non
     return TextTable(dict(zip(texts, rows, strict=True))), prompts, reference
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(odd_problems())
 def test_it_gives_an_edit_wherever_none_does(odd: tuple[TextTable, PromptSet, Any]) -> None:
     texts, prompts, reference = odd
@@ -393,9 +379,7 @@ def test_groups_that_name_no_value_are_no_evidence() -> None:
     odd = replace(prompts, groups=tuple(tuple(renamed[text] for text in group) for group in prompts.groups))
     with pytest.warns(AutoDeclinedWarning, match="Fewer than 5 groups of prompts state two values"):
         assert chosen(other, odd).method == "none"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReferenceWarning)
-        assert chosen(other, odd, reference=images(2000, seed=1)[0]).evidence.keys() == {"images"}
+    assert chosen(other, odd, reference=images(2000, seed=1)[0]).evidence.keys() == {"images"}
 
 
 @pytest.fixture(scope="module")
@@ -406,7 +390,6 @@ def clip() -> tuple[Any, Any]:
     return model, tokenizer
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 class TestOnAModel:
     def test_attached_with_its_reasons(self, clip: tuple[Any, Any]) -> None:
         model, tokenizer = clip
@@ -440,7 +423,8 @@ class TestOnAModel:
     def test_for_a_pipeline_from_texts(self) -> None:
         from vldebias.miniature import load_pipeline
 
-        with vldebias.debias(load_pipeline(), "professions-gender", method="auto") as attachment:
+        few = replace(prompts := load_prompts("professions-gender"), groups=prompts.groups[:12], held_out_groups=())
+        with vldebias.debias(load_pipeline(), few, method="auto") as attachment:
             assert attachment.choice is not None
             assert attachment.choice.method in ("cali", "difference", "orth-cali", "orth-cali, bounded")
             assert attachment.choice.evidence.keys() == {"texts"}

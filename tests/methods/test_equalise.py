@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 import vldebias
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError, ReferenceWarning
-from vldebias.hosts import TextTable
+from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.closed_form import reference_splits
 from vldebias.methods.equalise import GroupMeans, group_means
@@ -262,72 +262,63 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[Any, Any, Tensor]:
+def world() -> tuple[Host, Tensor]:
+    """A model that embeds a prompt once, and features of portraits."""
     from vldebias.miniature import load_clip, portraits
 
     model, preprocess, tokenizer = load_clip()
     images = portraits.sample(600, seed=77).images
     with torch.no_grad():
         features = model.encode_image(torch.stack([preprocess(image) for image in images]))
-    return model, tokenizer, features
+    return resolve(model, tokenizer=tokenizer), features
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 class TestOnAModel:
-    def test_joint_solution_equalises_both_pairs_and_images(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
-        fitted = vldebias.fit_projection(model, "gender", tokenizer=tokenizer, reference_images=features)
+    def test_joint_solution_equalises_both_pairs_and_images(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
+        fitted = vldebias.fit_projection(model, "gender", reference=features)
         assert fitted.method == "cali+equalise"
-        alone = vldebias.fit_projection(model, "gender", method="cali", tokenizer=tokenizer)
+        alone = vldebias.fit_projection(model, "gender", method="cali")
         assert fitted.rank > alone.rank
-        with vldebias.debias(model, "gender", tokenizer=tokenizer, reference=features) as attachment:
+        with vldebias.debias(model, "gender", reference=features) as attachment:
             assert torch.equal(attachment.projections["joint"].left, fitted.left)
 
     @pytest.mark.filterwarnings("ignore:skin-tone:vldebias.errors.ReferenceWarning")  # 600 images are few for ten pairs
-    def test_several_attributes_with_several_values_are_solved_jointly(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
+    def test_several_attributes_with_several_values_are_solved_jointly(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
         sets = ["professions-gender", "skin-tone"]  # two and five values
         reference = Reference(features, within_classes=False)
-        problem = Problem.of(model, sets, reference=reference, tokenizer=tokenizer)
+        problem = Problem.of(model, sets, reference=reference)
         scatters = [group_means(problem, one, "joint", None).scatter() for one in problem.sets]
         assert [scatter.count for scatter in scatters] == [1, 10]
-        fitted = vldebias.fit_projection(
-            model, sets, method="equalise", lam=[1e7, 1e7], tokenizer=tokenizer, reference_images=reference
-        )
+        fitted = vldebias.fit_projection(model, sets, method="equalise", lam=[1e7, 1e7], reference=reference)
         removed = torch.eye(fitted.dim, dtype=torch.float64) - fitted.matrix()
         assert torch.linalg.matrix_rank(removed) == 5  # one direction of two values, four of five
         for scatter in scatters:
             left = scatter.rows @ fitted(torch.eye(fitted.dim, dtype=torch.float64)).T
             assert left.norm() < 1e-3 * scatter.rows.norm()
 
-    def test_equalise_alone(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
+    def test_equalise_alone(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
         reference = Reference(features, within_classes=False)
-        fitted = vldebias.fit_projection(
-            model, "gender", method="equalise", tokenizer=tokenizer, reference_images=reference
-        )
+        fitted = vldebias.fit_projection(model, "gender", method="equalise", reference=reference)
         assert (fitted.method, fitted.rank) == ("equalise", 1)
 
-    def test_difference_removes_one_direction_of_two_values(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, _ = world
-        fitted = vldebias.fit_projection(model, "gender", method="difference", tokenizer=tokenizer)
+    def test_difference_removes_one_direction_of_two_values(self, world: tuple[Host, Tensor]) -> None:
+        model, _ = world
+        fitted = vldebias.fit_projection(model, "gender", method="difference")
         assert fitted.rank == 1
-        with torch.no_grad():
-            male, female = (
-                model.encode_text(tokenizer([f"A photo of a {word}."]), normalize=True)[0].double()
-                for word in ("male", "female")
-            )
+        male, female = model.embed(["A photo of a male.", "A photo of a female."], "joint")
         assert abs(float(fitted(torch.ones(fitted.dim, dtype=torch.float64)) @ (male - female))) < 1e-6
 
-    def test_its_own_weight_for_images(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
-        fitted = vldebias.fit_projection(
-            model, "gender", tokenizer=tokenizer, lam=500.0, reference_images=Reference(features, lam=2000.0)
-        )
+    def test_its_own_weight_for_images(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
+        fitted = vldebias.fit_projection(model, "gender", lam=500.0, reference=Reference(features, lam=2000.0))
         assert fitted.lam == (500.0, 2000.0)
 
-    def test_images_that_do_not_settle_it_give_a_warning(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
+    def test_images_that_do_not_settle_it_give_a_warning(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
         noise = torch.randn(40, features.shape[1], generator=torch.Generator().manual_seed(1))
         told = {
             "two halves of the reference images give different": features[:10],
@@ -339,15 +330,14 @@ class TestOnAModel:
                     model,
                     "gender",
                     method="equalise",
-                    tokenizer=tokenizer,
-                    reference_images=Reference(images, within_classes=False),
+                    reference=Reference(images, within_classes=False),
                 )
 
-    def test_doubtful_labels_give_a_warning(self, world: tuple[Any, Any, Tensor]) -> None:
-        model, tokenizer, features = world
+    def test_doubtful_labels_give_a_warning(self, world: tuple[Host, Tensor]) -> None:
+        model, features = world
         doubtful = Reference(features, within_classes=False, logit_scale=5.0)
         with pytest.warns(ReferenceWarning, match=r"professions-gender: the model doubts \d\d% of its own labels"):
-            vldebias.fit_projection(model, "professions-gender", tokenizer=tokenizer, reference_images=doubtful)
+            vldebias.fit_projection(model, "professions-gender", reference=doubtful)
 
     def test_a_pipeline_has_no_space_for_images(self) -> None:
         from vldebias.miniature import load_pipeline

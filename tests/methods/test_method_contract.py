@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
@@ -27,7 +25,9 @@ from vldebias.hosts import TextTable, resolve
 from vldebias.methods import (
     METHODS,
     UCE,
+    Auto,
     Bounded,
+    DeAR,
     Method,
     Need,
     Problem,
@@ -45,34 +45,38 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
 NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
 SET = load_prompts("professions-gender")
-RISING = {p: {0.4: 0.4 + 0.1 * i, 0.6: 0.6 + 0.1 * i} for i, p in enumerate(SET.classes[:4])}
-READ = {
-    "uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3))),
-    "weighted-values": WeightedValues(RISING),
-}
+READ = {"uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3))), "weighted-values": WeightedValues(weight=0.3)}
+QUICK = {"auto": Auto(lams=[100.0]), "dear": DeAR(steps=10)}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
+Encode = Callable[[Any, list[str]], Sequence[Tensor]]
 
 
 class Case:
-    """A model or a pipeline of the miniature, and what depends on its texts."""
+    """A model or a pipeline of the miniature, which embeds a prompt once, and what depends on its texts."""
 
-    def __init__(self, host: Any, encode: Callable[[Any, list[str]], Sequence[Tensor]], **how: Any) -> None:
-        self.host, self._encode, self.how = host, encode, how
+    def __init__(self, bare: Any, encode: Encode, tokenizer: Any = None, **how: Any) -> None:
+        self.host = resolve(bare, tokenizer=tokenizer)
+        self._bare, self._encode, self._tokenizer, self.how = bare, encode, tokenizer, how
+        self._fitted: dict[str, dict[str, Edit]] = {}
 
     def copy(self) -> Case:
-        return Case(copy.deepcopy(self.host), self._encode, **self.how)
+        return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer, **self.how)
 
     def debias(self, given: Any, **how: Any) -> vldebias.Attachment:
-        own = {} if isinstance(given, dict) else self.how
-        return vldebias.debias(self.host, given, **{**own, **how, "tokenizer": self.how.get("tokenizer")})
+        return vldebias.debias(self.host, given, **({} if isinstance(given, dict) else self.how) | how)
+
+    def fitted(self, name: str) -> dict[str, Edit]:
+        if name not in self._fitted:
+            self._fitted[name] = vldebias.fit_projections(self.host, SET, **self.how | how(self, name))
+        return self._fitted[name]
 
     def outputs(self, attachment: vldebias.Attachment | None = None) -> list[Tensor]:
         prompts = [*PLAIN, STATED]
         if attachment is not None:
             attachment.seeds = range(len(prompts))
         with torch.no_grad():
-            return list(self._encode(self.host, prompts))
+            return list(self._encode(self._bare, prompts))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def cases() -> dict[str, Case]:
 
     model, preprocess, tokenizer = load_clip()
     with torch.no_grad():
-        pictures = torch.stack([preprocess(image) for image in portraits.sample(300, seed=77).images])
+        pictures = torch.stack([preprocess(image) for image in portraits.sample(150, seed=77).images])
         features = model.encode_image(pictures)
 
     def encode_text(model: Any, prompts: list[str]) -> Sequence[Tensor]:
@@ -91,14 +95,14 @@ def cases() -> dict[str, Case]:
         return pipe.encode_prompt(prompts, "cpu", 1, False)[:1]
 
     return {
-        "model": Case(model, encode_text, tokenizer=tokenizer, reference=features),
+        "model": Case(model, encode_text, tokenizer, reference=features),
         "pipeline": Case(load_pipeline(), encode_prompt),
     }
 
 
 def how(case: Case, name: str) -> dict[str, Any]:
-    """The method, with readings where it needs them; images only for those that use them."""
-    method = {"method": READ[name] if Need.JUDGED in METHODS[name].needs else name}
+    """The method, with what a judge read where it needs that; images only for those that use them."""
+    method = {"method": (READ | QUICK).get(name, name)}
     return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 
@@ -111,19 +115,15 @@ def test_all_of_them_are_here() -> None:
     assert own == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_method_says_of_itself(name: str) -> None:
-    method = METHODS[name]
-    assert method.name == name
-    assert method.title
-    assert isinstance(method.source, str)
-    assert len(to_rgb(method.color)) == 3
-    assert method.needs <= set(Need)
-    assert method.models or method.pipelines
-    assert name in repr(method)
-
-
-def test_titles_and_colours_tell_methods_apart() -> None:
+def test_what_methods_say_of_themselves_tells_them_apart() -> None:
+    for name in NAMES:
+        method = METHODS[name]
+        assert method.name == name
+        assert method.title
+        assert isinstance(method.source, str)
+        assert method.needs <= set(Need)
+        assert method.models or method.pipelines
+        assert name in repr(method)
     assert len({METHODS[name].title for name in NAMES}) == len(NAMES)
     assert len({to_rgb(METHODS[name].color) for name in NAMES}) == len(NAMES)
 
@@ -136,10 +136,10 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     base = case.outputs()
     attachment = case.debias(SET, **how(case, name))
     attached = case.outputs(attachment)
-    edits = attachment.projections
+    edits = case._fitted[name] = dict(attachment.projections)
     for role, edit in edits.items():
-        origin, host = edit.provenance, resolve(case.host, tokenizer=case.how.get("tokenizer"))
-        assert (origin.space, origin.fingerprint) == (host.space(role), host.fingerprint())
+        origin = edit.provenance
+        assert (origin.space, origin.fingerprint) == (case.host.space(role), case.host.fingerprint())
         assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (SET.name, SET.hash, SET.stated_words)
         assert origin.uses_images == METHODS[name].uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in METHODS[name].needs else None)
@@ -183,10 +183,12 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "on"), ON)
 def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case], name: str, on: str) -> None:
-    case = cases[on].copy()
-    attachment = case.debias(SET, keep_stated=False, **how(cases[on], name))
-    attached, kinds = case.outputs(attachment), {type(edit) for edit in attachment.projections.values()}
-    if kinds == {CalibratedProjection}:
+    case, edits = cases[on], cases[on].fitted(name)
+    merges = {type(edit) for edit in edits.values()} == {CalibratedProjection}
+    case = case.copy() if merges else case
+    attachment = case.debias(edits, keep_stated=False)
+    if merges:
+        attached = case.outputs(attachment)
         attachment.merge()
         assert attachment.state == "merged"
         if on == "model":
@@ -195,6 +197,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
         with pytest.raises(VldebiasError, match=rf"\({name}\) is not one linear map .* keep it attached, or save it"):
             attachment.merge()
         assert attachment.state == "attached"
+        attachment.remove()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -208,16 +211,12 @@ def test_a_method_is_refused_for_the_host_that_it_is_not_for(cases: dict[str, Ca
             cases["model"].debias(SET, method=name, reference=None)
 
 
-LACKS: dict[Need, tuple[dict[str, Any], type[VldebiasError], str]] = {
-    Need.SPURIOUS: ({"spurious": ()}, InvalidInputError, "P0 needs spurious prompts and the set has none; use method="),
-    Need.VALUES: ({"attributes": {}}, PromptSetError, "words for each value|words for two or more values"),
-    Need.IMAGES: ({}, InvalidInputError, "uses unlabelled images: pass reference=, image features"),
-    Need.JUDGED: (
-        {},
-        InvalidInputError,
-        "uses judged images: what the pipeline draws for the prompts of the fit, read",
-    ),
-    Need.LABELS: ({}, InvalidInputError, "uses labelled images: pass reference=, .* with labels= or the model's own"),
+LACKS: dict[Need, tuple[dict[str, Any], str]] = {
+    Need.SPURIOUS: ({"spurious": ()}, "P0 needs spurious prompts and the set has none; use method="),
+    Need.VALUES: ({"attributes": {}}, "words for each value|words for two or more values"),
+    Need.IMAGES: ({}, "uses unlabelled images: pass reference=, image features"),
+    Need.JUDGED: ({}, "uses judged images: what the pipeline draws for the prompts of the fit, read"),
+    Need.LABELS: ({}, "uses labelled images: pass reference=, .* with labels= or the model's own"),
 }
 
 
@@ -226,19 +225,19 @@ LACKS: dict[Need, tuple[dict[str, Any], type[VldebiasError], str]] = {
     [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS, Need.TRAINING})],
 )
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
-    change, error, message = LACKS[need]
+    change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})
     host.generative = not METHODS[name].models
     images = None if need in (Need.IMAGES, Need.LABELS) or not METHODS[name].uses_images else torch.ones(3, 1)
     problem = replace(Problem.of(host, replace(SET, **change)), reference=images)
-    with pytest.raises(error, match=message):
+    with pytest.raises(PromptSetError if need is Need.VALUES else InvalidInputError, match=message):
         problem.fit(name, "joint")
 
 
 @pytest.mark.parametrize("name", ["cali", "orth", "difference", "paper", "default"])
 def test_a_bound_wraps_any_projection(cases: dict[str, Case], name: str) -> None:
     case = cases["model"]
-    problem = Problem.of(case.host, SET, tokenizer=case.how["tokenizer"])
+    problem = Problem.of(case.host, SET)
     free, bounded = problem.fit(name, "joint"), problem.fit(Bounded(name, 0.01), "joint")
     assert bounded.provenance.max_loss == 0.01
     assert free.provenance.max_loss is None
@@ -272,9 +271,8 @@ class Halve(Method):
 
 
 def test_a_method_of_ones_own_is_fitted_without_registering(cases: dict[str, Case]) -> None:
-    case = cases["model"]
-    half = vldebias.fit_projection(case.host, SET, method=Halve(), tokenizer=case.how["tokenizer"])
-    whole = vldebias.fit_projection(case.host, SET, method="cali", tokenizer=case.how["tokenizer"])
+    host = cases["model"].host
+    half, whole = (vldebias.fit_projection(host, SET, method=method) for method in (Halve(), "cali"))
     rows = torch.randn(3, half.dim)
     torch.testing.assert_close(half(rows), whole(rows, 0.5))
     assert half.space == whole.space
@@ -337,8 +335,7 @@ def test_a_class_that_went_says_what_to_take(name: str) -> None:
         getattr(import_module(module), f"{own}s")
 
 
-@pytest.fixture
-def distribution(tmp_path: Path) -> Path:
+def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is installed beside this one: ten lines, and an entry point."""
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Method\n\n\n"
@@ -352,29 +349,16 @@ def distribution(tmp_path: Path) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[vldebias.methods]\ndouble = acme:Double\nbroken = acme:Nothing\n")
-    return tmp_path
-
-
-def test_entry_points_of_other_packages_are_methods(distribution: Path) -> None:
-    script = (
-        "import sys, warnings\n"
-        f"sys.path.insert(0, {str(distribution)!r})\n"
-        "import torch, vldebias\n"
-        "from vldebias.methods import METHODS\n"
-        "with warnings.catch_warnings(record=True) as caught:\n"
-        "    warnings.simplefilter('always')\n"
-        "    print(list(METHODS)[-1], METHODS['acme-double'].title)\n"
-        "print([str(w.message) for w in caught])\n"
-        "words = {'a man': [1.0, .5], 'a woman': [1.0, -.5], 'a doctor': [1.0, .1]}\n"
-        "prompts = vldebias.PromptSet('g', groups=(('a man', 'a woman'),))\n"
-        "edit = vldebias.fit_projection(words, prompts, method='acme-double', lam=3.0)\n"
-        "print(edit.method, edit.lam)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    names, warned, fitted = done.stdout.splitlines()
-    assert names == "acme-double twice the weight"
-    assert "entry point 'broken' of vldebias.methods (acme:Nothing): AttributeError" in warned
-    assert fitted == "acme-double 6.0"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(METHODS, "_searched", False)
+    with pytest.warns(
+        VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\): AttributeErr"
+    ):
+        assert METHODS["acme-double"].title == "twice the weight"
+    words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
+    prompts = vldebias.PromptSet("g", groups=(("a man", "a woman"),))
+    edit = vldebias.fit_projection(words, prompts, method="acme-double", lam=3.0)
+    assert (edit.method, edit.lam) == ("acme-double", 6.0)
 
 
 # --- an edit of one's own
@@ -420,8 +404,6 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
         replace(edit, axis=edit.axis.index_fill(0, torch.tensor(1), torch.inf))
     with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\), got \(\d+, 1\)$"):
         replace(edit, axis=edit.axis[:, None])
-    with pytest.raises(InvalidInputError, match="holds an edit of kind 'test-flip'; expected projection"):
-        CalibratedProjection.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("kind", gone.KINDS)
@@ -433,20 +415,19 @@ def test_a_saved_edit_of_a_kind_that_went_says_what_to_take(kind: str, tmp_path:
 
 
 def test_inspect_and_diagnose_take_any_edit_but_one_that_draws(cases: dict[str, Case]) -> None:
-    model, pipeline = cases["model"], cases["pipeline"]
-    report = vldebias.inspect(model.host, SET, method=Mirror(), tokenizer=model.how["tokenizer"])["joint"]
+    report = vldebias.inspect(cases["model"].host, SET, method=Mirror())["joint"]
     assert report.pair_distance[1] == pytest.approx(report.pair_distance[0], rel=1e-5)
     with pytest.raises(InvalidInputError, match=r"Steering\(steer, .* draws a value for each image; texts alone"):
-        vldebias.inspect(pipeline.host, SET, method="steer")
+        vldebias.inspect(cases["pipeline"].host, SET, method="steer")
 
 
 def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
     shares, images = {"male": 0.3, "female": 0.7}, case.how["reference"]
-    move = vldebias.fit_shares(case.host, SET, shares, reference=images, top=0.1, tokenizer=case.how["tokenizer"])
+    move = vldebias.fit_shares(case.host, SET, shares, reference=images, top=0.1)
     base = case.outputs()[0]
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
-        with vldebias.debias(case.host, edit, tokenizer=case.how["tokenizer"]) as attachment:
+        with vldebias.debias(case.host, edit) as attachment:
             moved = case.outputs(attachment)[0]
             torch.testing.assert_close(moved[:-1], move(base[:-1]))
             assert torch.equal(moved[-1], base[-1])

@@ -11,7 +11,7 @@ import torch
 from vldebias.api import debias, fit_projections
 from vldebias.errors import WideEditWarning
 from vldebias.evaluation.variants import Variant
-from vldebias.hosts import resolve
+from vldebias.hosts import Host, resolve
 from vldebias.methods.closed_form import SPARES_OF_DEFAULT, pair_scatter
 from vldebias.methods.method import LAM_OF_PIPELINES, WIDE, Problem
 from vldebias.miniature import load_judge
@@ -21,6 +21,7 @@ from vldebias.prompts import load_prompts
 
 SET = load_prompts("professions-gender")
 FIVE = replace(SET, name="five", groups=SET.groups[:5])
+TONES = replace(TONES := load_prompts("skin-tone"), groups=TONES.groups[:5])
 OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a criminal person."]
 
 
@@ -31,6 +32,12 @@ def pipe():
     made = load_pipeline()
     made.set_progress_bar_config(disable=True)
     return made
+
+
+@pytest.fixture(scope="module")
+def host(pipe) -> Host:
+    """The pipeline, with what it has embedded."""
+    return resolve(pipe)
 
 
 def only(edits) -> CalibratedProjection:
@@ -47,44 +54,41 @@ def portraits(pipe, images: int = 4) -> int:
     return int((load_judge().predict(drawn.float().clamp(0, 1))["world"] == WORLDS.index("portraits")).sum())
 
 
-def test_a_person_stays_a_person_under_the_default(pipe) -> None:
+def test_a_person_stays_a_person_under_the_default(pipe, host: Host) -> None:
     """And not under the paper's lam, or the test could not fail."""
     without = portraits(pipe)
     assert without >= 10
-    with debias(pipe, SET):
+    with debias(host, SET):
         assert portraits(pipe) >= without - 1
-    with pytest.warns(WideEditWarning), debias(pipe, SET, method="paper"):
+    with pytest.warns(WideEditWarning), debias(host, SET, method="paper"):
         assert portraits(pipe) <= without / 2
 
 
-def test_the_default_removes_a_hundredth_of_the_space(pipe) -> None:
-    edit = only(fit_projections(pipe, SET))
+def test_the_default_removes_a_hundredth_of_the_space(host: Host) -> None:
+    edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / SPARES_OF_DEFAULT, rel=1e-6)
-    problem = Problem.of(pipe, SET)
-    scatter = pair_scatter(problem, SET, problem.host.roles[0])
+    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
     same = CalibratedProjection.solve([scatter], None, edit.lam)  # it is Lemma 7.2 at the lam that it says
     assert torch.allclose(edit.matrix(), same.matrix(), atol=1e-9)
     assert 0 < edit.lam < LAM_OF_PIPELINES
 
 
-def test_the_default_of_several_attributes_leaves_each_one_direction(pipe) -> None:
-    sets = [SET, load_prompts("skin-tone")]
-    assert only(fit_projections(pipe, sets)).removed == pytest.approx(2, rel=1e-6)
+def test_the_default_of_several_attributes_leaves_each_one_direction(host: Host) -> None:
+    sets = [FIVE, TONES]
+    assert only(fit_projections(host, sets)).removed == pytest.approx(2, rel=1e-6)
 
 
-def test_what_is_asked_for_by_name_or_lam_is_the_papers(pipe) -> None:
+def test_what_is_asked_for_by_name_or_lam_is_the_papers(host: Host) -> None:
     """Lemma 7.2 at lam = 500, at any width."""
-    problem = Problem.of(pipe, SET)
-    scatter = pair_scatter(problem, SET, problem.host.roles[0])
+    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
     paper = CalibratedProjection.solve([scatter], None, LAM_OF_PIPELINES).matrix()
     for how in ({"method": "cali"}, {"method": "paper"}, {"lam": LAM_OF_PIPELINES}):
-        assert torch.equal(only(fit_projections(pipe, SET, **how)).matrix(), paper), how
+        assert torch.equal(only(fit_projections(host, SET, **how)).matrix(), paper), how
 
 
-def test_what_is_measured_as_default_is_what_is_attached(pipe) -> None:
+def test_what_is_measured_as_default_is_what_is_attached(host: Host) -> None:
     """A variant has the paper's lam where none is named; the default's is its own."""
-    host, attached = resolve(pipe), only(fit_projections(pipe, SET))
-    (role,) = host.roles
+    attached, (role,) = only(fit_projections(host, SET)), host.roles
     for how, lam in (({}, attached.lam), ({"lam": 50.0}, 50.0)):
         variant = Variant(prompts=(SET,), method="default", **how)
         edit = variant.fitted(host, role)
@@ -95,9 +99,9 @@ def test_what_is_measured_as_default_is_what_is_attached(pipe) -> None:
 
 
 @pytest.mark.parametrize("method", ["cali", "orth-cali"])
-def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(pipe, method: str) -> None:
+def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host, method: str) -> None:
     with pytest.warns(WideEditWarning) as told:
-        fit_projections(pipe, SET, method=method)
+        fit_projections(host, SET, method=method)
     (one,) = told
     text = str(one.message)
     for part in (method, "of 128 directions", "outside the fit", "lower lam"):
@@ -105,18 +109,13 @@ def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(pipe, method
     assert one.filename == __file__
 
 
-def test_what_spares_the_space_does_not_warn(pipe) -> None:
+def test_what_spares_the_space_does_not_warn(host: Host) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for how in (
-            {},
-            {"method": "difference"},
-            {"lam": 20.0},
-            {"method": "cali", "lam": 20.0},
-        ):
-            edit = next(iter(fit_projections(pipe, SET, **how).values()))
+        for how in ({}, {"method": "difference"}, {"lam": 20.0}, {"method": "cali", "lam": 20.0}):
+            edit = only(fit_projections(host, SET, **how))
             assert edit.removed < WIDE * edit.dim
-        only(fit_projections(pipe, FIVE))
+        only(fit_projections(host, FIVE))
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

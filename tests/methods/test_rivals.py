@@ -282,7 +282,8 @@ def test_dear_hides_the_attribute_and_keeps_images_close() -> None:
     assert apart[1] < 0.5 * apart[0]
     assert cosine_similarity(images, moved).mean() > 0.8
     torch.testing.assert_close(edit.image(2 * images), 2 * moved)
-    torch.testing.assert_close(given.fit(DeAR(hidden=32, keep=1.0), "joint").image(images), moved)
+    one, again = (given.fit(DeAR(hidden=32, steps=3), "joint").image(images) for _ in range(2))
+    assert torch.equal(one, again)
 
 
 # --- other wordings

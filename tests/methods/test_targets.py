@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from tests.refusals import refused
 from vldebias.api import fit_shares
 from vldebias.errors import InvalidInputError
+from vldebias.hosts import Host, resolve
 from vldebias.methods.rank_shares import GroupMoments, TargetShares
 from vldebias.methods.reference import Reference
 from vldebias.methods.target import TargetProjection
@@ -292,71 +293,60 @@ class TestRefusals:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[Any, Any, Tensor, Tensor, Tensor]:
-    """Model, tokenizer, features of portraits, their gender and tone."""
+def world() -> tuple[Host, Tensor, Tensor]:
+    """A model that embeds a prompt once, features of portraits, and their gender."""
     from vldebias.miniature import load_clip, portraits
 
     model, preprocess, tokenizer = load_clip()
     images = portraits.sample(600, seed=31, balanced=True)
     with torch.no_grad():
         features = model.encode_image(torch.stack([preprocess(image) for image in images.images]))
-    return model, tokenizer, normalize(features, dim=1), images.gender, images.tone
-
-
-def embedded(model: Any, tokenizer: Any, prompts: list[str]) -> Tensor:
-    with torch.no_grad():
-        return model.encode_text(tokenizer(prompts), normalize=True)
+    return resolve(model, tokenizer=tokenizer), normalize(features, dim=1), images.gender
 
 
 SEARCHED = ["A photo of a firefighter.", "A photo of a nurse.", "A photo of a pilot.", "A photo of a clerk."]
 
 
-def test_shares_of_portraits(world: tuple[Any, ...]) -> None:
+def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
     """Shares of the zero-shot values, which is all that is known; the true ones lag as far as those are wrong."""
-    model, tokenizer, features, gender, _ = world
-    read = (features @ embedded(model, tokenizer, ["A photo of a male.", "A photo of a female."]).T).argmax(1)
-    queries = embedded(model, tokenizer, SEARCHED)
+    model, features, gender = world
+    read = (features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()).argmax(1)
+    queries = model.embed(SEARCHED, "joint").float()
     found = {}
     for share in (0.2, 0.8):
         wanted = {"male": share, "female": 1 - share}
-        move = fit_shares(model, "gender", wanted, reference_images=features, top=0.1, tokenizer=tokenizer)
+        move = fit_shares(model, "gender", wanted, reference=features, top=0.1)
         found[share] = [float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)]
     assert found[0.2][0] == pytest.approx(0.2, abs=0.08)
     assert found[0.8][0] == pytest.approx(0.8, abs=0.08)
     assert found[0.8][1] > found[0.2][1] + 0.3
 
 
-def test_uniform_and_own_shares(world: tuple[Any, ...]) -> None:
-    model, tokenizer, features, *_ = world
-    options = {"reference_images": features, "top": 0.1, "tokenizer": tokenizer}
+def test_uniform_and_own_shares_and_pairs_of_prompts(world: tuple[Host, Tensor, Tensor]) -> None:
+    model, features, _ = world
+    options = {"reference": features, "top": 0.1}
     uniform, own = fit_shares(model, "gender", **options), fit_shares(model, "gender", "own", **options)
     assert uniform.shares.tolist() == [0.5, 0.5]
     assert torch.equal(own.shares, own.population)
     assert uniform.names == own.names == ("male", "female")
-
-
-def test_pairs_of_prompts_take_part_in_cali_alone(world: tuple[Any, ...]) -> None:
-    model, tokenizer, features, *_ = world
-    options = {"reference_images": features, "top": 0.1, "tokenizer": tokenizer}
-    assert fit_shares(model, "gender", **options).target.plain.rank == 1
+    assert uniform.target.plain.rank == 1
     assert fit_shares(model, "gender", method="cali", **options).target.plain.rank > 1
 
 
-def test_intersections_and_a_known_population(world: tuple[Any, ...]) -> None:
-    model, tokenizer, features, *_ = world
+def test_intersections_and_a_known_population(world: tuple[Host, Tensor, Tensor]) -> None:
+    model, features, _ = world
     move = fit_shares(
         model,
         ["gender", "age"],
         [{"male": 0.3, "female": 0.7}, None],
-        reference_images=Reference(features, confidence=0.3),
+        reference=Reference(features, confidence=0.3),
         top=0.02,
         population={"male/young": 0.4, "male/old": 0.1, "female/young": 0.4, "female/old": 0.1},
-        tokenizer=tokenizer,
     )
     assert move.names == ("male/young", "male/old", "female/young", "female/old")
     assert move.shares.tolist() == pytest.approx([0.15, 0.15, 0.35, 0.35])
     assert move.population.tolist() == pytest.approx([0.4, 0.1, 0.4, 0.1])
-    queries = embedded(model, tokenizer, SEARCHED)
+    queries = model.embed(SEARCHED, "joint")
     misses = [(move.expected(queries, strength) - move.shares).abs().max() for strength in (0.0, 1.0)]
     assert misses[1] < misses[0] / 3
 
@@ -366,6 +356,6 @@ def test_intersections_and_a_known_population(world: tuple[Any, ...]) -> None:
     ({"shares": "uniform"}, "shares: expected shares, None for uniform or 'own', got 'uniform'"),
     ({"shares": {"male": 1.0}}, r"shares: expected one for each of \['male', 'female'\], got \['male'\]"),
 )
-def test_refusals_on_a_model(world: tuple[Any, ...], options: dict[str, Any]) -> None:
-    model, tokenizer, features, *_ = world
-    fit_shares(model, "gender", **{"reference_images": features, "top": 0.1, "tokenizer": tokenizer} | options)
+def test_refusals_on_a_model(world: tuple[Host, Tensor, Tensor], options: dict[str, Any]) -> None:
+    model, features, _ = world
+    fit_shares(model, "gender", **{"reference": features, "top": 0.1} | options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,15 @@ def debias(
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
             these, solved jointly; or fitted edits: one, or a mapping from role to edit.
-        method: a name in `vldebias.methods.METHODS` or a Method: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma
-            7.2), "difference" (P0 of what tells the values of the attribute apart, not of what they share), "equalise"
-            (`reference` alone), "steer" (a value drawn for each image), "stated-value" (the same, stated in its
-            prompt), "auto" (chosen without labels; it changes nothing where nothing is expected to help), or one of
-            your own. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500 for pipelines.
-            Default: the best label-free closed form by the committed tables, "default": "cali", with lam = 100 for
-            models; with `reference` equalised as well. For pipelines its lam is lowered from 500 until at most a
-            hundredth of the space is removed (one direction for each attribute where that is more), so that prompts
-            outside the fit stay what they are; "cali" and "paper" by name, or a lam, go further and warn.
-        lam: weight of the prompt pairs; one value, one per prompt set, or "auto". None: of models 100 under the default
-            method and 1000, the paper's, under one that is named; of pipelines at most 500 and 500.
+        method: a name in `vldebias.methods.METHODS`, such as "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
+            "steer" (a value drawn for each image) or "auto" (chosen without labels; it changes nothing where nothing is
+            expected to help), or a Method. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500
+            for pipelines. Default: "cali", with lam = 100 for models; with `reference` equalised as well. For pipelines
+            its lam is lowered from 500 until at most a hundredth of the space is removed (one direction for each
+            attribute where that is more), so that prompts outside the fit stay what they are; "cali" and "paper" by
+            name, or a lam, go further and warn.
+        lam: weight of the prompt pairs; one value, one per prompt set, or "auto". None: the default's, or the paper's
+            under a method that is named.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. What goes further than an edit is
             another edit: `fit_projection(...).at_strength(1.5)`.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
@@ -113,10 +112,7 @@ def debias(
             )
         return Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
     problem, chosen = make_problem(target, prompts, method, lam, reference, max_loss)
-
-    def fit_role(role: str) -> Edit:
-        return problem.fit(chosen, role)
-
+    fit_role = partial(problem.fit, chosen)
     fitted = {role: fit_role(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
     target = _sided(target, fitted, side)
     gate = AttachedEdits.gate_of(target, problem.stated_words if keep_stated else ())
@@ -218,29 +214,24 @@ def steer(
         images = pipe("A photo of a nurse.", num_images_per_prompt=4).images
         attachment.drawn  # ["male", "female", "female", "male"]
 
-    Of the images of a prompt in one call each value has its share to within one image; single images of many calls are
-    spread as evenly. The same calls after `attachment.seed = 0` draw the same values again. To tie the value to the
-    seed of an image instead, whatever else is drawn with it, tell the seeds before the call::
+    Each value has its share of the images of a prompt to within one image, in one call and over many. The same calls
+    after `attachment.seed = 0` draw the same values again. To tie the value to the seed of an image, tell the seeds::
 
         images = pipe(["A photo of a nurse."] * 4, generator=attachment.generators([0, 1, 2, 3])).images
 
-    It acts on every prompt that does not state its attribute, also on one that is not about people: attach it for
-    prompts for which the attribute makes sense.
+    It acts on every prompt that does not state its attribute, also on one that is not about people.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes.
         prompts: a prompt set with attribute words and groups that name every value, or several for combinations.
-        shares: value -> share, the column of a data set whose shares are to be had, or None for uniform ones.
-        push, stratify: see `vldebias.methods.Steer`; `stratify` counts where seeds are told.
-        strength: share of the step that is applied, in [0, 1]; 0 is bit-identical to no attachment.
+        shares, push, stratify: see `vldebias.methods.Steer`; `stratify` counts where seeds are told.
         lam: weight of the differences between values; the larger, the less the prompt's own lean counts.
-        keep_stated: leave prompts alone that name an attribute word of the set.
+        pipe, strength, keep_stated: as of `debias`.
 
     Returns:
         An Attachment; `.values(prompts, seeds)` says which value each image is given.
 
     Raises:
-        AlreadyAttachedError, UnsupportedHostError, PromptSetError, InvalidInputError.
+        AlreadyAttachedError, UnsupportedHostError, PromptSetError, InvalidInputError: as `debias`.
     """
     method = Steer(shares, push=push, stratify=stratify)
     return debias(pipe, prompts, method=method, lam=lam, strength=strength, keep_stated=keep_stated)
@@ -263,8 +254,7 @@ def fit_shares(
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        prompts: a prompt set with words for each value of its attribute, or several: groups are then the combinations
-            of their values, "female/Black".
+        prompts: a prompt set with words for each value of its attribute, or several for combinations, "female/Black".
         shares, top, population: see `vldebias.methods.RankShares`.
         reference: unlabelled image features (n, d) of this model, or a `vldebias.Reference` with settings around
             them, of which `confidence` and `logit_scale` count; images like those that will be ranked.
@@ -274,8 +264,7 @@ def fit_shares(
         reference_images: another name of `reference`.
 
     Returns:
-        A TargetShares: call it on text embeddings (q, d) of queries, save it, or attach it with `debias`.
-        `.expected(queries)` predicts the shares.
+        A TargetShares: call it on embeddings (q, d) of queries, or attach it; `.expected(queries)` predicts the shares.
 
     Raises:
         InvalidInputError, PromptSetError, UnsupportedHostError.
@@ -311,7 +300,10 @@ def make_problem(
     chosen = get_method(DEFAULT if method is None else method)
     problem = Problem.of(target, prompts, lam=None if isinstance(lam, str) else lam, reference=reference)
     if reference is not None:
-        chosen = replace(chosen, model=_equalised(chosen.model)) if isinstance(chosen, PerHost) else _equalised(chosen)
+        if isinstance(chosen, PerHost):
+            chosen = replace(chosen, model=_equalised(chosen.model))
+        elif isinstance(chosen, ClosedForm):
+            chosen = _equalised(chosen)
     if lam == AUTO and not isinstance(chosen, Auto):
         chosen = Auto([chosen.for_host(target)])
     return problem, chosen if max_loss is None else Bounded(chosen, max_loss)
@@ -332,7 +324,6 @@ def _sided(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
     return target if side is not None or own == TEXT_SIDE else target.at(own)
 
 
-def _equalised(method: Method) -> Method:
-    """A closed form without images, with their means as one more term."""
-    closed = isinstance(method, ClosedForm) and Need.IMAGES not in method.needs
-    return method + EQUALISE if closed else method  # type: ignore[operator]
+def _equalised(method: ClosedForm) -> ClosedForm:
+    """With the means of images as one more term, unless it has them."""
+    return method if Need.IMAGES in method.needs else method + EQUALISE

@@ -181,21 +181,15 @@ def find_folder(directory_or_repo: str | Path, revision: str | None = None, toke
         pass
     if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
-    return _download(name, revision, token)
-
-
-def _download(repo: str, revision: str | None, token: str | None) -> Path:
     import huggingface_hub
 
+    own = [WEIGHTS, CONFIG]
     try:
         with asked_once():
-            found = huggingface_hub.snapshot_download(
-                repo, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG]
-            )
-        return Path(found)
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, token=token, allow_patterns=own))
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
         raise InvalidInputError(
-            f"{repo[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
+            f"{name[:200]}: neither a folder nor a repository that can be read ({reason(error)[:300]}); "
             "expected a folder written by save_pretrained or the name of a hub repository"
         ) from error
 

@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,7 +33,20 @@ def away() -> str:
         return "HF_HUB_OFFLINE is set"
     server = urlsplit(constants.ENDPOINT)
     port = server.port or (80 if server.scheme == "http" else 443)
-    return "" if _answers(server.hostname or "", port) else f"{server.hostname} does not answer"
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError):
+            socket.create_connection((server.hostname or "", port), timeout=PATIENCE).close()
+            answered.set()
+
+    if not urllib.request.getproxies().get("https"):  # a proxy knows names that this machine does not
+        thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
+        thread.start()
+        thread.join(PATIENCE)
+        if not answered.is_set():
+            return f"{server.hostname} does not answer"
+    return ""
 
 
 @contextmanager
@@ -79,15 +93,6 @@ def reason(error: BaseException) -> str:
     return first if said else f"{type(error).__name__}: {first}"
 
 
-class _Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 @contextmanager
 def _logged_as_warnings() -> Iterator[None]:
     """open_clip logs to the root, which prints all that other libraries have printed once more from then on.
@@ -98,28 +103,13 @@ def _logged_as_warnings() -> Iterator[None]:
     if root.handlers:
         yield
         return
-    kept = _Kept()
+    kept = BufferingHandler(capacity=1 << 30)
+    kept.setLevel(logging.WARNING)
     root.addHandler(kept)
     try:
         yield
     finally:
         root.removeHandler(kept)
-    for record in kept.records:
+    for record in kept.buffer:
         if record.name == "root":  # libraries with a name print their own
             warn(record.getMessage())
-
-
-def _answers(host: str, port: int) -> bool:
-    if urllib.request.getproxies().get("https"):
-        return True  # it knows names that this machine does not
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.create_connection((host, port), timeout=PATIENCE).close()
-            answered.set()
-
-    thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    thread.start()
-    thread.join(PATIENCE)
-    return answered.is_set()

@@ -17,6 +17,7 @@ _HUB = "hf-hub:"
 _SCHEMAS = (_HUB, _LOCAL)  # names by which open_clip finds a model without a list of its own
 _HUB_ID = r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?"
 _FIRST_FILES = ("config.json", "model_index.json", "open_clip_config.json")  # what a library reads before anything else
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
@@ -57,7 +58,9 @@ def load_host(
         )
     if pretrained is not None and model is None:
         raise InvalidInputError("--pretrained names open_clip weights and goes with --model, not with --pipeline")
-    weight_type = _dtype(dtype)
+    if dtype not in (None, *_DTYPES):
+        raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
+    weight_type = _DTYPES[dtype or "float32"]
     name = pipeline or model or ""
     given = repr(name) + (f" with {pretrained!r}" if pretrained else "")
     with asked_once("." if name == "miniature" else pretrained or name.removeprefix(_LOCAL)) as why:
@@ -105,13 +108,6 @@ def _not_there(given: str, why: str, how: str = "") -> str:
     )
 
 
-def _dtype(name: str | None) -> torch.dtype:
-    known = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    if name is not None and name not in known:
-        raise InvalidInputError(f"dtype: expected one of {', '.join(known)}, got {name!r}")
-    return known[name or "float32"]
-
-
 def _placed(pipe: Any, device: str, dtype: torch.dtype) -> Any:
     """The pipeline on `device` in `dtype`; a cast that changes nothing would only make diffusers warn."""
     pipe = pipe.to(device)
@@ -137,12 +133,11 @@ def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) ->
     if name.startswith(_SCHEMAS):
         return _open_clip(name, None, device, dtype)
     folder = Path(name)
-    if (folder / "config.json").is_file():  # first: repositories often hold a model for both libraries
-        return _transformers(name, device, dtype)
-    if (folder / "open_clip_config.json").is_file():
-        return replace(_open_clip(f"{_LOCAL}{name}", None, device, dtype), name=name)
-    if (folder / "clip.safetensors").is_file():
-        return _miniature_clip(device, dtype, folder)
+    if not (folder / "config.json").is_file():  # repositories often hold a model for both libraries
+        if (folder / "open_clip_config.json").is_file():
+            return replace(_open_clip(f"{_LOCAL}{name}", None, device, dtype), name=name)
+        if (folder / "clip.safetensors").is_file():
+            return _miniature_clip(device, dtype, folder)
     return _transformers(name, device, dtype)
 
 

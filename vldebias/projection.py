@@ -94,14 +94,12 @@ class PairScatter:
             )
         if len({group.shape[1] for group in tensors}) > 1:
             raise InvalidInputError(f"groups: expected one width, got {sorted({g.shape[1] for g in tensors})}")
-        rows = torch.cat([math.sqrt(len(g)) * _contrasts(g) for g in tensors])
-        return cls(rows, sum(len(g) * (len(g) - 1) // 2 for g in tensors))
-
-
-def _contrasts(group: Tensor) -> Tensor:
-    """(n - 1, d) rows with the scatter of the n rows around their mean."""
-    k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
-    return (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
+        rows = []
+        for group in tensors:
+            k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
+            contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
+            rows.append(math.sqrt(len(group)) * contrasts)
+        return cls(torch.cat(rows), sum(len(g) * (len(g) - 1) // 2 for g in tensors))
 
 
 @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients

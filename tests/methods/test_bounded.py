@@ -14,7 +14,7 @@ import vldebias
 from tests.refusals import refused
 from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import TextTable
+from vldebias.hosts import TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.bound import Bound
 from vldebias.methods.bounded import bounded, losses
@@ -38,7 +38,7 @@ def pairs(seed: int, n: int = 4) -> Tensor:
     return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=seeds)
 def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
     texts = unit(20, DIM, seed=seed + 2)
@@ -48,7 +48,7 @@ def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
     assert (swept[-1] > swept[0] + 1e-3).any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=seeds, rank=st.integers(1, 5))
 def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, rank: int) -> None:
     left, right = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
@@ -58,7 +58,7 @@ def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, r
     assert (swept.diff(dim=0) > -1e-12).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=seeds,
     loss=st.sampled_from([1e-4, 0.02, 0.1]),
@@ -103,7 +103,7 @@ def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
     torch.testing.assert_close(after(unit(9, DIM, seed=3)), before(unit(9, DIM, seed=3), strength=t))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=seeds, loss=st.sampled_from([0.01, 0.05, 0.2]))
 def test_nothing_within_the_bound_is_less_biased(seed: int, loss: float) -> None:
     """For one text: no z with <z, z0> = 1 and this loss at most has a smaller z^T M z."""
@@ -141,77 +141,56 @@ def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
     assert losses(after, texts).max() <= 0.01
 
 
-@pytest.fixture(scope="module")
-def clip() -> tuple[Any, Any]:
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+def test_on_a_model(tmp_path: Path) -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
-    return model, tokenizer
+    host, classes = resolve(model, tokenizer=tokenizer), load_prompts("gender").classes
 
-
-class TestOnAModel:
-    @staticmethod
-    def cosines(clip: tuple[Any, Any], prompts: tuple[str, ...], **how: Any) -> Tensor:
-        model, tokenizer = clip
+    def cosines(prompts: tuple[str, ...], given: Any = "gender", **how: Any) -> Tensor:
         tokens = tokenizer(list(prompts))
         with torch.no_grad():
             before = model.encode_text(tokens, normalize=True)
-            with vldebias.debias(model, "gender", tokenizer=tokenizer, **how):
+            with vldebias.debias(host, given, **how):
                 return (before * model.encode_text(tokens, normalize=True)).sum(1)
 
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-    @pytest.mark.parametrize("method", ["orth", "orth-cali", "cali"])
-    def test_the_guarantee_holds_in_the_model(self, clip: tuple[Any, Any], method: str) -> None:
-        classes = load_prompts("gender").classes
-        assert self.cosines(clip, classes, method=method).min() < 0.97
-        assert self.cosines(clip, classes, method=method, max_loss=0.02).min() > 0.98 - 1e-5
-
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-    def test_the_mean_over_texts_of_ones_own(self, clip: tuple[Any, Any]) -> None:
-        mine = ("A photo of an old person.", "A photo of a pilot.")
-        found = self.cosines(clip, mine, method="cali", max_loss=Bound(0.01, over="mean", neutral=mine))
-        assert found.mean() == pytest.approx(0.99, abs=1e-4)
-        assert found.min() < 0.99 < found.max()
-
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-    def test_survives_saving(self, clip: tuple[Any, Any], tmp_path: Path) -> None:
-        model, tokenizer = clip
-        fitted = vldebias.fit_projection(model, "gender", method="orth", tokenizer=tokenizer, max_loss=0.02)
-        again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
-        assert again.method == "orth, bounded"
-        assert torch.equal(again.left, fitted.left)
-
-    def test_refused_for_a_fitted_projection(self, clip: tuple[Any, Any]) -> None:
-        model, tokenizer = clip
-        fitted = vldebias.fit_projection(model, "gender", method="difference", tokenizer=tokenizer)
-        with pytest.raises(InvalidInputError, match="reference and max_loss belong to fitting"):
-            vldebias.debias(model, fitted, tokenizer=tokenizer, max_loss=0.1)
+    for method in ("orth", "cali"):
+        assert cosines(classes, method=method).min() < 0.97
+        assert cosines(classes, method=method, max_loss=0.02).min() > 0.98 - 1e-5
+    mine = ("A photo of an old person.", "A photo of a pilot.")
+    found = cosines(mine, method="cali", max_loss=Bound(0.01, over="mean", neutral=mine))
+    assert found.mean() == pytest.approx(0.99, abs=1e-4)
+    assert found.min() < 0.99 < found.max()
+    fitted = vldebias.fit_projection(host, "gender", method="orth", max_loss=0.02)
+    again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
+    assert (again.method, again.provenance.max_loss) == ("orth, bounded", 0.02)
+    assert torch.equal(again.left, fitted.left)
+    with pytest.raises(InvalidInputError, match="reference and max_loss belong to fitting"):
+        cosines(mine, fitted, max_loss=0.1)
 
 
-class TestErrors:
-    @pytest.mark.parametrize("loss", [0.0, -0.1, 1.0, 1e-7, "0.02", True, float("nan")])
-    def test_loss(self, loss: Any) -> None:
-        with pytest.raises(InvalidInputError, match=r"max_loss: expected a loss of cosine in \[1e-6, 1\), as 0.02 is"):
-            Bound.of(loss)
+@refused(
+    *(((loss,), {}, r"expected a loss of cosine in \[1e-6, 1\), as 0.02") for loss in (0.0, 1.0, 1e-7, "0.02", True)),
+    ((float("nan"),), {}, "max_loss: expected a loss of cosine"),
+    ((0.1,), {"over": "most"}, "over: expected 'every' or 'mean', got 'most'"),
+    ((0.1,), {"neutral": "a photo"}, "expected a list of prompts, got the text 'a photo'"),
+)
+def test_what_is_no_bound(given_loss: Any, how: Any) -> None:
+    Bound(*given_loss, **how)
 
-    def test_over(self) -> None:
-        with pytest.raises(InvalidInputError, match="over: expected 'every' or 'mean', got 'most'"):
-            Bound(0.1, over="most")
 
-    def test_a_text_is_no_list_of_prompts(self) -> None:
-        with pytest.raises(InvalidInputError, match="expected a list of prompts, got the text 'a photo'"):
-            Bound(0.1, neutral="a photo")  # type: ignore[arg-type]
+@refused(
+    (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
+    (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
+    (torch.zeros(3, DIM), "a zero row has no cosine"),
+)
+def test_what_are_no_neutral_texts(neutral: Tensor) -> None:
+    bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
 
-    @refused(
-        (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
-        (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
-        (torch.zeros(3, DIM), "a zero row has no cosine"),
-    )
-    def test_neutral(self, neutral: Tensor) -> None:
-        bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
 
-    def test_a_set_without_classes(self) -> None:
-        bare = PromptSet("bare", groups=(("a man", "a woman"),))
-        with pytest.raises(InvalidInputError, match=r"bare: no neutral texts: .* max_loss=Bound\(0.02, neutral="):
-            Problem(TextTable({"a": [1.0]}), (bare,)).neutral_prompts()
-        assert Problem(TextTable({"a": [1.0]}), (bare,), neutral=("a person",)).neutral_prompts() == ("a person",)
+def test_a_set_without_classes() -> None:
+    bare = PromptSet("bare", groups=(("a man", "a woman"),))
+    with pytest.raises(InvalidInputError, match=r"bare: no neutral texts: .* max_loss=Bound\(0.02, neutral="):
+        Problem(TextTable({"a": [1.0]}), (bare,)).neutral_prompts()
+    assert Problem(TextTable({"a": [1.0]}), (bare,), neutral=("a person",)).neutral_prompts() == ("a person",)

@@ -86,7 +86,7 @@ def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Prob
     rows, lam = image_rows(problem)
     parts = auto._parts(problem, "joint", SUMS)  # rows that are shared over methods and lam
     for method in SUMS:
-        for P in (problem.fit(method, "joint"), method.solve(problem, parts)):
+        for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
             assert isinstance(P, CalibratedProjection)
             gaps = rows @ P.matrix()
             assert torch.linalg.matrix_norm(gaps, 2) * lam**0.5 <= 0.5 * (1 + 1e-6), method.name

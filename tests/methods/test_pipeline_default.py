@@ -26,15 +26,6 @@ OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a cr
 
 
 @pytest.fixture(scope="module")
-def pipe():
-    from vldebias.miniature import load_pipeline
-
-    made = load_pipeline()
-    made.set_progress_bar_config(disable=True)
-    return made
-
-
-@pytest.fixture(scope="module")
 def host(pipe) -> Host:
     """The pipeline, with what it has embedded."""
     return resolve(pipe)
@@ -46,7 +37,7 @@ def only(edits) -> CalibratedProjection:
     return edit
 
 
-def portraits(pipe, images: int = 4) -> int:
+def portraits(pipe, images: int = 3) -> int:
     """How many images of prompts about a person show one."""
     prompts = [prompt for prompt in OUTSIDE for _ in range(images)]
     noise = [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
@@ -57,7 +48,7 @@ def portraits(pipe, images: int = 4) -> int:
 def test_a_person_stays_a_person_under_the_default(pipe, host: Host) -> None:
     """And not under the paper's lam, or the test could not fail."""
     without = portraits(pipe)
-    assert without >= 10
+    assert without >= 7
     with debias(host, SET):
         assert portraits(pipe) >= without - 1
     with pytest.warns(WideEditWarning), debias(host, SET, method="paper"):

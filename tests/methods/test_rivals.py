@@ -307,17 +307,13 @@ def test_words_are_put_into_a_prompt(prompt: str, words: str, expected: str) -> 
 
 
 def test_a_word_stands_behind_those_that_stay_farther_from_the_noun() -> None:
-    farther = {"old", "dark-skinned"}
-    assert (
-        rewrite_prompt("A photo of an old Dark-skinned nurse.", "male", farther)
-        == "A photo of an old Dark-skinned male nurse."
-    )
-    assert rewrite_prompt("A photo of a tall old nurse.", "male", farther) == "A photo of a male tall old nurse."
-    assert rewrite_prompt("the old", "male", farther) == "the male old"
-    assert (
-        rewrite_prompt("a  nurse of the old  dark-skinned man", "male", farther)
-        == "a  nurse of the old male  dark-skinned man"
-    )
+    for prompt, expected in {
+        "A photo of an old Dark-skinned nurse.": "A photo of an old Dark-skinned male nurse.",
+        "A photo of a tall old nurse.": "A photo of a male tall old nurse.",
+        "the old": "the male old",
+        "a  nurse of the old  dark-skinned man": "a  nurse of the old male  dark-skinned man",
+    }.items():
+        assert rewrite_prompt(prompt, "male", {"old", "dark-skinned"}) == expected
 
 
 def test_wordings_are_read_and_averaged_by_whatever_embeds_the_prompts() -> None:

@@ -113,20 +113,6 @@ def test_it_draws_what_steering_draws(sets: list[Any]) -> None:
     assert told["steer"][0:2] == told["steer"][2:4]
 
 
-def test_strength_is_between() -> None:
-    pipe = sd()
-
-    def states(prompt: str) -> Tensor:
-        return pipe.encode_prompt(prompt, "cpu", 1, False)[0]
-
-    with torch.no_grad(), debias(pipe, SET, method=StatedValue({"male": 1.0, "female": 0.0})) as attachment:
-        stated = states(PROMPTS[0])
-        attachment.strength = 0.0
-        bare = states(PROMPTS[0])
-        attachment.strength = 0.5
-        torch.testing.assert_close(states(PROMPTS[0]), (bare + stated) / 2)
-
-
 @pytest.mark.parametrize(
     ("method", "prompts", "masked", "error", "message"),
     [

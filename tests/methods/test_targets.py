@@ -84,6 +84,8 @@ def test_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), solved.apply(z, shift), rtol=0.02, atol=0.02)
     kept = z.to(dtype)
     assert solved.apply(kept, shift, 0.0) is kept
+    with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got 1.5"):
+        solved.apply(kept, shift, 1.5)
 
 
 @refused(
@@ -95,12 +97,6 @@ def test_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
 )
 def test_what_cannot_be_solved_is_refused(differences: Tensor, weights: Tensor) -> None:
     TargetProjection.solve(differences, weights)
-
-
-def test_strength_out_of_range() -> None:
-    solved = TargetProjection.solve(torch.eye(3)[:1], torch.ones(1))
-    with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got 1.5"):
-        solved.apply(torch.ones(3), torch.ones(3), 1.5)
 
 
 # --- moments of zero-shot groups
@@ -230,15 +226,11 @@ def test_a_gallery_of_another_composition() -> None:
     assert (shares_at(untold(QUERIES), gallery, group, 0.05) - wanted).abs().mean() > 0.35
 
 
-@pytest.mark.parametrize("factor", [0.1, 30.0])
-def test_a_ranking_does_not_depend_on_the_length_of_a_query(factor: float) -> None:
-    found = TargetShares.fit(moments(crowd(400, seed=9)[0]), (0.3, 0.7), top=0.1)
-    torch.testing.assert_close(found(factor * QUERIES), factor * found(QUERIES))
-
-
 def test_shapes_and_kinds_of_queries() -> None:
     found = TargetShares.fit(moments(crowd(400, seed=9)[0]), (0.3, 0.7), top=0.1)
     moved = found(QUERIES)
+    for factor in (0.1, 30.0):  # the ranking does not depend on the length of a query
+        torch.testing.assert_close(found(factor * QUERIES), factor * moved)
     torch.testing.assert_close(found(QUERIES[0]), moved[0])
     torch.testing.assert_close(found(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
     array = found(QUERIES.numpy().astype(np.float32))
@@ -249,44 +241,44 @@ def test_shapes_and_kinds_of_queries() -> None:
     torch.testing.assert_close(found(QUERIES, 0.5), (QUERIES + moved) / 2)
 
 
-class TestRefusals:
-    @pytest.mark.parametrize("top", [0.0, 1.0, -0.1])
-    def test_top(self, top: float) -> None:
-        with pytest.raises(InvalidInputError, match=r"top: expected a fraction k / n of the images, in \(0, 1\)"):
-            TargetShares.fit(moments(crowd(100, seed=0)[0]), (0.5, 0.5), top=top)
+ODD = {
+    "lopsided": crowd(1000, seed=0, shares=(0.9, 0.1))[0],
+    "one group": (rows := crowd(100, seed=0)[0])[(rows @ classifier(2).T).argmax(1) == 1],
+    "plain": rows,
+    "wide": torch.ones(3, DIM + 1).double(),
+}
 
-    def test_more_than_there_is(self) -> None:
-        images, _ = crowd(1000, seed=0, shares=(0.9, 0.1))
-        with pytest.raises(
-            InvalidInputError, match=r"too few images of \['g1'\] for such a share .* it would be {'g1'"
-        ):
-            TargetShares.fit(moments(images), (0.2, 0.8), top=0.3)
-        found = moments(images)
-        most = float(found.shares[1]) / 0.3  # of the first 30 % with every image of the group
-        TargetShares.fit(found, (1.01 - most, most - 0.01), top=0.3)
-        with pytest.raises(InvalidInputError, match="too few images"):
-            TargetShares.fit(found, (0.99 - most, most + 0.01), top=0.3)
 
-    @pytest.mark.parametrize("shares", [(1.0, 0.0), (1.0,), (0.5, 0.4)])
-    def test_shares(self, shares: tuple[float, ...]) -> None:
-        with pytest.raises(InvalidInputError, match=r"expected a positive share for each of \['g0', 'g1'\]"):
-            TargetShares.fit(moments(crowd(100, seed=0)[0]), shares, top=0.1)
+@refused(
+    *(
+        ("plain", (0.5, 0.5), top, r"top: expected a fraction k / n of the images, in \(0, 1\)")
+        for top in (0.0, 1.0, -0.1)
+    ),
+    ("lopsided", (0.2, 0.8), 0.3, r"too few images of \['g1'\] for such a share .* it would be {'g1'"),
+    *(
+        ("plain", shares, 0.1, r"expected a positive share for each of \['g0', 'g1'\]")
+        for shares in ((1.0, 0.0), (1.0,), (0.5, 0.4))
+    ),
+    ("one group", (0.5, 0.5), 0.1, r"expected at least 10 images of every group, got \{'g0': 0, 'g1'"),
+    ("wide", (0.5, 0.5), 0.1, "image features have width 13, texts 12"),
+)
+def test_shares_that_cannot_be_had_are_refused(kind: str, shares: tuple[float, ...], top: float) -> None:
+    TargetShares.fit(moments(ODD[kind]), shares, top=top)
 
-    def test_a_group_without_images(self) -> None:
-        images, _ = crowd(100, seed=0)
-        one_sided = images[(images @ classifier(2).T).argmax(1) == 1]
-        with pytest.raises(InvalidInputError, match=r"expected at least 10 images of every group, got \{'g0': 0, 'g1'"):
-            TargetShares.fit(moments(one_sided), (0.5, 0.5), top=0.1)
 
-    @pytest.mark.parametrize("queries", [torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)])
-    def test_queries(self, queries: Tensor) -> None:
-        found = TargetShares.fit(moments(crowd(100, seed=0)[0]), (0.5, 0.5), top=0.1)
-        with pytest.raises(InvalidInputError, match=r"expected float embeddings of queries \(..., 12\)"):
-            found(queries)
+def test_every_image_of_a_group_is_the_most_there_is() -> None:
+    found = moments(ODD["lopsided"])
+    most = float(found.shares[1]) / 0.3  # of the first 30 % with every image of the group
+    TargetShares.fit(found, (1.01 - most, most - 0.01), top=0.3)
+    with pytest.raises(InvalidInputError, match="too few images"):
+        TargetShares.fit(found, (0.99 - most, most + 0.01), top=0.3)
 
-    def test_images_of_another_width(self) -> None:
-        with pytest.raises(InvalidInputError, match="image features have width 13, texts 12"):
-            moments(torch.ones(3, DIM + 1).double())
+
+@pytest.mark.parametrize("queries", [torch.ones(2, DIM + 1), torch.ones(2, DIM, dtype=torch.int64)])
+def test_queries_of_another_kind_are_refused(queries: Tensor) -> None:
+    found = TargetShares.fit(moments(ODD["plain"]), (0.5, 0.5), top=0.1)
+    with pytest.raises(InvalidInputError, match=r"expected float embeddings of queries \(..., 12\)"):
+        found(queries)
 
 
 # --- from a prompt set, on a model

@@ -20,15 +20,6 @@ FEW = replace(SET, classes=SET.classes[:4], class_names=SET.class_names[:4], gro
 PROMPTS = ["A photo of a nurse.", "A photo of a web developer."]
 
 
-@pytest.fixture(scope="module")
-def pipe():
-    from vldebias.miniature import load_pipeline
-
-    made = load_pipeline()
-    made.set_progress_bar_config(disable=True)
-    return made
-
-
 def encode(pipe, prompts: Sequence[str] = PROMPTS) -> Tensor:
     with torch.no_grad():
         return pipe.encode_prompt(list(prompts), "cpu", 1, False)[0]

@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasErr
 from vldebias.hosts import resolve
 from vldebias.methods import METHODS, Need, Problem, Weighted, WeightedValues
 from vldebias.methods.rivals.wording import rewrite_prompt
-from vldebias.miniature import load_clip, load_pipeline
+from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 
 SET = load_prompts("professions-gender")
@@ -23,13 +23,6 @@ FIVE = SET.classes[:5]
 PROMPTS = ["A photo of a nurse.", "A photo of a web developer."]
 STATED = [["A photo of a male nurse.", "A photo of a male web developer."],
           ["A photo of a female nurse.", "A photo of a female web developer."]]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pipe() -> Any:
-    made = load_pipeline()
-    made.set_progress_bar_config(disable=True)
-    return made
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from tests.refusals import refused
+from vldebias.errors import SuspectInputWarning
 from vldebias.metrics import agreement, krippendorff_alpha
 from vldebias.metrics.agreement import LEVELS, _alphas, _Table
 
@@ -141,7 +142,7 @@ def test_interval_covers_the_value_of_the_population() -> None:
         return np.where(rng.random((2, units)) < 0.8, truth, 1 - truth)
 
     population = krippendorff_alpha(draw(400_000))
-    found = [agreement(draw(80), resamples=300, seed=i).alpha for i in range(200)]
+    found = [agreement(draw(80), resamples=300, seed=i).alpha for i in range(150)]
     covered = np.mean([one.low <= population <= one.high for one in found])
     assert 0.90 <= covered <= 0.985
 
@@ -153,41 +154,24 @@ def test_resamples_without_a_second_value_are_left_out_and_counted() -> None:
     assert (found.alpha.low, found.alpha.high) == (1, 1)
 
 
-def test_same_seed_same_interval() -> None:
-    labels = np.random.default_rng(0).integers(0, 2, (3, 40))
-    assert agreement(labels, seed=3, resamples=100).alpha == agreement(labels, seed=3, resamples=100).alpha
-    assert agreement(labels, seed=3, resamples=100).alpha != agreement(labels, seed=4, resamples=100).alpha
-
-
 def test_annotators_are_compared_two_by_two() -> None:
     labels = np.array([[0, 1, 1, NAN], [0, 0, 1, NAN], [NAN, NAN, NAN, 2], [0, 1, 1, 2]])
     expected = [[1, 2 / 3, NAN, 1], [2 / 3, 1, NAN, 2 / 3], [NAN, NAN, 1, 1], [1, 2 / 3, 1, 1]]
     np.testing.assert_allclose(agreement(labels, resamples=20).annotators, expected)
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "text"),
-    [
-        ([[0, 1, 1]], {}, "agreement needs two or more annotators, got 1"),
-        ([0, 1, 1], {}, r"expected numbers \(annotators, units\), got shape \(3,\) of int64; encode names as codes"),
-        ([["m", "f"], ["m", "m"]], {}, "encode names as codes and missing answers as NaN"),
-        ([[], []], {}, r"got shape \(2, 0\)"),
-        ([[0, NAN], [NAN, 1]], {}, "none of 2 units was answered by two annotators"),
-        ([[1, 1], [1, 1]], {}, "all 4 pairable answers are 1; agreement beyond chance cannot be told"),
-        ([[0, 0, NAN], [0, 0, 1]], {}, "all 4 pairable answers are 0"),
-        ([[0, float("inf")], [0, 1]], {}, "expected finite numbers or NaN, got an infinite value"),
-        ([[0, 1], [0, 1]], {"level": "ratio"}, "expected one of nominal, ordinal, interval, got 'ratio'"),
-    ],
+@refused(
+    ([[0, 1, 1]], {}, "agreement needs two or more annotators, got 1"),
+    ([0, 1, 1], {}, r"expected numbers \(annotators, units\), got shape \(3,\) of int64; encode names as codes"),
+    ([["m", "f"], ["m", "m"]], {}, "encode names as codes and missing answers as NaN"),
+    ([[], []], {}, r"got shape \(2, 0\)"),
+    ([[0, NAN], [NAN, 1]], {}, "none of 2 units was answered by two annotators"),
+    ([[1, 1], [1, 1]], {}, "all 4 pairable answers are 1; agreement beyond chance cannot be told"),
+    ([[0, 0, NAN], [0, 0, 1]], {}, "all 4 pairable answers are 0"),
+    ([[0, float("inf")], [0, 1]], {}, "expected finite numbers or NaN, got an infinite value"),
+    ([[0, 1], [0, 1]], {"level": "ratio"}, "expected one of nominal, ordinal, interval, got 'ratio'"),
+    ([[0, 1], [0, 1]], {"resamples": 0}, "expected resamples >= 1 and coverage in"),
+    ([[0, 1], [0, 1]], {"coverage": 95}, "got 2000 and 95"),
 )
-def test_errors(labels: list, options: dict, text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        krippendorff_alpha(labels, **options)
-    with pytest.raises(InvalidInputError, match=text):
-        agreement(labels, **options)
-
-
-def test_error_for_a_bad_number_of_resamples() -> None:
-    with pytest.raises(InvalidInputError, match="expected resamples >= 1 and coverage in"):
-        agreement([[0, 1], [0, 1]], resamples=0)
-    with pytest.raises(InvalidInputError, match="got 100 and 95"):
-        agreement([[0, 1], [0, 1]], resamples=100, coverage=95)
+def test_errors(labels: list, options: dict) -> None:
+    agreement(labels, **options)

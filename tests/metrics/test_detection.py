@@ -66,12 +66,6 @@ def test_precision_is_the_mean_over_orders_of_the_ties(seed: int, n: int, share:
     assert found == pytest.approx(np.mean([wrong[order].mean() for order in orders]), abs=0.12)
 
 
-def test_precision_of_ties_by_hand() -> None:
-    found = precision_among_lowest([0, 1, 1, 1, 2], [1, 1, 0, 0, 1], 0.4, resamples=10)
-    assert found.value == pytest.approx((1 + 1 / 3) / 2)
-    assert precision_among_lowest([0, 1, 1, 1, 2], [1, 1, 0, 0, 1], 1.0, resamples=10).value == pytest.approx(0.6)
-
-
 def test_seven_percent_of_a_hundred_are_seven() -> None:
     wrong = np.arange(100) < 7
     assert precision_among_lowest(np.arange(100.0), wrong, 0.07, resamples=2).value == 1

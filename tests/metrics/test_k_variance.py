@@ -1,14 +1,18 @@
-"""k-variance: against every matching, against the closed form on a line, and the laws of a transport distance."""
+"""k-variance: every matching, the closed form on a line, a transport's laws, and the shift gap by loops."""
 
+import math
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from tests.refusals import refused
 from vldebias.metrics import k_variance, robustness
+from vldebias.metrics.robustness import shift_distances
 
 RNG = np.random.default_rng(0)
 
@@ -77,3 +81,77 @@ def test_it_is_zero_for_a_collapsed_class_and_never_above_the_diameter() -> None
 )
 def test_errors(features: np.ndarray, options: dict[str, Any]) -> None:
     k_variance(features, **options)
+
+
+# --- the distribution shift gap
+
+
+def problem(seed: int, n: int = 12, t: int = 3, d: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, t, d)), rng.integers(3, size=n), rng.normal(size=(n, d))
+
+
+BAD = ({"norm": 0.0}, {"exponent": 0.0}, {"exponent": math.inf}, {"norm": math.nan})
+
+
+def shift_gap(*features: np.ndarray, **options: Any) -> float:
+    return float(shift_distances(*features, **options).mean())
+
+
+def looped(views: np.ndarray, labels: np.ndarray, images: np.ndarray, norm: float, exponent: float) -> float:
+    """The definition, class by class, image by image and coordinate by coordinate."""
+    total = 0.0
+    for c in set(labels.tolist()):
+        members = [i for i in range(len(labels)) if labels[i] == c]
+        share = len(members) / len(labels)
+        for i in members:
+            length = 0.0
+            for k in range(views.shape[2]):
+                centre = sum(float(images[j, k]) for j in members) / len(members)
+                seen = sum(float(views[i, t, k]) for t in range(views.shape[1])) / views.shape[1]
+                length += abs(centre - seen) ** norm
+            total += share / len(members) * (length ** (1 / norm)) ** exponent
+    return total
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.sampled_from([0.5, 1.0, 2.0]))
+def test_agrees_with_the_definition(seed: int, norm: float, exponent: float) -> None:
+    views, labels, images = problem(seed)
+    found = shift_gap(views, labels, images=images, norm=norm, exponent=exponent)
+    assert found == pytest.approx(looped(views, labels, images, norm, exponent))
+    own = shift_gap(views, labels, norm=norm, exponent=exponent)
+    assert own == pytest.approx(looped(views, labels, views.mean(1), norm, exponent))
+
+
+def test_the_default_is_the_proof_s_euclidean_norm() -> None:
+    views, labels, images = problem(1)
+    assert shift_gap(views, labels, images=images) == pytest.approx(looped(views, labels, images, 2.0, 1.0))
+
+
+def test_a_class_of_one_image_is_its_own_centre() -> None:
+    views, _, _ = problem(3)
+    assert shift_gap(views, np.arange(len(views))) == pytest.approx(0, abs=1e-12)
+
+
+def test_an_image_gives_one_value() -> None:
+    views, labels, images = problem(4)
+    order = np.random.default_rng(0).permutation(len(labels))
+    found = shift_distances(views, labels, images=images)
+    assert found.shape == (len(labels),)
+    assert shift_distances(views[order], labels[order], images=images[order]) == pytest.approx(found[order])
+    assert shift_distances(views[:, ::-1].copy(), labels, images=images) == pytest.approx(found)
+
+
+@refused(
+    (lambda v, x, i: (v[:, 0], x), {}, r"finite features \(n, t, d\), got shape \(12, 5\)"),
+    (lambda v, x, i: (v[:, :0], x), {}, r"finite features \(n, t, d\), got shape \(12, 0, 5\)"),
+    (lambda v, x, i: (v * np.nan, x), {}, r"views: .* are NaN"),
+    (lambda v, x, i: (v, x[:3]), {}, r"labels \(12,\) and images \(12, 5\) .* got \(3,\) and \(12, 5\)"),
+    (lambda v, x, i: (v, x, i[:, :4]), {}, r"got \(12,\) and \(12, 4\)"),
+    (lambda v, x, i: (v, x, i + np.inf), {}, "images: expected finite features"),
+    *((lambda v, x, i: (v, x), wrong, "norm and exponent: expected numbers > 0") for wrong in BAD),
+)
+def test_what_has_no_shift_gap(features: Any, wrong: dict[str, float]) -> None:
+    views, labels, *images = features(*problem(5))
+    shift_gap(views, labels, images=images[0] if images else None, **wrong)

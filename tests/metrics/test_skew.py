@@ -9,10 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import entropy
 
 from tests.refusals import refused
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.errors import SuspectInputWarning
 from vldebias.metrics import max_skew, min_skew, ndkl
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
@@ -41,18 +40,6 @@ def test_skew_agrees_with_a_naive_twin(ranking: tuple[list[float], list[int], in
     assert min_skew(scores, groups, k, n_groups=N_GROUPS) == pytest.approx(min(ratios))
 
 
-@laws
-@given(rankings())
-def test_ndkl_agrees_with_a_naive_twin(ranking: tuple[list[float], list[int], int]) -> None:
-    scores, groups, k = ranking
-    prior = [0.5, 0.3, 0.2]
-    weights = [1 / math.log2(i + 1) for i in range(1, k + 1)]
-    divergences = [entropy(top_shares(scores, groups, i), prior) for i in range(1, k + 1)]
-    expected = sum(w * d for w, d in zip(weights, divergences, strict=True)) / sum(weights)
-    assert ndkl(scores, groups, k, prior=prior, n_groups=N_GROUPS) == pytest.approx(expected)
-    assert expected >= 0
-
-
 def test_by_hand() -> None:
     scores, groups = [0.9, 0.8, 0.7, 0.6], ["f", "m", "m", "m"]
     assert max_skew(scores, groups, 4) == pytest.approx(math.log(0.75 / 0.5))
@@ -62,11 +49,6 @@ def test_by_hand() -> None:
     assert max_skew(scores, groups, 1, prior="dataset") == pytest.approx(math.log(1 / 0.25))
     assert max_skew(scores, groups, 1, prior=[0.1, 0.9]) == pytest.approx(math.log(10))
     assert ndkl(scores, groups, 1) == pytest.approx(math.log(2))
-
-
-def test_ties_keep_the_order_of_the_rows() -> None:
-    assert max_skew([1.0] * 4, [0, 1, 1, 1], 2) == 0
-    assert max_skew([1.0] * 4, [1, 1, 0, 0], 2) == pytest.approx(math.log(2))
 
 
 def test_an_empty_group() -> None:
@@ -84,11 +66,6 @@ def test_one_group_is_never_skewed_and_a_warning_says_why(measure: Callable[...,
     assert measure([1.0, 2.0], [1, 1], n_groups=2) != 0
 
 
-def test_scores_in_the_place_of_groups_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"groups: expected labels, got fractions such as \[0.25, 0.5\]"):
-        max_skew([0, 1], [0.5, 0.25], 1)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_tensors_are_taken(dtype: torch.dtype) -> None:
     scores, groups = torch.tensor([0.5, 0.25, 0.75], dtype=dtype, requires_grad=True), torch.tensor([0, 1, 1])
@@ -102,6 +79,7 @@ def test_tensors_are_taken(dtype: torch.dtype) -> None:
     ({"k": 0}, r"k: .* got 0"),
     ({"k": 1.5}, r"k: .* got 1.5"),
     ({"k": True}, r"k: .* got True"),
+    ({"groups": [0.5, 0.25, 0.5]}, r"groups: expected labels, got fractions such as \[0.25, 0.5\]"),
     ({"groups": [0, 1]}, r"one length, got {'scores': 3, 'groups': 2}"),
     ({"scores": [0.0, float("nan"), 1.0]}, r"scores: 1 of 3 values are NaN"),
     ({"prior": "flat"}, r"prior: expected 'uniform', 'dataset' or an array of shares, got 'flat'"),

@@ -7,26 +7,20 @@ Every candidate is fitted on one part of the evidence and predicted on the other
     images  the two halves of the reference images with their zero-shot values, each fitted once, predicted once.
 
 What is predicted is the gap of the neutral texts (`PredictedGap`), as a share of what it is without an edit, so 1 means
-no change. Of texts, the concept is what is drawn, with all its prompts. Of images, what chance alone adds is taken off:
-the absolute difference of few images' means is above 0 where nothing is left, so all candidates would look alike, and
-none would look like much. Squares can be had without it (`PredictedGap.squares`); folds of two to twenty concepts say
-too little of their own variance for that. Where there are images, the changes of both kinds are averaged, each weighted
-by its precision,
+no change. Of texts, the concept is what is drawn, with all its prompts. Of images, what chance alone adds is taken off
+(`PredictedGap.squares`): the absolute difference of few images' means is above 0 where nothing is left. Where there are
+images, the changes of both kinds are averaged, each weighted by its precision,
 
     w = 1 / (s^2 + ERR^2),
 
 where s is the bootstrap deviation of the gap without an edit, and ERR what would be left with any number of rows: how
 far either kind is from what true labels show, between the worlds of eval/results/auto.json where images are read well
-(.1 from images, .4 from texts) and where they are not (.6 and .3). So a handful of images hardly
-moves what the texts say, and no number of them silences the texts: images are split by the model's own guess, and
-texts do not see what images do. A candidate may be chosen where the 95 % interval of its change lies below 0; the
-smallest gap wins. The interval is centred at the value: resamples push a gap up, and most where little is left, so
-their percentiles lean to "no change".
+(.1 from images, .4 from texts) and where they are not (.6 and .3). So a handful of images hardly moves what the texts
+say, and no number of them silences the texts. A candidate may be chosen where the 95 % interval of its change, centred
+at the value, lies below 0; the smallest gap wins.
 
-What was found with the help of images has to be better beyond the interval of the difference, or it does not take the
-place of the other: methods that use images, of the best that does not, since the split that judges them is the guess
-that they were fitted to; and whatever a reference speaks for, of what texts alone choose, since nobody can see whether
-it is like what will be searched. Images that cannot be split (one value alone, one picture many times, too few), or
+What was found with the help of images has to be better beyond the interval of the difference (`_Judge.choose`). Images
+that cannot be split (one value alone, one picture many times, too few), or
 that are not of this model's space (`vldebias.methods.diagnostics.spread_along`), are left out with a warning. All
 candidates keep the bound on the neutral texts, a mean loss of cosine of at most 0.05 unless `max_loss` says otherwise.
 
@@ -34,8 +28,7 @@ Why this sees a method that makes things worse: the gap is relative to the sprea
 takes away most of what a query says leaves it with little but chance directions, and if these lean to one value the
 ratio rises although the prompts of a pair came closer.
 
-Resamples draw rows and neutral texts together, with fixed seeds: the choice is deterministic. Its interval is that of
-a candidate by itself, not of the best of many.
+Resamples draw rows and neutral texts together, with fixed seeds: the choice is deterministic.
 """
 
 from __future__ import annotations
@@ -147,15 +140,13 @@ class Auto(Method):
     ) -> list[tuple[Method, CalibratedProjection]]:
         """Each method at each lam, fitted on everything; the bound makes one of several lam."""
         parts = _parts(problem, role, methods)
-        distinct: dict[tuple[str, object], tuple[Method, CalibratedProjection]] = {}
+        lams: Sequence[Lam] = self.lams if problem.lam is None else (problem.lam,)
+        distinct: dict[object, tuple[Method, CalibratedProjection]] = {}
         for method in methods:
-            lams: Sequence[Lam] = self.lams if problem.lam is None else (problem.lam,)
             for lam in lams if method.has_lam else lams[:1]:
                 projection = _solve(replace(problem, lam=lam), role, method, parts)
-                rounded = tuple(
-                    f"{x:.6g}" for x in (projection.lam if isinstance(projection.lam, tuple) else [projection.lam])
-                )
-                distinct.setdefault((projection.method, rounded), (method, projection))
+                found = projection.lam if isinstance(projection.lam, tuple) else [projection.lam]
+                distinct.setdefault((projection.method, *(f"{x:.6g}" for x in found)), (method, projection))
         return list(distinct.values())
 
 
@@ -185,7 +176,7 @@ def _solve(problem: Problem, role: str, method: Method, parts: Parts) -> Calibra
             edit = Bounded(method, problem.bound).fit(problem, role)
             assert isinstance(edit, CalibratedProjection)  # Bounded refuses anything else
             return edit
-        return bounded(method.solve(problem, parts), neutral, problem.bound)
+        return bounded(method.fit(problem, role, parts), neutral, problem.bound)
     except NothingToRemoveError:  # texts that the model does not tell apart
         return CalibratedProjection.identity(neutral.shape[1], method.name)
 
@@ -381,7 +372,7 @@ def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, se
     assert reference is not None
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
     texts = problem.zero_shot(prompts, role)
-    probability, value = (reference.logit_scale * rows @ texts.T).softmax(1).max(1)
+    value, probability = reference.read(rows, texts)
     sure = probability >= reference.confidence
     classes = class_texts(problem, prompts, role) if reference.within_classes else None
     label = None if classes is None else (rows @ classes.T).argmax(1)[sure]

@@ -19,20 +19,14 @@ from vldebias.errors import InvalidInputError
 def class_offset(before: Tensor, after: Tensor) -> float:
     """What to subtract from the scores of the second class: (mean margin of first + mean margin of second) / 2.
 
-    Args:
-        before: (n, 2) scores of the images that are classified, without an edit: they say which class an image is
-            taken for. after: (n, 2) with it. Take the images that are to be classified: others, in which the classes go
-            with the attribute in another way, move the boundary of some methods the wrong way.
+    0 where all images are taken for one class. Take the images that are to be classified: others, in which the classes
+    go with the attribute in another way, move the boundary of some methods the wrong way.
 
-    Returns:
-        The offset; 0 where all images are taken for one class.
+    Args:
+        before: (n, 2) scores without an edit: they say which class an image is taken for. after: (n, 2) with it.
 
     Raises:
         InvalidInputError: shapes other than (n, 2), or two that differ.
-
-    >>> before = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.1, 0.7]])  # doctest: +SKIP
-    >>> class_offset(before, before + torch.tensor([0.0, 1.0]))  # margins were -.6 and .6 on average  # doctest: +SKIP
-    1.0
     """
     if before.ndim != 2 or before.shape[1] != 2 or before.shape != after.shape:
         raise InvalidInputError(

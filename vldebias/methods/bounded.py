@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.methods.bound import Bound
-from vldebias.methods.method import Method, Problem, get_method
+from vldebias.methods.method import Around, Method, Problem, get_method
 from vldebias.projection import CalibratedProjection
 
 _STEPS = 60  # halvings: the multiplier to the precision of a double
@@ -62,33 +62,30 @@ def bounded(projection: CalibratedProjection, neutral: Tensor, bound: Bound) -> 
     return kept.stamped(method=f"{kept.method}, bounded") if projection.spurious_rank else kept
 
 
-class Bounded(Method):
+class Bounded(Around):
     """A method within a bound: softened until no neutral text loses more than it says.
 
     Raises:
         InvalidInputError: when it is fitted, if the method gives no projection of embeddings, which has no strength.
     """
 
-    delegates = True
-
     def __init__(self, method: str | Method, bound: Bound | float) -> None:
         self.method, self.bound = get_method(method), Bound.of(bound)
-        inner = self.method
-        self.name, self.source, self.color = f"{inner.name}, bounded", inner.source, inner.color
-        self.title = f"{inner.title}, at most {self.bound.loss:g} of cosine lost"
-        self.needs, self.has_lam = inner.needs, inner.has_lam
-        self.pipelines, self.models = inner.pipelines, inner.models
+        super().__init__(self.method)
+        self.name, self.delegates = f"{self.name}, bounded", True
+        self.title = f"{self.title}, at most {self.bound.loss:g} of cosine lost"
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """The method's edit, weakened where it has to be."""
         within = replace(problem, bound=self.bound)
-        edit = self.method.named(within, role)
+        edit = self.method.fit(within, role)
         if not isinstance(edit, CalibratedProjection):
             raise InvalidInputError(
                 f"max_loss: method {self.method.name!r} gives {edit!r}, which is no projection whose lam could be "
                 "lowered; leave max_loss out and lower strength= instead"
             )
-        kept = bounded(edit, within.embed(within.neutral_prompts(), role), self.bound)
+        named = edit if self.method.delegates else edit.stamped(method=self.method.name)
+        kept = bounded(named, within.embed(within.neutral_prompts(), role), self.bound)
         return kept.stamped(max_loss=self.bound.loss)
 
 

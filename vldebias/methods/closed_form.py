@@ -47,7 +47,7 @@ class Term:
     scatters: Callable[[Problem, str], list[PairScatter]] | None = None
 
     def rows(self, problem: Problem, role: str) -> Tensor | list[PairScatter]:
-        """What `ClosedForm.solve` puts together; it does not depend on lam."""
+        """What `ClosedForm.fit` puts together; it does not depend on lam."""
         part = self.removes or self.scatters
         assert part is not None
         return part(problem, role)
@@ -81,16 +81,13 @@ class ClosedForm(Method):
         """Not where images are compared with texts: a pipeline has no space of both."""
         return Need.IMAGES not in self.needs
 
-    def fit(self, problem: Problem, role: str) -> CalibratedProjection:
-        """Solve for one role.
+    def fit(self, problem: Problem, role: str, parts: Parts | None = None) -> CalibratedProjection:
+        """Solve for one role. parts: the rows of its terms, where they are known.
 
         Raises:
             InvalidInputError: nothing to remove.
         """
-        return self.solve(problem, {term: term.rows(problem, role) for term in self.terms})
-
-    def solve(self, problem: Problem, parts: Parts) -> CalibratedProjection:
-        """The closed form from the rows of its terms, which may have been had before; without provenance."""
+        parts = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [part for term in self.terms if isinstance(part := parts[term], Tensor)]
         span = torch.cat(removed) if removed else None
         p0 = None if span is None or not span.any() else CalibratedProjection.solve([], span)
@@ -139,7 +136,8 @@ def _differences(problem: Problem, role: str) -> Tensor:
     return torch.cat(rows)
 
 
-def _pairs(problem: Problem, role: str) -> list[PairScatter]:
+def pair_scatters(problem: Problem, role: str) -> list[PairScatter]:
+    """That of each attribute."""
     return [pair_scatter(problem, s, role) for s in problem.attributes]
 
 
@@ -174,7 +172,7 @@ SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
 DIFFERENCE_TERM = Term(Need.VALUES, removes=_differences)
 LAM_OF_DEFAULT = 100.0
 SPARES_OF_DEFAULT = 100
-PAIRS_TERM = Term(Need.PAIRS, scatters=_pairs)
+PAIRS_TERM = Term(Need.PAIRS, scatters=pair_scatters)
 IMAGES_TERM = Term(Need.IMAGES, scatters=_images)
 
 _PAPER = "Chuang et al., 2023"
@@ -217,8 +215,8 @@ class PerHost(Method):
     source: str
     color: str
     _: KW_ONLY
-    model: Method
-    pipeline: Method
+    model: ClosedForm
+    pipeline: ClosedForm
     lam: float | None = None
     spares: int | None = None
 
@@ -234,7 +232,7 @@ class PerHost(Method):
         """Whether either has a weight."""
         return self.model.has_lam or self.pipeline.has_lam
 
-    def for_host(self, host: Host) -> Method:
+    def for_host(self, host: Host) -> ClosedForm:
         """The one for this kind of host."""
         return self.pipeline if host.generative else self.model
 
@@ -247,19 +245,14 @@ class PerHost(Method):
         pipeline, free = problem.host.generative, problem.lam is None
         if free and not pipeline:
             problem = replace(problem, lam=self.lam)
-        edit = self.for_host(problem.host).named(problem, role)
-        if free and pipeline and self.spares is not None and isinstance(edit, CalibratedProjection):
+        edit = self.for_host(problem.host).fit(problem, role)
+        if free and pipeline and self.spares is not None:
             return edit.removing_at_most(max(edit.dim / self.spares, len(problem.attributes)))
         return edit
 
 
 PAPER = PerHost(
-    "paper",
-    "the paper's settings",
-    f"{_PAPER}, Table 7.3 and section 7.5",
-    "#d37295",
-    model=ORTH_CALI,
-    pipeline=CALI,
+    "paper", "the paper's settings", f"{_PAPER}, Table 7.3 and section 7.5", "#d37295", model=ORTH_CALI, pipeline=CALI
 )
 # What is attached where no method is named: the best label-free closed form for each kind of host by the committed
 # tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of

@@ -14,21 +14,18 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.boundary import Boundary
 
 
-def _project(z: Tensor, projection: Edit | None) -> Tensor:
-    return z if projection is None else projection(z)
-
-
 def pair_distance(pairs: Tensor, projection: Edit | None = None) -> float:
     """Mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
     if pairs.ndim != 3 or pairs.shape[1] != 2 or not len(pairs):
         raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n > 0, got {tuple(pairs.shape)}")
-    projected = _project(pairs, projection)
+    projected = pairs if projection is None else projection(pairs)
     return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
 
 
 def spurious_cosine(classes: Tensor, spurious: Tensor, projection: Edit | None = None) -> Tensor:
     """Cosine (k, m) of each class embedding (k, d), projected, with each spurious embedding (m, d); Table 7.1."""
-    return normalize(_project(classes, projection), dim=-1) @ normalize(spurious, dim=-1).T
+    rows = classes if projection is None else projection(classes)
+    return normalize(rows, dim=-1) @ normalize(spurious, dim=-1).T
 
 
 def signal_kept(classes: Tensor, projection: Edit) -> float | None:
@@ -36,17 +33,12 @@ def signal_kept(classes: Tensor, projection: Edit) -> float | None:
 
     None for fewer than two distinct classes, which have no distance to keep.
     """
-    differences = _differences(classes)
+    first, second = (~classes.new_ones(len(classes), len(classes)).tril().bool()).nonzero(as_tuple=True)
+    differences = classes[first] - classes[second]
     before = differences.norm(dim=-1).sum()
     if before == 0:
         return None
     return float(projection(differences).norm(dim=-1).sum() / before)
-
-
-def _differences(rows: Tensor) -> Tensor:
-    """All k (k - 1) / 2 differences of the k rows."""
-    first, second = (~rows.new_ones(len(rows), len(rows)).tril().bool()).nonzero(as_tuple=True)
-    return rows[first] - rows[second]
 
 
 def class_cosine(classes: Tensor, projection: Edit) -> float:

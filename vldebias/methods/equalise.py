@@ -18,11 +18,8 @@ Means are kept as running sums: the images may come in batches.
 
 Wrong pseudo-labels: where errors do not depend on the image beyond its value, the expected difference is
 (1 - e_i - e_j) D: shorter, in the same direction, which costs a factor (1 - e_i - e_j)^2 of lam and nothing else.
-`GroupMeans.report` says what the model's own probabilities predict for it. Take it as a lower bound: zero-shot errors
-lie where the classifier is unsure, the split stretches the difference towards the texts, and what a wrong direction
-costs is seen with labels alone. All of it is measured in eval/results/beyond.json (task pseudo-labels): on CLIP
-ViT-B/32 and gender the prediction holds; on the small model of the miniature world errors are several times those that
-it predicts.
+`GroupMeans.report` says what the model's own probabilities predict for it, a lower bound: zero-shot errors lie where
+the classifier is unsure (eval/results/beyond.json, task pseudo-labels).
 """
 
 from __future__ import annotations
@@ -111,12 +108,7 @@ class GroupMeans:
 
     def update(self, features: Tensor) -> None:
         """Add L2-normalised float64 image features (b, d)."""
-        if features.shape[1] != self._values.shape[1]:
-            raise InvalidInputError(
-                f"reference: image features have width {features.shape[1]}, texts {self._values.shape[1]}; "
-                "embed both with one model"
-            )
-        probability, value = (self._settings.logit_scale * features @ self._values.T).softmax(1).max(1)
+        value, probability = self._settings.read(features, self._values)
         cls = torch.zeros_like(value) if self._classes is None else (features @ self._classes.T).argmax(1)
         half = (torch.arange(len(features)) + self._seen) % 2
         sure = probability >= self._settings.confidence
@@ -170,7 +162,9 @@ class GroupMeans:
 
     def _differences(self, counts: Tensor, sums: Tensor) -> list[_Differences]:
         """One entry for every pair of values that some class has."""
-        means, noise = sums / counts.clamp(min=1)[..., None], _noise(counts, sums)
+        means, n, parts = sums / counts.clamp(min=1)[..., None], float(counts.sum()), int((counts > 0).sum())
+        explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
+        noise = max(0.0, n - explained) / max(1.0, n - parts)  # variance of unit rows around the means of their parts
         differences = []
         for i, j in combinations(range(counts.shape[1]), 2):
             both = (counts[:, [i, j]] >= self._settings.min_rows).all(1)
@@ -227,13 +221,6 @@ class _Differences:
     def shrunk(self) -> Tensor:
         """Differences (k, d) moved towards their mean as far as they are noise."""
         return self.mean + self.own[:, None] * (self.raw - self.mean)
-
-
-def _noise(counts: Tensor, sums: Tensor) -> float:
-    """Total variance of unit rows around the means of their parts."""
-    n, parts = float(counts.sum()), int((counts > 0).sum())
-    explained = float((sums.square().sum(-1) / counts.clamp(min=1)).sum())
-    return max(0.0, n - explained) / max(1.0, n - parts)
 
 
 def _direction(rows: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem, get_method
+from vldebias.methods.method import Around, Method, Need, Problem, get_method
 from vldebias.prompts import PromptSet
 
 
@@ -60,8 +60,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
             if len(own) != len(rows):
                 raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
         else:
-            scores = reference.logit_scale * rows @ problem.zero_shot(prompts, role).T
-            probability, value = scores.softmax(1).max(1)
+            value, probability = reference.read(rows, problem.zero_shot(prompts, role))
             own = torch.where(probability >= reference.confidence, value, -1)
         if len(own[own >= 0].unique()) < 2:
             raise InvalidInputError(
@@ -120,15 +119,14 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     return Labelled(torch.cat(rows), tuple(joint), tuple(tuple(prompts.attributes) for prompts in problem.attributes))
 
 
-class ZeroShotLabels(Method):
+class ZeroShotLabels(Around):
     """A method that needs labelled images, given the model's own zero-shot labels even where there are others."""
 
     def __init__(self, method: str | Method) -> None:
-        self.method = inner = get_method(method)
-        self.name, self.source, self.color = f"{inner.name}, zero-shot labels", inner.source, inner.color
-        self.title, self.has_lam, self.side = f"{inner.title}, zero-shot labels", inner.has_lam, inner.side
-        self.pipelines, self.models = inner.pipelines, inner.models
-        self.needs = frozenset(inner.needs - {Need.LABELS} | {Need.IMAGES})
+        self.method = get_method(method)
+        super().__init__(self.method)
+        self.name, self.title = f"{self.name}, zero-shot labels", f"{self.title}, zero-shot labels"
+        self.needs = frozenset(self.needs - {Need.LABELS} | {Need.IMAGES})
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """The method's edit on a reference without its labels."""

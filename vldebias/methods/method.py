@@ -128,11 +128,6 @@ class Method(ABC):
         """Whether it is fitted on images of a reference, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
-    def named(self, problem: Problem, role: str) -> Edit:
-        """What `fit` gives, under the name of this method."""
-        edit = self.fit(problem, role)
-        return edit if self.delegates else edit.stamped(method=self.name)
-
     def for_host(self, host: Host) -> Method:
         """The method that this one stands for on a host; itself, but for "paper"."""
         return self
@@ -141,13 +136,20 @@ class Method(ABC):
         return f"{type(self).__name__}({getattr(self, 'name', None)!r})"
 
 
-class _Adapted(Method):
-    """An object that has the attributes of a method, and `fit`, without deriving from it."""
+class Around(Method):
+    """Says of itself what another method says."""
 
     def __init__(self, given: Any) -> None:
         names = ("name", "title", "source", "color", "needs", "has_lam", "pipelines", "models", "delegates", "side")
         for name in names:
             setattr(self, name, getattr(given, name, getattr(Method, name, None)))
+
+
+class _Adapted(Around):
+    """An object that has the attributes of a method, and `fit`, without deriving from it."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
         self.given = given
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -327,8 +329,9 @@ class Problem:
         """
         chosen = get_method(method)
         chosen.check(self)
-        host = self.host
-        edit = chosen.named(self, role).stamped(
+        host, edit = self.host, chosen.fit(self, role)
+        edit = edit.stamped(
+            method=edit.method if chosen.delegates else chosen.name,
             space=host.space(role),
             model_id=host.model_id,
             fingerprint=host.fingerprint(),
@@ -339,12 +342,12 @@ class Problem:
         )
         if Need.LABELS in chosen.needs and self.reference is not None:
             edit = edit.stamped(uses_images=True, labels="given" if self.reference.labels else "zero-shot")
-        if isinstance(edit, CalibratedProjection) and edit.rank:
-            for prompt_set in self.sets:
+        if isinstance(edit, CalibratedProjection):
+            for prompt_set in self.sets if edit.rank else ():
                 if len(prompt_set.classes) > 1:
                     _warn_of_lost_signal(edit, prompt_set, self.embed(prompt_set.classes, role))
-        if host.generative:
-            _warn_of_width(edit, len(self.attributes))
+            if host.generative:
+                _warn_of_width(edit, len(self.attributes))
         return edit
 
     def diagnose(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference | None = None) -> Diagnostics:
@@ -394,23 +397,11 @@ class Problem:
         first, second = prompt_set.class_names
         return Boundary.of((first, second), torch.cat(before), torch.cat(after))
 
-    def fold(self, sets: Sequence[PromptSet] | None = None, features: Tensor | None = None) -> Problem:
-        """The same problem on part of its evidence: other prompt sets, or other reference images."""
-        reference = self.reference if features is None else replace(self._images, features=features, labels={})
-        return replace(self, sets=self.sets if sets is None else tuple(sets), reference=reference)
 
-    @property
-    def _images(self) -> Reference:
-        assert self.reference is not None
-        return self.reference
-
-
-def _warn_of_width(edit: Edit, attributes: int) -> None:
-    if not isinstance(edit, CalibratedProjection):
-        return
+def _warn_of_width(edit: CalibratedProjection, attributes: int) -> None:
+    most = WIDE * edit.dim
     # Two directions of each attribute are what one is about at least, however narrow the space.
-    if edit.removed > max(WIDE * edit.dim, 2 * attributes + 0.5):
-        most = WIDE * edit.dim
+    if edit.removed > max(most, 2 * attributes + 0.5):
         warn(
             f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, spread over {edit.rank}; beyond "
             f"{most:.1f}, prompts outside the fit, such as 'A photo of a good person.', may be drawn as something "

@@ -27,7 +27,7 @@ from torch.special import ndtr, ndtri
 
 from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
-from vldebias.methods.closed_form import pair_scatter
+from vldebias.methods.closed_form import pair_scatters
 from vldebias.methods.method import LAM_OF_MODELS, Method, Need, Problem, register_method
 from vldebias.methods.reference import Reference
 from vldebias.methods.shares import AllShares, Shares
@@ -65,15 +65,10 @@ class GroupMoments:
 
     def update(self, features: Tensor) -> None:
         """Add L2-normalised float64 image features (b, d)."""
-        if features.shape[1] != self._sums.shape[1]:
-            raise InvalidInputError(
-                f"reference: image features have width {features.shape[1]}, texts {self._sums.shape[1]}; "
-                "embed both with one model"
-            )
         group = torch.zeros(len(features), dtype=torch.long)
         sure = torch.ones(len(features), dtype=torch.bool)
         for rows in self._classifiers:
-            probability, value = (self._settings.logit_scale * features @ rows.T).softmax(1).max(1)
+            value, probability = self._settings.read(features, rows)
             group = group * len(rows) + value
             sure &= probability >= self._settings.confidence
         self.seen += group.bincount(minlength=len(self.names))
@@ -313,7 +308,7 @@ class RankShares(Method):
             None if self.shares == OWN else targets.shares,
             top=self.top,
             lam=lam,
-            texts=[pair_scatter(problem, s, role) for s in problem.attributes] if self.pairs else [],
+            texts=pair_scatters(problem, role) if self.pairs else [],
             population=None if own is None else own.shares,
         )
 

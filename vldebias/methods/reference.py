@@ -54,6 +54,20 @@ class Reference:
         """`given` itself if it is a Reference, else one with defaults around features, with the labels they bring."""
         return given if isinstance(given, cls) else cls(given, labels=getattr(given, "labels", {}))
 
+    def read(self, features: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """The zero-shot value (b,) of each row of unit features (b, d), by unit texts (a, d), and how probable it is.
+
+        Raises:
+            InvalidInputError: features and texts of two widths.
+        """
+        if features.shape[1] != texts.shape[1]:
+            raise InvalidInputError(
+                f"reference: image features have width {features.shape[1]}, texts {texts.shape[1]}; "
+                "embed both with one model"
+            )
+        probability, value = (self.logit_scale * features @ texts.T).softmax(1).max(1)
+        return value, probability
+
     def batches(self, size: int = 4096) -> Iterator[Tensor]:
         """The features as L2-normalised float64 batches (b, d).
 
@@ -62,18 +76,12 @@ class Reference:
         """
         whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
         parts = [whole] if hasattr(whole, "shape") else whole
-        for part in parts:
-            for start in range(0, len(part), size):
-                yield _unit_rows(part[start : start + size])
-
-
-def _unit_rows(part: Any) -> Tensor:
-    rows = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(part.copy())
-    if rows.ndim != 2 or not rows.is_floating_point():
-        raise InvalidInputError(f"reference: expected image features (n, d), got {rows.dtype} {tuple(rows.shape)}")
-    rows = rows.double()
-    norms = rows.norm(dim=1)
-    bad = int((~torch.isfinite(norms) | (norms == 0)).sum())
-    if bad:
-        raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
-    return normalize(rows, dim=1)
+        for some in (part[start : start + size] for part in parts for start in range(0, len(part), size)):
+            rows = some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
+            if rows.ndim != 2 or not rows.is_floating_point():
+                came = f"{rows.dtype} {tuple(rows.shape)}"
+                raise InvalidInputError(f"reference: expected image features (n, d), got {came}")
+            norms = rows.double().norm(dim=1)
+            if bad := int((~torch.isfinite(norms) | (norms == 0)).sum()):
+                raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+            yield normalize(rows.double(), dim=1)

@@ -1,8 +1,7 @@
 """Target shares: which share each attribute value should have, and a draw of one value for each image by its seed.
 
-A number in [0, 1) is compared with the cumulated shares. By seed it is a hash of seed and prompt, which needs no state:
-an image has the same value whatever the batch, the order and the machine, and a larger share keeps all images that a
-value had. By call (`Numbers`) it is one of evenly spread ones, for calls whose seeds are not known.
+A number in [0, 1) is compared with the cumulated shares. By seed it is a hash of seed and prompt, which needs no state,
+and a larger share keeps all images that a value had. By call (`Numbers`) it is one of evenly spread ones.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ class SamplingMethod(Method):
     """Gives each image of a pipeline an attribute value, drawn from target shares.
 
     Args:
-        shares: value -> share, such as {"female": 0.5, "male": 0.5}, or the column of a data set, whose shares are
-            taken; several sets: a list of one of these each, drawn independently, or combination -> share, such as
-            {"female/Black": 0.1, ...}. None: uniform.
+        shares: as of `Shares.of`: {"female": 0.5, "male": 0.5}, the column of a data set, or combination -> share.
         stratify: where seeds are told, of this many images with consecutive seeds from a multiple of it on, and one
             prompt, each value has its share to within one image. None: every image is drawn by itself.
 

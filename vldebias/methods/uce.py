@@ -10,13 +10,12 @@ they read, and merging it gives these weights. Attached, it leaves the negative 
 cannot.
 
 The authors take one state for each c, a and p, that of the last token of its text. Here every place from there on
-counts, the end of the text and the padding with it, place by place: a prompt that names a concept repeats what it says
-in all of them. So this is another edit than the authors', much larger and in other directions, and figures of it are
-none of theirs.
+counts, the end of the text and the padding with it, place by place. So this is another edit than the authors', much
+larger and in other directions, and figures of it are none of theirs.
 
 The paper finds alpha by drawing: as long as the values of a concept's images are unevenly shared, alpha moves by what
-is missing (`UCE.update`). `UCE.read` does so in rounds, as a judge reads the images; it draws nothing by itself:
-`vldebias.evaluation.readings` does. A concept that is not listed changes by what it has in common with those that are.
+is missing (`UCE.update`). `UCE.read` does so in rounds, as a judge reads the images (`vldebias.evaluation.readings`). A
+concept that is not listed changes by what it has in common with those that are.
 """
 
 from __future__ import annotations
@@ -107,9 +106,8 @@ class UCE(Method):
     def read(self, problem: Problem, show: Show, *, rounds: int = ROUNDS, tolerance: float = TOLERANCE) -> UCE:
         """Rounds of `update`, each read with the scales of the one before; fewer where no concept moves any more.
 
-        They begin with the scales that there are, or with zero for the class prompts: the pipeline as it is. All
-        concepts move at once and each moves the others, so that a round may come out worse than the one before: kept
-        are the scales of the one whose shares came closest to even.
+        They begin with the scales that there are, or with zero for the class prompts. Kept are the scales of the round
+        whose shares came closest to even.
 
         Raises:
             InvalidInputError: as `check`; or a round whose images tell no value.

@@ -1,8 +1,7 @@
 """A mean over the prompt that states each value, weighted for every prompt so that what is drawn of it comes out even.
 
 The plain mean of "A photo of a male nurse." and "A photo of a female nurse." (`EachValue`) is drawn as one or the
-other, and how often as which depends on the subject: a pipeline leans where its training images did. Between the two
-prompts it goes from hardly ever to nearly always, so for each subject there is a weight w of the first at which both
+other, and how often as which depends on the subject. So for each subject there is a weight w of the first at which both
 are drawn alike. `WeightedValues` is given how often the pipeline drew the first value for some prompts at several
 weights, as a judge reads the pictures, and takes for a prompt e
 

@@ -5,9 +5,7 @@ anew inside every resample, so a worst group is picked again each time. Resample
 of a test split, or prompts with their images (`clusters`); rows that repeat an image make intervals too narrow.
 
 `bootstrap_interval` takes arrays and a statistic. What is linear in the rows, or depends on them through counts alone,
-needs no resampled arrays: `resampled_weights` draws how often each row occurs, `resampled_counts` how often each cell
-of a table, at a cost that does not grow with the rows. `percentile_interval` and `recentred_interval` read an interval
-off the values of the resamples; `wilson_interval` is the closed form for one proportion.
+needs no resampled arrays: `resampled_weights` draws how often each row occurs, `resampled_counts` how often each cell.
 """
 
 from __future__ import annotations
@@ -246,29 +244,28 @@ def _bootstrap(
 def _indices(
     data: list[np.ndarray], resamples: int, rng: np.random.Generator, paired: bool, clusters: Values | None
 ) -> Iterator[list[np.ndarray]]:
-    """Blocks of resamples: for each array the indices (b, n) of the rows that are drawn."""
-    if clusters is not None:
-        yield from ([index[None]] * len(data) for index in _clustered(len(data[0]), resamples, rng, clusters))
-        return
+    """Blocks of resamples: for each array the indices (b, n) of the rows that are drawn.
+
+    Of clusters one resample at a time: clusters with replacement, then rows inside each with replacement.
+    """
     lengths = [len(array) for array in data]
+    if clusters is not None:
+        label = vector(clusters, "clusters")
+        if len(label) != lengths[0]:
+            raise InvalidInputError(f"clusters: expected one label per row ({lengths[0]}), got {len(label)}")
+        _, index, sizes = np.unique(label, return_inverse=True, return_counts=True)
+        members, starts = np.argsort(index, kind="stable"), np.cumsum(sizes) - sizes
+        for _ in range(resamples):
+            chosen = rng.integers(len(sizes), size=len(sizes))
+            size = np.repeat(sizes[chosen], sizes[chosen])
+            places = np.repeat(starts[chosen], sizes[chosen]) + (rng.random(len(size)) * size).astype(np.int64)
+            yield [members[places][None]] * len(data)
+        return
     for b in _blocks(_BLOCK // max(lengths), resamples):
         if paired:
             yield [rng.integers(lengths[0], size=(b, lengths[0]))] * len(data)
         else:
             yield [rng.integers(n, size=(b, n)) for n in lengths]
-
-
-def _clustered(n: int, resamples: int, rng: np.random.Generator, clusters: Values) -> Iterator[np.ndarray]:
-    """Rows of one resample at a time: clusters with replacement, then rows inside each with replacement."""
-    label = vector(clusters, "clusters")
-    if len(label) != n:
-        raise InvalidInputError(f"clusters: expected one label per row ({n}), got {len(label)}")
-    _, index, sizes = np.unique(label, return_inverse=True, return_counts=True)
-    members, starts = np.argsort(index, kind="stable"), np.cumsum(sizes) - sizes
-    for _ in range(resamples):
-        chosen = rng.integers(len(sizes), size=len(sizes))
-        size = np.repeat(sizes[chosen], sizes[chosen])
-        yield members[np.repeat(starts[chosen], sizes[chosen]) + (rng.random(len(size)) * size).astype(np.int64)]
 
 
 def _blocks(size: int, count: int) -> Iterator[int]:

@@ -28,7 +28,7 @@ class AttributeShares:
     @property
     def discrepancy(self) -> float:
         """sqrt(sum_a (share_a - 1/|A|)^2), eq. 7.2."""
-        return float(np.sqrt(_from_uniform(np.asarray(self.shares))))
+        return float(np.sqrt(((np.asarray(self.shares) - 1 / len(self.shares)) ** 2).sum()))
 
     @property
     def deviation_ratio(self) -> float:
@@ -140,26 +140,25 @@ def kl_from_uniform(labels: Values, n_groups: int, *, unknown: int | None = None
 
 def deviation_ratios(counts: Counts) -> Floats:
     """`deviation_ratio` over the last axis of counts or shares (..., |A|); 1 where nothing was counted."""
-    values, n = counts.shape[-1], counts.sum(axis=-1)
-    shares = counts / np.where(n > 0, n, 1)[..., None]
-    ratio: Floats = np.abs(shares - 1 / values).max(axis=-1) / (1 - 1 / values)
-    return np.where(n > 0, ratio, 1.0)
+    shares, known = _shares(counts)
+    even = 1 / counts.shape[-1]
+    return np.where(known, np.abs(shares - even).max(axis=-1) / (1 - even), 1.0)
 
 
 def kl_divergences(counts: Counts) -> Floats:
     """`kl_from_uniform` over the last axis of counts or shares (..., |A|); log |A| where nothing was counted."""
-    values, n = counts.shape[-1], counts.sum(axis=-1)
-    shares = counts / np.where(n > 0, n, 1)[..., None]
+    (shares, known), values = _shares(counts), counts.shape[-1]
     terms = shares * np.log(np.where(shares > 0, shares * values, 1.0))
-    return np.where(n > 0, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
-
-
-def _from_uniform(shares: Floats) -> Floats:
-    """sum_a (share_a - 1/|A|)^2 over the last axis."""
-    squares: Floats = ((shares - 1 / shares.shape[-1]) ** 2).sum(axis=-1)
-    return squares
+    return np.where(known, np.maximum(terms.sum(axis=-1), 0.0), np.log(values))
 
 
 def _squares(counts: Counts) -> Floats:
+    """sum_a (share_a - 1/|A|)^2 over the last axis; the most that it can be where nothing was counted."""
+    (shares, known), even = _shares(counts), 1 / counts.shape[-1]
+    return np.where(known, ((shares - even) ** 2).sum(axis=-1), 1 - even)
+
+
+def _shares(counts: Counts) -> tuple[Floats, NDArray[np.bool_]]:
+    """Shares (..., |A|), and where anything was counted (...)."""
     n = counts.sum(axis=-1)
-    return np.where(n > 0, _from_uniform(counts / np.where(n > 0, n, 1)[..., None]), 1 - 1 / counts.shape[-1])
+    return counts / np.where(n > 0, n, 1)[..., None], n > 0

@@ -54,7 +54,9 @@ def fgsm(classifier: Classifier, images: Tensor, labels: Tensor, *, epsilon: flo
     _check(images, labels, epsilon)
     with _asked(classifier), torch.inference_mode(False), torch.enable_grad():
         pixels, labels = images.detach().clone().requires_grad_(), labels.clone()  # copies: not of inference mode
-        margins = _margins(_logits(classifier, pixels, labels), labels)
+        logits = _logits(classifier, pixels, labels)
+        true = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], True)
+        margins = logits.masked_fill(true, -torch.inf).logsumexp(1) - logits.gather(1, labels[:, None]).squeeze(1)
         gradient = torch.autograd.grad(margins.sum(), pixels, allow_unused=True)[0] if margins.requires_grad else None
     if gradient is None:
         raise InvalidInputError("classifier: no gradient reaches the images; expected differentiable logits of them")
@@ -77,13 +79,6 @@ def robust_correct(
         with _asked(classifier), torch.no_grad():
             correct.append(_logits(classifier, attacked, of).argmax(1) == of)
     return torch.cat(correct)
-
-
-def _margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """log sum_{j != y} e^{z_j} - z_y, (n,): negative where the class is more likely than all others together."""
-    true = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], True)
-    others = logits.masked_fill(true, -torch.inf).logsumexp(1)
-    return others - logits.gather(1, labels[:, None]).squeeze(1)
 
 
 def _logits(classifier: Classifier, images: Tensor, labels: Tensor) -> Tensor:
@@ -137,11 +132,8 @@ def shift_distances(
     Their mean is the gap, sum_c pi_c E_{x ~ p_c} || E_{x+ ~ p_c} f(x+) - E_t f(t(x)) || with pi_c the shares of the
     classes in `labels`; resample them for an interval.
 
-    The paper prints the norm in three ways: to the power 1/2 (Theorem 4), with the index 1/2 (section 6.2), and plain
-    where it proves the bound (Theorem 9). The default is what the proof gives, the Euclidean norm to the power 1;
-    `exponent=0.5` is Theorem 4 and `norm=0.5` section 6.2 as printed. Features of norm 1 lie at most 2 apart in the
-    first reading and 1.41 in the second, while the third grows with the dimension: .85, its Table 4, is no value of it
-    for 128 dimensions unless almost all of them are 0.
+    The paper prints the norm in three ways: to the power 1/2 (Theorem 4, `exponent=0.5`), with the index 1/2 (section
+    6.2, `norm=0.5`), and plain where it proves the bound (Theorem 9): the default, the Euclidean norm to the power 1.
 
     The mean over t views is noisy. Its noise adds to the distance: of the squared Euclidean one, exactly the trace of
     the views' covariance divided by t. So compare augmentations at one t, and take t large where views differ much.
@@ -150,8 +142,8 @@ def shift_distances(
         views: (n, t, d) features of t random augmentations of each image.
         labels: (n,) classes.
         images: (n, d) features of the images themselves, whose class means are mu_c = E f(x+). None takes the views'
-            own means: classes as the augmentations show them. An image is part of its class mean, which brings the
-            distance down by the order of 1 / (images of the class).
+            own means. An image is part of its class mean, which brings the distance down by the order of 1 / (images
+            of the class).
         norm: index p > 0 of (sum_i |v_i|^p)^(1/p), `inf` for the maximum; no norm for p < 1, but still defined.
         exponent: > 0, of the norm.
 

@@ -1,11 +1,9 @@
 """Skew of a ranking: are the first k results spread over the groups as they should be?
 
 Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5, with the
-uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Papers differ in prior, ties and
-empty groups, so all three are visible here: the prior is a parameter, ties keep the order of the rows, an empty share
-is raised to `floor`. All values are in nats. `max_skew`, `min_skew` and `ndkl` take one query, the figures of papers
-are means over queries; `log_ratios` and `ndkls` take the groups of the first results of r rankings, be they of r
-queries or of one query on r resamples of the gallery (`vldebias.metrics.rankings`).
+uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. All values are in nats; ties keep
+the order of the rows. `max_skew`, `min_skew` and `ndkl` take one query, the figures of papers are means over queries;
+`log_ratios` and `ndkls` take the groups of the first results of r rankings (`vldebias.metrics.rankings`).
 """
 
 from __future__ import annotations

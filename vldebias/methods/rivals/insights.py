@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import chain, combinations
 
 import torch
 from torch import Tensor
@@ -111,9 +112,7 @@ def _alike(problem: Problem, role: str) -> Tensor:
         for pair in combinations(group, 2)
         if prompts.values_in(pair[0]) != prompts.values_in(pair[1])
     ]
-    if not found:
-        raise InvalidInputError(f"{problem.label}: no two texts of a group name different values of the attribute")
-    return problem.embed([text for pair in found for text in pair], role).unflatten(0, (len(found), 2))
+    return _embedded(problem, role, found, "two texts of a group that name different values of the attribute")
 
 
 def _apart(problem: Problem, role: str) -> Tensor:
@@ -122,9 +121,13 @@ def _apart(problem: Problem, role: str) -> Tensor:
     for prompts in problem.attributes if not found else ():
         for one, other in zip(prompts.groups, prompts.groups[1:], strict=False):
             found += [(a, b) for a in one for b in other if prompts.values_in(a) == prompts.values_in(b)]
-    if not found:
-        raise InvalidInputError(f"{problem.label}: expected two class prompts, or groups about two concepts")
-    return problem.embed([text for pair in found for text in pair], role).unflatten(0, (len(found), 2))
+    return _embedded(problem, role, found, "two class prompts, or groups about two concepts")
+
+
+def _embedded(problem: Problem, role: str, pairs: Sequence[tuple[str, str]], expected: str) -> Tensor:
+    if not pairs:
+        raise InvalidInputError(f"{problem.label}: expected {expected}, got none")
+    return problem.embed(chain.from_iterable(pairs), role).unflatten(0, (len(pairs), 2))
 
 
 for _method in (RoboShot(), PRISM()):

@@ -59,8 +59,7 @@ class Edit(ABC):
 
     A subclass is a dataclass that names a `kind`, under which it is saved, the `axes` of its tensors and what it does;
     its other fields are saved as settings. One that has something of its own for images says so by `side`, and gives
-    `image`. None holds a number that is not finite: it would turn embeddings into NaN, and similarities with them into
-    any order.
+    `image`. None holds a number that is not finite.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):

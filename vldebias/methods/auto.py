@@ -389,16 +389,13 @@ def draws(n: int, resamples: int, seed: int, size: int | None = None) -> Tensor:
 class PredictedGap:
     """How differently texts score rows of two attribute values, from no true label, with bootstrap draws.
 
-    The rows (n, d) stand for images: unlabelled images with their zero-shot values, or prompts that state a value. The
-    gap of a text q between the values a and b is
+    The rows (n, d) stand for images. The gap of a text q between the values a and b is
 
         |<q, D_ab>| / std(<q, row>),  D_ab = sum_c w_c (mean_ca - mean_cb) / sum_c w_c,  w_c = n_ca n_cb / (n_ca + n_cb)
 
     within the classes c (one class for all rows is allowed), and the largest over the pairs of values counts. With
-    scores that are normal in each group the share of a group among the first results depends on this number alone: it
-    is the skew without the noise of counting heads. It has no unit, so what an edit does to the length of texts
-    cancels. D is linear in the rows, so a resample of the rows needs D anew and nothing else: B draws of D serve every
-    text and every method.
+    scores that are normal in each group the share of a group among the first results depends on this number alone. D is
+    linear in the rows, so B draws of D serve every text and every method.
 
     Attributes:
         differences: (1 + b, p, d) of means over p pairs of values, of the sample and b resamples.

@@ -148,11 +148,8 @@ class TargetShares(Edit):
         """Solve for reference images with these moments.
 
         Args:
-            moments: of the reference images.
-            shares: (g,) targets; None: the groups' own shares.
-            top: k / n, in (0, 1).
-            lam: weight of the differences of group means, and of each of `texts`.
-            texts: prompt pairs that are equalised with them.
+            moments, shares, top: as of the class; shares None: the groups' own.
+            lam: weight of the differences of group means, and of each of `texts`, prompt pairs equalised with them.
             population: (g,) shares among the images to be ranked; None: as among the reference images.
 
         Raises:
@@ -258,11 +255,9 @@ class RankShares(Method):
     """Queries of retrieval moved so that each group has a given share among the first results.
 
     Args:
-        shares: value -> share, a list of one such mapping per prompt set, or combination -> share; None: uniform;
-            "own": as among all images.
+        shares: as of `Shares.of`; None: uniform; "own": as among all images.
         top: the first results as a fraction of all images, k / n.
-        pairs: equalise the prompt pairs as well: less spread between queries, but the part of a query that the pairs
-            remove cannot serve the targets, and shares far from uniform are missed.
+        pairs: equalise the prompt pairs as well: less spread between queries, but shares far from uniform are missed.
         population: value or combination -> its share among the images that will be ranked, where it is known and
             different from that among the reference images.
 

@@ -1,9 +1,8 @@
 """A value drawn for each image, and said in the prompt that the image is drawn from.
 
-Steering (`vldebias.methods.steer`) draws a value and moves the states of the prompt to it; a denoiser that reads values
-from words of their own follows that in part. So the draw is that of steering, and the image gets the states of the
-prompt with the drawn value in it, "A photo of a male nurse." in the place of "A photo of a nurse.", encoded anew in
-every call as all other wordings are (`vldebias.methods.rivals.wording`).
+The draw is that of steering (`vldebias.methods.steer`), and the image gets the states of the prompt with the drawn
+value in it, "A photo of a male nurse." in the place of "A photo of a nurse.", encoded anew in every call as all other
+wordings are (`vldebias.methods.rivals.wording`).
 
 Of several attributes a combination is drawn and every value stated, "A photo of a dark-skinned male nurse.". A prompt
 that states one of them itself keeps it, and is given a value of the others, from their shares whatever that one is.

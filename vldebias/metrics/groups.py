@@ -124,10 +124,8 @@ def average_accuracy(
     groups: Values | None = None,
     weights: Mapping[Any, float] | None = None,
 ) -> float:
-    """Accuracy over all rows (micro), or sum_g w_g acc_g / sum_g w_g for given group weights.
-
-    Waterbirds is reported in both ways: its test split is balanced on purpose, so papers reweight the groups to the
-    sizes of the training split.
+    """Accuracy over all rows (micro), or sum_g w_g acc_g / sum_g w_g for given group weights: on Waterbirds, whose test
+    split is balanced, those of the training split.
 
     Raises:
         InvalidInputError: see `group_accuracy`; only one of `groups` and `weights`; weights that do not fit.

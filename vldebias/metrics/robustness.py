@@ -135,8 +135,8 @@ def shift_distances(
     The paper prints the norm in three ways: to the power 1/2 (Theorem 4, `exponent=0.5`), with the index 1/2 (section
     6.2, `norm=0.5`), and plain where it proves the bound (Theorem 9): the default, the Euclidean norm to the power 1.
 
-    The mean over t views is noisy. Its noise adds to the distance: of the squared Euclidean one, exactly the trace of
-    the views' covariance divided by t. So compare augmentations at one t, and take t large where views differ much.
+    The noise of the mean over t views adds to the distance: of the squared Euclidean one, the trace of the views'
+    covariance divided by t. So compare augmentations at one t.
 
     Args:
         views: (n, t, d) features of t random augmentations of each image.

@@ -26,7 +26,7 @@ FLOORS = [
     {"hosts"},
     {"methods", "data"},
     {"miniature"},
-    {"api", "loading"},
+    {"api", "loading", "diagnostics"},
     {"evaluation", "training"},
     {""},
     {"cli"},

@@ -11,6 +11,7 @@ import vldebias
 from vldebias.cli import apps, evaluate, miniature, prompts
 from vldebias.cli.common import err, make_app, tell
 from vldebias.cli.debias import debias_command, merge, methods
+from vldebias.cli.diagnose import diagnose_command
 from vldebias.cli.pairs import pairs
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
@@ -25,6 +26,7 @@ app.command()(merge)
 app.command()(methods)
 app.command("train")(train)
 app.command()(pairs)
+app.command("diagnose")(diagnose_command)
 app.command("demo")(apps.demo_command)
 app.command("label")(apps.label_command)
 app.add_typer(evaluate.app, name="eval")

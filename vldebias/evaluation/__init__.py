@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from vldebias.evaluation.annotations import AnnotationsTask
 from vldebias.evaluation.arrays import evaluate
+from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
@@ -22,6 +23,7 @@ Provenance = TaskProvenance  # its name up to 0.2
 __all__ = [
     "TASKS",
     "AnnotationsTask",
+    "DiagnoseTask",
     "GenerationTask",
     "GroupsTask",
     "Measurement",
@@ -38,6 +40,7 @@ __all__ = [
     "Texts",
     "TextsTask",
     "compare",
+    "diagnose",
     "evaluate",
     "grid",
     "list_suites",

@@ -1,0 +1,105 @@
+"""`vldebias diagnose`: what a file of features holds, as a page, a result and a list of suspect labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vldebias.cli.common import Device, Json, Model, Pretrained, device_of, err, out, print_json
+from vldebias.errors import InvalidInputError
+
+SUSPECTS = "wrong-labels.csv"
+
+
+def diagnose_command(
+    features: Annotated[Path, typer.Argument(help="Embeddings with labels (.npz, .safetensors).", metavar="FILE")],
+    labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
+    groups: Annotated[str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")] = None,
+    prompts: Annotated[str | None, typer.Option(help="Prompt set of the attribute, for --methods.")] = None,
+    methods: Annotated[str, typer.Option(help="Methods to probe beside none: default,equalise,leace.")] = "",
+    reference: Annotated[Path | None, typer.Option(help="Image features for methods that use some.")] = None,
+    texts: Annotated[Path | None, typer.Option(help="Text embeddings (.npz), else the file's own or --model.")] = None,
+    model: Model = None,
+    pretrained: Pretrained = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
+        "vldebias-diagnose"
+    ),
+    keep: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of rows to keep, those with the most credible labels.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="File for the kept rows (.npz, .safetensors).")] = None,
+    unknown: Annotated[list[str] | None, typer.Option(help="A label that means unknown, such as -1. *")] = None,
+    seed: Annotated[int, typer.Option(help="Of folds, permutations and resamples.")] = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Ask features what they hold: is an attribute readable, which group suffers, which labels are wrong, what margins.
+
+    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first. A second run
+    with the same settings takes over what the first has measured.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias diagnose features.npz --labels smiling --groups gender
+      vldebias diagnose features.npz --groups gender --prompts gender --methods default,equalise --texts texts.npz
+      vldebias diagnose features.npz --labels class --keep 0.95 --write clean.npz
+    """
+    if labels is None and groups is None:
+        raise InvalidInputError("expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both")
+    if (keep is None) != (write is None):
+        raise InvalidInputError("--keep and --write go together: the share to keep, and the file to put it in")
+    if keep is not None and labels is None:
+        raise InvalidInputError("--keep: needs --labels, whose credibility it goes by")
+    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    if names and prompts is None:
+        raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
+    from vldebias.data import load_embeddings, save_embeddings
+    from vldebias.diagnostics import wrong_labels
+    from vldebias.evaluation.diagnosis import DiagnoseTask
+    from vldebias.evaluation.report.pages import print_table
+    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.suite import Suite
+    from vldebias.options import Options
+
+    fields = {"name": "diagnose", "title": "What the features hold", "data": {"name": "embeddings"}, "seed": seed}
+    task = DiagnoseTask.build({**fields, "labels": labels, "groups": groups, "prompts": prompts, "methods": names})
+    suite = Suite(
+        name="diagnose",
+        title=f"Features of {features.name}",
+        description="Probes, hidden groups, wrong labels and margins of one file of features.",
+        source="vldebias.diagnostics",
+        needs="a file of embeddings with labels",
+        tasks=(task,),
+    )
+    options = Options(
+        out=folder,
+        device=device_of(device),
+        unknown=tuple(unknown or ()),
+        embeddings=features,
+        texts=texts,
+        reference=reference,
+        model=model,
+        pretrained=pretrained,
+    )
+    result = run_suite(suite, options, console=err)
+    files = {"page": folder / PAGE}
+    if labels is not None:
+        data = load_embeddings(features)[0].without(options.unknown)
+        listed = wrong_labels(data.features, data.column(labels), seed=seed)
+        listed.insert(1, "id", [data.ids[row] for row in listed.row])
+        files["suspect labels, least credible first"] = folder / SUSPECTS
+        listed.to_csv(files["suspect labels, least credible first"], index=False)
+        if keep is not None and write is not None:
+            rows = sorted(listed.row[len(listed) - round(keep * len(listed)) :])
+            files[f"{len(rows):,} rows kept"] = save_embeddings(write, data[rows])
+    if as_json:
+        print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})
+        return
+    print_table(result, out, ())
+    for sentence in result.provenance[0].description.split(". "):
+        out.print(f"\n{sentence.rstrip('.')}.", markup=False, highlight=False, soft_wrap=True)
+    for name, path in files.items():
+        out.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)

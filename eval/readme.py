@@ -442,6 +442,28 @@ def offsets_block() -> str:
     return table(*lines, note=f"{note}; from `eval/results/offsets.json`.")
 
 
+FEATURES = {
+    "probes": ("linear_probe", "neighbour_probe"),
+    "groups": ("worst_group", "hidden_f1"),
+    "labels": ("auroc",),
+    "margins": ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "true_over_random"),
+}
+
+
+def features_block(part: str) -> str:
+    """Methods (and subsets) down, tasks and metrics across, of one part of the experiment on features."""
+    rows = [row for row in read("features").rows if row.task.startswith(part) and row.metric in FEATURES[part]]
+    found = {(row.method, row.subset, row.task, row.metric): row for row in rows}
+    columns = list(dict.fromkeys((row.task, row.metric) for row in rows))
+    names = [f"{task.removeprefix(part).strip()}: {metric_of(metric).title}" for task, metric in columns]
+    lines = [["", *names]]
+    for method, subset in dict.fromkeys((row.method, row.subset) for row in rows):
+        own = [found.get((method, subset, *column)) for column in columns]
+        lines.append([", ".join(filter(None, (method, subset))), *("" if row is None else _mean(row) for row in own)])
+    note = "mean over five seeds ± 95 % interval of Student's t; * differs from none beyond it"
+    return table(*lines, note=f"{note}; from `eval/results/features.json`.")
+
+
 def inside(made: Callable[[], str]) -> str:
     """A block whose links are those of the README, for a page in docs/."""
     return made().replace("](docs/", "](")
@@ -473,6 +495,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "joint": joint_block,
             "birds_drawn": partial(block, "birds_drawn"),
         },
+        docs / "how-to" / "diagnose.md": {f"features_{part}": partial(features_block, part) for part in FEATURES},
         docs / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
         docs / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(record, name, cells) for name, cells in RECORDS.items()},

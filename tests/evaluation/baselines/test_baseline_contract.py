@@ -19,6 +19,7 @@ from vldebias.evaluation.baselines import (
     ContrastiveAdapter,
     ERMAdapter,
     ERMLinear,
+    GroupDRO,
     WiSEFT,
     get_baseline,
 )
@@ -28,6 +29,8 @@ def quick(baseline: Baseline) -> Baseline:
     """The same with fewer epochs or draws."""
     if isinstance(baseline, ERMAdapter | ContrastiveAdapter):
         return replace(baseline, epochs=4)
+    if isinstance(baseline, GroupDRO):
+        return replace(baseline, rounds=3)
     return replace(baseline, draws=3) if isinstance(baseline, DFR) else baseline
 
 
@@ -42,6 +45,7 @@ def test_the_rows_of_the_table_are_there() -> None:
         "wise-ft": "WiSE-FT",
         "dfr-sub": "DFR (Sub)",
         "dfr-up": "DFR (Up)",
+        "group-dro": "Group DRO",
         "contrastive-adapter": "CA",
     }
     assert all(baseline.name == name and baseline.uses_labels for name, baseline in BASELINES.items())

@@ -8,6 +8,7 @@ from typing import Any
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.adapters import AdapterHead, ERMAdapter
 from vldebias.evaluation.baselines.contrastive import ContrastiveAdapter
+from vldebias.evaluation.baselines.group_dro import GroupDRO
 from vldebias.evaluation.baselines.probes import DFR, ERMLinear, LinearHead, WiSEFT
 from vldebias.evaluation.baselines.problem import Baseline, Predictor
 from vldebias.registry import Registry
@@ -20,6 +21,7 @@ __all__ = [
     "ContrastiveAdapter",
     "ERMAdapter",
     "ERMLinear",
+    "GroupDRO",
     "LinearHead",
     "Predictor",
     "WiSEFT",
@@ -42,6 +44,7 @@ for _baseline in (
     WiSEFT(),
     DFR(),
     DFR(name="dfr-up", title="DFR (Up)", balance="up"),
+    GroupDRO(),
     ContrastiveAdapter(),
 ):
     register_baseline(_baseline)

@@ -86,7 +86,7 @@ def logistic_regression(
         labels: (n,) classes 0 .. n_classes - 1.
         c: > 0, the smaller the stronger the penalty.
         scaling: the features are penalised as scaled by it.
-        counts: (n,) how many times each row is there; None is once.
+        counts: (n,) how many times each row is there, or its weight; None is once.
         start: where to begin; another start gives the same answer, later or sooner.
         tolerance: largest entry of the gradient of the mean loss, penalty included, at which the solver stops.
 

@@ -74,7 +74,7 @@ class Probe(Baseline):
         self,
         problem: RobustnessProblem,
         scaling: Scaling,
-        counts: NDArray[np.int64] | None,
+        counts: NDArray[Any] | None,
         c: float,
         start: Coefficients | None,
     ) -> Coefficients:

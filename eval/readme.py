@@ -25,6 +25,7 @@ from eval.tables import RESULTS, moved, read, rows_in, span, table
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import verdict
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.metrics.metric import metric_of
 from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made_figures import cell
 
 from vldebias.evaluation.result import TaskResult
-from vldebias.methods.diagnostics import diagnose, spurious_cosine
+from vldebias.methods.diagnostics import spurious_cosine, text_diagnostics
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -53,7 +53,7 @@ def test_spread_is_that_of_diagnose_and_falls() -> None:
     side = texts()
     named = side.embed([p for p in PROMPTS.spurious if p != "a sky"])
     pairs = torch.stack([side.embed(pair) for pair in PROMPTS.pairs])
-    found = diagnose(projections["cali"], pairs=pairs, classes=side.embed(PROMPTS.classes), spurious=named)
+    found = text_diagnostics(projections["cali"], pairs=pairs, classes=side.embed(PROMPTS.classes), spurious=named)
     before, after = (cell(figures, "cosine_spread", method, "") for method in ("none", "cali"))
     assert (before.value, after.value) == pytest.approx(found.spurious_spread)
     assert after.change == pytest.approx((after.value - before.value,) * 3)

@@ -11,11 +11,11 @@ from torch.nn.functional import cosine_similarity, normalize
 from vldebias.errors import InvalidInputError
 from vldebias.methods.diagnostics import (
     class_cosine,
-    diagnose,
     pair_distance,
     signal_kept,
     spread_along,
     spurious_cosine,
+    text_diagnostics,
 )
 from vldebias.projection import CalibratedProjection
 
@@ -42,7 +42,7 @@ def test_held_out_pairs_of_the_same_direction_come_closer() -> None:
     direction = embeddings(16, seed=3)
     train, test = embeddings(20, 16, seed=4), embeddings(5, 16, seed=5)
     pairs, held_out = (torch.stack([z + 0.3 * direction, z - 0.3 * direction], 1) for z in (train, test))
-    found = diagnose(CalibratedProjection.fit(pairs), pairs=pairs, held_out=held_out)
+    found = text_diagnostics(CalibratedProjection.fit(pairs), pairs=pairs, held_out=held_out)
     assert found.held_out_distance[0] == pytest.approx(0.6)
     assert found.held_out_distance[1] < 0.01
 
@@ -67,7 +67,7 @@ def test_signal_kept() -> None:
 
 
 def test_diagnose_collects_what_it_was_given() -> None:
-    found = diagnose(PROJECTION, pairs=PAIRS, held_out=PAIRS[:2], classes=CLASSES, spurious=SPURIOUS)
+    found = text_diagnostics(PROJECTION, pairs=PAIRS, held_out=PAIRS[:2], classes=CLASSES, spurious=SPURIOUS)
     assert found.pair_distance == (pair_distance(PAIRS), pair_distance(PAIRS, PROJECTION))
     assert found.held_out_distance == (pair_distance(PAIRS[:2]), pair_distance(PAIRS[:2], PROJECTION))
     cosines = spurious_cosine(CLASSES, SPURIOUS)
@@ -80,9 +80,9 @@ def test_diagnose_collects_what_it_was_given() -> None:
 
 
 def test_what_was_not_given_is_none() -> None:
-    found = diagnose(PROJECTION, pairs=PAIRS)
+    found = text_diagnostics(PROJECTION, pairs=PAIRS)
     assert [found.held_out_distance, found.spurious_spread, found.signal_kept, found.class_cosine] == [None] * 4
-    assert diagnose(PROJECTION, pairs=PAIRS, classes=CLASSES).spurious_spread is None
+    assert text_diagnostics(PROJECTION, pairs=PAIRS, classes=CLASSES).spurious_spread is None
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 16), (4, 16), (4, 3, 16)])

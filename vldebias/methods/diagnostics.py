@@ -94,7 +94,7 @@ class Diagnostics:
         return asdict(self)
 
 
-def diagnose(
+def text_diagnostics(
     projection: Edit,
     *,
     pairs: Tensor,

@@ -31,7 +31,7 @@ from vldebias.hosts import Host, resolve
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
 from vldebias.methods.bound import Bound
 from vldebias.methods.boundary import Boundary
-from vldebias.methods.diagnostics import Diagnostics, class_cosine, diagnose, signal_kept
+from vldebias.methods.diagnostics import Diagnostics, class_cosine, signal_kept, text_diagnostics
 from vldebias.methods.reference import Reference
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
@@ -365,7 +365,7 @@ class Problem:
         def pairs(of: Sequence[tuple[str, str]]) -> Tensor:
             return self.embed(chain.from_iterable(of), role).unflatten(0, (len(of), 2))
 
-        found = diagnose(
+        found = text_diagnostics(
             edit,
             pairs=pairs(prompt_set.pairs),
             held_out=pairs(prompt_set.held_out_pairs) if prompt_set.held_out_pairs else None,

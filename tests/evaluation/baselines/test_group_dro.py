@@ -20,9 +20,7 @@ def group_losses(head: Any, train: World) -> np.ndarray:
     return np.array([each[train.groups == g].mean() for g in range(4)])
 
 
-def test_the_worst_training_loss_falls_and_losses_are_evened(
-    train: World, test: World
-) -> None:
+def test_the_worst_training_loss_falls_and_losses_are_evened(train: World, test: World) -> None:
     options: dict[str, Any] = {"groups": train.place}
     plain = ERMLinear(c=0.01, standardise=True, candidates=()).fit(
         train.features, train.labels, train.zero_shot, **options
@@ -41,9 +39,7 @@ def test_no_other_weights_give_a_lower_worst_loss(train: World) -> None:
     scale, labels = train.features.double().std(0), torch.from_numpy(train.labels)
 
     def objective(weight: torch.Tensor, bias: torch.Tensor) -> float:
-        each = F.cross_entropy(
-            train.features.double() @ weight.T + bias, torch.from_numpy(train.labels), reduction="none"
-        )
+        each = F.cross_entropy(train.features.double() @ weight.T + bias, labels, reduction="none")
         worst = max(float(each[torch.from_numpy(train.groups == g)].mean()) for g in range(4))
         penalty = float(((weight[1] - weight[0]) * scale).square().sum()) / (2 * 0.01 * len(train.labels))
         return worst + penalty

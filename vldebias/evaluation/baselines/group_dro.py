@@ -87,4 +87,4 @@ class GroupDRO(Probe):
         chunks = zip(problem.train.features.split(_CHUNK), labels.split(_CHUNK), strict=True)
         with torch.no_grad():
             each = [F.cross_entropy(head(promoted(x)).cpu().double(), y, reduction="none") for x, y in chunks]
-        return np.bincount(groups, weights=torch.cat(each).numpy())
+        return np.asarray(np.bincount(groups, weights=torch.cat(each).numpy()), dtype=np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from any_method_parts import GENDER, JOBS, METHODS, images, part, texts
+from any_method_parts import GENDER, JOBS, METHODS, images, part, texts, write_suite
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -31,19 +31,9 @@ RETRIEVAL = {"queries": list(GENDER.classes), "k": 20, "resamples": 50}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Images, texts and a reference in files of their own, and a suite that compares six methods."""
-    save_embeddings(tmp_path / "images.npz", images())
-    save_embeddings(tmp_path / "reference.npz", part("reference"))
-    rows = texts()
-    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
-    prompts = str(GENDER.to_yaml(tmp_path / "g.yaml"))
-    common = {"data": {"name": "mine"}, "methods": list(METHODS), "reference": {"name": "mine", "split": "reference"}}
-    tasks = [
-        {"task": "retrieval", "name": "jobs", "title": "Jobs", "prompts": {"gender": prompts}, **common, **RETRIEVAL},
-        {"task": "groups", "name": "people", "title": "People", "prompts": prompts, **common}
-        | {"label": "job", "spurious": "gender", "resamples": 50},
-    ]
-    about = {"title": "Mine", "description": "d", "source": "s", "needs": "embeddings", "tasks": tasks}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(about))))
+    people = {"task": "groups", "name": "people", "title": "People", "label": "job", "spurious": "gender"}
+    common = {"data": {"name": "mine"}, "methods": METHODS, "reference": {"name": "mine", "split": "reference"}}
+    write_suite(tmp_path, images(), people, **common, resamples=50)
     return tmp_path
 
 
@@ -217,13 +207,10 @@ def test_a_set_without_classes_lets_auto_choose() -> None:
     ("change", "message"),
     [
         ({"task": "group"}, "task: expected one of .*groups, retrieval.*, got 'group'; did you mean 'groups'"),
-        ({"methods": "kali"}, "method: expected one of .* got 'kali'; did you mean 'cali'"),
         ({"priror": "uniform"}, "'priror' is no option of retrieval; .* did you mean 'prior'"),
-        ({"labels": {"gender": [0, 1]}}, r"labels\['gender'\]: expected one value for each of the 300 images, got 2"),
         ({"labels": {"gender": [0.5] * 300}}, r"labels\['gender'\]: expected strings or integers"),
         ({"prompts": {"gender": "gendre"}}, "got the prompt set 'gendre'.*did you mean 'gender'"),
         ({"queries": []}, "queries: expected a list of texts, got none"),
-        ({"k": 0}, r"k\.0: Input should be greater than or equal to 1, got 0"),
         (
             {"images": "no-such-data"},
             "images: expected a folder, a file of embeddings or one of .*, got 'no-such-data'",

@@ -106,7 +106,7 @@ def test_unknown_rows_are_counted_and_left_out() -> None:
     assert sum(part.provenance.settings["data"]["images per group"].values()) == 380
 
 
-def test_an_empty_group_has_no_cell() -> None:
+def test_an_empty_group_has_no_figure() -> None:
     test = birds()
     inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
     part = evaluate(test[inside])[0]

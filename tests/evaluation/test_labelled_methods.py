@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from any_method_parts import GENDER, images, part, texts
+from any_method_parts import GENDER, images, part, texts, write_suite
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import Options, Result, evaluate, run_suite
-from vldebias.evaluation.suite import Suite
 from vldebias.methods import LEACE, ClipClip, Problem, ZeroShotLabels, load_edit
 from vldebias.progress import SILENT
 
@@ -31,8 +27,12 @@ def measured(**more: object) -> Result:
     return evaluate(texts(), gallery.features, **how)
 
 
-def test_true_and_zero_shot_labels_are_told_apart_in_every_row() -> None:
-    result = measured()
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return measured()
+
+
+def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -> None:
     skew = {row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset}
     assert {name for name, row in skew.items() if row.uses_labels} == {"leace", "inlp", "bend-vlm"}
     assert skew["none"].value > 0.5 > max(skew[name].value for name in ("leace", "bend-vlm"))
@@ -43,8 +43,7 @@ def test_true_and_zero_shot_labels_are_told_apart_in_every_row() -> None:
     assert about.n["reference images"] == 100
 
 
-def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries() -> None:
-    result = measured()
+def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(result: Result) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
     assert set(moved) == {"leace", "inlp", "roboshot", "leace, zero-shot labels"}
     assert all(0 < value < 1 for value in moved.values())
@@ -79,14 +78,7 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
 
 
 def test_a_suite_reads_the_labels_of_the_reference_file(tmp_path: Path) -> None:
-    save_embeddings(tmp_path / "images.npz", part("test"))
-    save_embeddings(tmp_path / "reference.npz", part("reference"))
-    rows = texts()
-    np.savez(tmp_path / "texts.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
-    task = {"task": "retrieval", "name": "jobs", "title": "Jobs", "data": {"name": "mine"}, "k": 20, "resamples": 20}
-    task |= {"prompts": {"gender": str(GENDER.to_yaml(tmp_path / "g.yaml"))}, "queries": list(GENDER.classes)}
-    about = {"name": "mine", "title": "Mine", "description": "d", "source": "s", "needs": "embeddings"}
-    suite = Suite.model_validate({**about, "tasks": [task]})
+    suite = write_suite(tmp_path, part("test"))
     files = {"embeddings": tmp_path / "images.npz", "texts": tmp_path / "texts.npz"}
     options = Options(tmp_path / "out", **files, methods=("leace",), reference=tmp_path / "reference.npz")
     row = run_suite(suite, options, progress=SILENT).row("jobs gender", "max_skew@20", "leace")

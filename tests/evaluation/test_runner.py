@@ -165,8 +165,10 @@ def test_the_key_changes_with_whatever_may_change_figures(
     assert key(BIRDS, {}) != key(task, options)
 
 
-def test_fresh_measures_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(TEXTS)
+def test_what_is_fresh_of_other_settings_or_damaged_is_measured(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = run(TEXTS)
     calls = []
     measure = TextsTask.measured
     monkeypatch.setattr(TextsTask, "measured", lambda *a: calls.append(1) or measure(*a))
@@ -174,12 +176,8 @@ def test_fresh_measures_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert not calls
     run(TEXTS, fresh=True)
     assert calls == [1]
-    run(TEXTS, resamples=21)  # other settings are measured, whatever is there
+    run(TEXTS, resamples=21)
     assert calls == [1, 1]
-
-
-def test_a_damaged_record_is_measured_again(run: Any, tmp_path: Path) -> None:
-    first, _ = run(TEXTS)
     (tmp_path / "tasks" / "pairs.json").write_text('{"key": "half a fi')
     again, said = run(TEXTS)
     assert "taken over" not in said

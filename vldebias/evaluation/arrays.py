@@ -20,7 +20,7 @@ from vldebias.evaluation.task import TASKS, WORLDS, Data, Options, Session, Stri
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts import attachment_of
 from vldebias.loading import Loaded, load_host
-from vldebias.methods import METHODS, Method, get_method
+from vldebias.methods import Method, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
 
@@ -282,7 +282,4 @@ def _methods(given: Any) -> tuple[tuple[Any, ...], dict[str, Edit]]:
         else:
             get_method(one)
             methods.append(one)
-    taken = [name for name in edits if name in METHODS]
-    if taken:
-        raise InvalidInputError(f"methods: {taken} are names of methods; call the edits otherwise")
     return tuple(methods), edits

@@ -148,16 +148,11 @@ def add_pair_distances(
                 "pair_distance",
                 values,
                 n={noun: len(groups), "pairs": int(pairs.sum())},
-                statistic=_mean_of_pairs,
+                statistic=lambda sums, held: sums.sum(axis=-1) / held.sum(axis=-1),  # mean over the pairs of all groups
                 shared=(pairs,),
                 subset=part if len(host.roles) == 1 else f"{part}, {role}",
                 **boot,
             )
-
-
-def _mean_of_pairs(distances: Floats, pairs: Floats) -> Floats:
-    """Mean over pairs (b,) from sums over the pairs of each group, and their numbers (b, groups)."""
-    return distances.sum(axis=-1) / pairs.sum(axis=-1)
 
 
 def _distances(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Edit | None, strength: float) -> Floats:

@@ -335,7 +335,8 @@ class _Block:
                 self.result.add_resampled(metric, one, n=n, resamples=task.resamples, seed=task.seed)
             else:
                 means = {method: of[metric].mean(axis=0) for method, of in drawn.items()}
-                self._over_images(metric, {m: float(v.mean()) for m, v in one.items()}, means, n)
+                point = {method: float(of.mean()) for method, of in one.items()}
+                self.result.add_draws(metric, point, means, n=n, interval=recentred_interval)
             if metric in chance:
                 rng = np.random.default_rng(task.seed)
                 of_means = rng.choice(chance[metric], size=(task.resamples, len(self.queries))).mean(axis=1)
@@ -344,17 +345,8 @@ class _Block:
         for metric in values["none"]:
             for i, query in enumerate(self.queries):
                 point = {method: float(of[metric][i]) for method, of in values.items()}
-                self._over_images(metric, point, {method: of[metric][i] for method, of in drawn.items()}, n, query)
-
-    def _over_images(
-        self,
-        metric: str,
-        values: Mapping[str, float],
-        drawn: Mapping[str, Floats],
-        n: Mapping[str, int],
-        subset: str = "",
-    ) -> None:
-        self.result.add_draws(metric, values, drawn, n=n, interval=recentred_interval, subset=subset)
+                own = {method: of[metric][i] for method, of in drawn.items()}
+                self.result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
 
     def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
         """Cosine of each query, and where images are changed of each image, with itself before and after."""
@@ -429,10 +421,10 @@ class _Block:
         weights = resampled_weights(len(sizes), self.task.resamples, self.task.seed)
         means = np.concatenate([w @ sums / (w @ sizes)[:, None] for w in (block.astype(float) for block in weights)])
         draws = dict(zip(cells, means.T, strict=True))
-        for key, by_method in table.items():
+        for (metric, subset), by_method in table.items():
             point = {method: float(one.mean()) for method, one in by_method.items()}
-            drawn = {method: draws[key, method] for method in by_method}
-            self._over_images(key[0], point, drawn, n, key[1])
+            drawn = {method: draws[(metric, subset), method] for method in by_method}
+            self.result.add_draws(metric, point, drawn, n=n, interval=recentred_interval, subset=subset)
 
 
 def _columns(attributes: Iterable[str]) -> set[str]:

@@ -75,7 +75,19 @@ class RobustnessProblem:
             raise InvalidInputError(
                 f"train labels: expected rows of every class and at least two classes, got {rows.tolist()} rows"
             )
-        return cls(train, zero_shot.to(features.device), _val_split(val, zero_shot, select), select)
+        held_out = None
+        if val is not None:
+            if not isinstance(val, (tuple, list)) or len(val) != 3:
+                raise InvalidInputError(
+                    "val: expected (features, labels, groups), with None for groups that nobody knows"
+                )
+            held_out = Split.of("val", *val, zero_shot)
+            if held_out.groups is None and select == "worst_group":
+                raise InvalidInputError(
+                    "val groups: expected groups, since the baseline selects by the worst group; "
+                    'pass them, or use the baseline with select="average"'
+                )
+        return cls(train, zero_shot.to(features.device), held_out, select)
 
     @property
     def n_classes(self) -> int:
@@ -96,7 +108,13 @@ class RobustnessProblem:
         """
         if self.train.groups is None:
             return _crossed(self.train.labels, self.predicted)
-        _check_every_group(self.train.labels, self.train.groups)
+        per_class = np.bincount(np.unique(np.stack([self.train.labels, self.train.groups]), axis=1)[0])
+        if len(set(per_class.tolist())) > 1 or per_class.max() == 1:  # one without a row, or the classes over again
+            raise InvalidInputError(
+                "train groups: expected every class in the same number of groups, at least two, so that they can be "
+                f"balanced; the classes occur in {per_class.tolist()} groups. A group without a row? "
+                "Leave groups out to use zero-shot predictions"
+            )
         return self.train.groups
 
     def score(self, predict: Callable[[Tensor], Tensor]) -> Score | None:
@@ -206,32 +224,6 @@ def _crossed(classes: Codes, groups: Codes) -> Codes:
     """class x group, renumbered to those that occur."""
     names, index = np.unique(groups, return_inverse=True)
     return np.unique(classes * len(names) + index.reshape(-1), return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def _val_split(val: Any, zero_shot: Tensor, select: Select) -> Split | None:
-    if val is None:
-        return None
-    if not isinstance(val, (tuple, list)) or len(val) != 3:
-        raise InvalidInputError("val: expected (features, labels, groups), with None for groups that nobody knows")
-    features, labels, groups = val
-    split = Split.of("val", features, labels, groups, zero_shot)
-    if split.groups is None and select == "worst_group":
-        raise InvalidInputError(
-            "val groups: expected groups, since the baseline selects by the worst group; "
-            'pass them, or use the baseline with select="average"'
-        )
-    return split
-
-
-def _check_every_group(labels: Codes, groups: Codes) -> None:
-    """Given groups that a class has no row of, and those that are the classes over again, cannot be balanced."""
-    per_class = np.bincount(np.unique(np.stack([labels, groups]), axis=1)[0])
-    if len(set(per_class.tolist())) > 1 or per_class.max() == 1:
-        raise InvalidInputError(
-            "train groups: expected every class in the same number of groups, at least two, so that they can be "
-            f"balanced; the classes occur in {per_class.tolist()} groups. A group without a row? "
-            "Leave groups out to use zero-shot predictions"
-        )
 
 
 def _check_features(name: str, features: Any, dim: int | None) -> None:

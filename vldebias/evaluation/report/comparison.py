@@ -142,9 +142,14 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
             f"no figure is in both {a.name!r} and {b.name!r}: tasks are {tasks[0]} and {tasks[1]}; "
             "expected two results of the same suite"
         )
-    warnings = dict.fromkeys([*_about_runs(a, b), *_about_rows(loose, pairs)])
+    said = [*_about_runs(a, b)]
+    for x, y in loose:
+        said += [*_differs(y.task, f"lam of {y.method}", x.lam, y.lam)]
+        said += [*_differs(y.task, f"strength of {y.method}", x.strength, y.strength)]
+    for x, y in pairs:
+        said += [*_differs(y.task, f"which {metric_title(y.metric)} is better", x.better, y.better)]
     matched = tuple(Pair(x, y) for x, y in pairs)
-    return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(warnings))
+    return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(dict.fromkeys(said)))
 
 
 def independent_difference(a: Measurement, b: Measurement) -> tuple[float, float, float]:
@@ -211,17 +216,6 @@ def _about_task(a: TaskProvenance, b: TaskProvenance) -> Iterator[str]:
     for what, first, second in (("setting", a.settings, b.settings), ("method", a.methods, b.methods)):
         for name in dict.fromkeys([*first, *second]):
             yield from _differs(b.task, f"{what} {name}", first.get(name), second.get(name))
-
-
-def _about_rows(
-    loose: Sequence[tuple[Measurement, Measurement]], pairs: Sequence[tuple[Measurement, Measurement]]
-) -> Iterator[str]:
-    """Another lambda or strength of a method, another direction of a measure: each said once."""
-    for a, b in loose:
-        yield from _differs(b.task, f"lam of {b.method}", a.lam, b.lam)
-        yield from _differs(b.task, f"strength of {b.method}", a.strength, b.strength)
-    for a, b in pairs:
-        yield from _differs(b.task, f"which {metric_title(b.metric)} is better", a.better, b.better)
 
 
 # ---- to read -----------------------------------------------------------------------------------------------

@@ -224,6 +224,13 @@ class Mark:
     point: float
     row: Measurement
 
+    @classmethod
+    def of(cls, row: Measurement, reach: float) -> Mark:
+        """The change of a row; reach: the largest of its column, which the width just holds."""
+        assert row.change is not None
+        point, low, high = (50 + 48 * end / reach for end in row.change)
+        return cls(round(low, 1), round(high - low, 1), round(point, 1), row)
+
     @property
     def text(self) -> str:
         """The change alone: its interval is drawn."""
@@ -257,13 +264,7 @@ def forest(block: Block) -> Forest | None:
             (", ".join(filter(None, (capitalised(metric_title(first.metric)), first.subset))), direction(first))
         )
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
-        marks.append({name: _mark(row, reach) for name, row in column.items()})
+        marks.append({name: Mark.of(row, reach) for name, row in column.items()})
     names = [chief, *(name for name in columns[0] if name != chief)]
     lines = tuple((name, tuple(column.get(name) for column in marks)) for name in names[:SHOWN])
     return Forest(tuple(heads), lines, max(0, len(names) - SHOWN))
-
-
-def _mark(row: Measurement, reach: float) -> Mark:
-    assert row.change is not None
-    point, low, high = (50 + 48 * end / reach for end in row.change)
-    return Mark(round(low, 1), round(high - low, 1), round(point, 1), row)

@@ -213,18 +213,14 @@ def html(template: str, **values: Any) -> str:
 
 def on_miniature(result: Result) -> bool:
     """Whether every task was measured in the embedded world: on its renders, or on what its pipeline drew or reads."""
-    rendered = {one.split for one in result.provenance if _world(one)}
+    abouts = [(one.split, about) for one in result.provenance for about in one.settings.values()]
+    sources = [(split, about.get("source")) for split, about in abouts if isinstance(about, Mapping)]
+    rendered = {split for split, source in sources if isinstance(source, Mapping) and "world" in source}
     return bool(result.provenance) and all(
         one.split in rendered
         or (one.model.split(" ")[0] == "miniature" and one.split.partition(",")[0] in ("generated", "texts"))
         for one in result.provenance
     )
-
-
-def _world(provenance: TaskProvenance) -> bool:
-    """Whether the images are renders, by what their reader says of their source."""
-    abouts = [about for about in provenance.settings.values() if isinstance(about, Mapping)]
-    return any(isinstance(about.get("source"), Mapping) and "world" in about["source"] for about in abouts)
 
 
 def facts(provenance: TaskProvenance) -> list[tuple[str, Any]]:

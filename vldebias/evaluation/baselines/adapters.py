@@ -7,15 +7,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.baselines.problem import Baseline, OnStep, RobustnessProblem, promoted
-from vldebias.losses.checks import check_interval
+from vldebias.evaluation.baselines.problem import Allowed, Baseline, OnStep, RobustnessProblem, promoted
 
 _CHUNK = 16384  # rows per product
 
@@ -97,15 +95,11 @@ class AdapterBaseline(Baseline):
     patience: int = 20
     batch_size: int = 128
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("hidden", "epochs", "patience", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name, interval in (("share", "(0, 1]"), ("logit_scale", "(0, inf)"), ("learning_rate", "(0, inf)")):
-            check_interval(name, getattr(self, name), interval)
-        check_interval("momentum", self.momentum, "[0, 1)")
-        check_interval("weight_decay", self.weight_decay, "[0, inf)")
+    allowed: ClassVar[Allowed] = {
+        **dict.fromkeys(("hidden", "epochs", "patience", "batch_size"), "[1, inf)"),
+        **{"share": "(0, 1]", "logit_scale": "(0, inf)", "learning_rate": "(0, inf)"},
+        **{"momentum": "[0, 1)", "weight_decay": "[0, inf)"},
+    }
 
     @abstractmethod
     def _losses(

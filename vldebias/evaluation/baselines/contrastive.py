@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.adapters import AdapterBaseline, AdapterHead, batches, classification_loss
-from vldebias.evaluation.baselines.problem import OnStep, RobustnessProblem, promoted
-from vldebias.losses.checks import check_temperature
+from vldebias.evaluation.baselines.problem import Allowed, OnStep, RobustnessProblem, promoted
 from vldebias.losses.sums import softplus
 
 _CHUNK = 64  # anchors whose similarities to all training rows are held at a time
@@ -97,12 +96,10 @@ class ContrastiveAdapter(AdapterBaseline):
     anchors: int = 1024
     group_size: int = 300
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_temperature(self.temperature)
-        for name in ("positives", "negatives", "neighbours", "anchors", "group_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name}: expected at least 1, got {getattr(self, name)}")
+    allowed: ClassVar[Allowed] = {
+        "temperature": "(0, inf)",
+        **dict.fromkeys(("positives", "negatives", "neighbours", "anchors", "group_size"), "[1, inf)"),
+    }
 
     def _prepare(self, problem: RobustnessProblem, on_step: OnStep) -> _Contrasts:
         labels, right = problem.train.labels, problem.predicted == problem.train.labels

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.logistic import Coefficients, Penalty, Scaling, logistic_regression
-from vldebias.evaluation.baselines.problem import Baseline, OnStep, RobustnessProblem, Score, promoted
-from vldebias.losses.checks import check_choice, check_interval
+from vldebias.evaluation.baselines.problem import Allowed, Baseline, OnStep, RobustnessProblem, Score, promoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +47,12 @@ class Probe(Baseline):
     candidates: tuple[float, ...] = ()
     tolerance: float = 1e-6
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("penalty", self.penalty, ("l1", "l2"))
-        for value in (self.c, *self.candidates):
-            check_interval("c", value, "(0, inf)")
-        check_interval("tolerance", self.tolerance, "(0, 1)")
+    allowed: ClassVar[Allowed] = {
+        "penalty": ("l1", "l2"),
+        "c": "(0, inf)",
+        "candidates": "(0, inf)",
+        "tolerance": "(0, 1)",
+    }
 
     def _choose(
         self, problem: RobustnessProblem, on_step: OnStep, scaling: Scaling, counts: NDArray[np.int64] | None
@@ -152,11 +150,7 @@ class WiSEFT(ERMLinear):
     alphas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     logit_scale: float = 100.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for value in (self.alpha, *self.alphas):
-            check_interval("alpha", value, "[0, 1]")
-        check_interval("logit_scale", self.logit_scale, "(0, inf)")
+    allowed: ClassVar[Allowed] = {"alpha": "[0, 1]", "alphas": "[0, 1]", "logit_scale": "(0, inf)"}
 
     def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         probe = super()._fit(problem, seed, on_step)
@@ -198,11 +192,7 @@ class DFR(Probe):
     balance: Literal["sub", "up"] = "sub"
     draws: int = 10
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("balance", self.balance, ("sub", "up"))
-        if self.draws < 1:
-            raise InvalidInputError(f"draws: expected at least 1, got {self.draws}")
+    allowed: ClassVar[Allowed] = {"balance": ("sub", "up"), "draws": "[1, inf)"}
 
     def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         generator = np.random.default_rng(seed)

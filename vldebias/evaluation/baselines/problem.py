@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.checks import check_choice
+from vldebias.losses.checks import check_choice, check_interval
 from vldebias.metrics import group_accuracy
 
 Select = Literal["worst_group", "average"]
 Score = tuple[float, float]  # compares as what was selected by, then the other one
 Codes = NDArray[np.int64]
+Allowed = Mapping[str, str | tuple[str, ...]]  # setting -> interval that it or each of several is in, or its words
 OnStep = Callable[[str], None]  # told in words what has just been done, such as "epoch 3 of 100"
 _CHUNK = 16384  # rows per product
 
@@ -81,7 +82,7 @@ class RobustnessProblem:
                 raise InvalidInputError(
                     "val: expected (features, labels, groups), with None for groups that nobody knows"
                 )
-            held_out = Split.of("val", *val, zero_shot)
+            held_out = Split.of("val", val[0], val[1], val[2], zero_shot)
             if held_out.groups is None and select == "worst_group":
                 raise InvalidInputError(
                     "val groups: expected groups, since the baseline selects by the worst group; "
@@ -168,9 +169,16 @@ class Baseline(ABC):
     select: Select = "worst_group"
 
     uses_labels: ClassVar[bool] = True
+    allowed: ClassVar[Allowed] = {"select": ("worst_group", "average")}
 
     def __post_init__(self) -> None:
-        check_choice("select", self.select, ("worst_group", "average"))
+        for name, among in [one for kind in type(self).__mro__ for one in vars(kind).get("allowed", {}).items()]:
+            given = getattr(self, name)
+            for value in given if isinstance(given, tuple) else (given,):
+                if isinstance(among, str):
+                    check_interval(name, value, among)
+                else:
+                    check_choice(name, value, among)
 
     @torch.inference_mode(False)
     def fit(

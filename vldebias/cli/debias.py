@@ -108,8 +108,8 @@ def debias_command(
     fitting |= {"--out": save, "--judge": judge}
     if (save is None) == (projection is None):
         raise InvalidInputError("expected either --out, a folder for what is fitted, or --projection, a fitted one")
-    if projection is not None and any(value is not None for value in fitting.values()):
-        given = next(name for name, value in fitting.items() if value is not None)
+    given = next((name for name, value in fitting.items() if value is not None), None)
+    if projection is not None and given is not None:
         raise InvalidInputError(f"{given} is about fitting, and --projection names one that is fitted; leave one away")
     if images is not None and "pipeline" in named:
         raise InvalidInputError("--images are for a --model: a pipeline classifies none")
@@ -175,19 +175,10 @@ def _read(
     from vldebias.progress import Progress
 
     assert isinstance(problem.weight, float)
+    how: dict[str, Any] = {"method": method, "lam": problem.weight, "drawing": Drawing(**drawing), "model": loaded.name}
     with Progress.on(err) as shown:
-        fitted, images = read_judged(
-            loaded.host,
-            problem.sets[0],
-            judge,
-            folder,
-            method=method,
-            lam=problem.weight,
-            drawing=Drawing(**drawing),
-            model=loaded.name,
-            progress=shown,
-        )
-    err.print(f"{method.name}: fitted to {images} images, read by {judge.name}; they are in {folder}", soft_wrap=True)
+        fitted, images = read_judged(loaded.host, problem.sets[0], judge, folder, progress=shown, **how)
+    say(f"{method.name}: fitted to {images} images, read by {judge.name}; they are in {folder}", err)
     return fitted
 
 
@@ -298,9 +289,8 @@ def merge(
     names = [] if edits is not None else [prompts]
     check_method(method, images=edits is not None)
     loaded = load(**named, prompts=names)
-    attachment = attach(
-        loaded.host, edits or prompts, method=method, lam=weight, strength=strength, tokenizer=loaded.tokenizer
-    )
+    how: dict[str, Any] = {"method": method, "lam": weight, "strength": strength, "tokenizer": loaded.tokenizer}
+    attachment = attach(loaded.host, edits or prompts, **how)
     attachment.merge()
     save.mkdir(parents=True, exist_ok=True)
     if hasattr(loaded.host, "save_pretrained"):

@@ -216,13 +216,11 @@ def report(
     """
     from vldebias.evaluation.report.pages import markdown, render
 
-    read = _read(result)
+    read, path = _read(result), result / "result.json" if result.is_dir() else result
     if as_markdown:
         typer.echo(markdown(read), nl=False)
         return
-    path = result / "result.json" if result.is_dir() else result
-    written = render(read, page or path.with_suffix(".html"), beside=path.parent)
-    say(written, err)
+    say(render(read, page or path.with_suffix(".html"), beside=path.parent), err)
 
 
 @app.command("verify")

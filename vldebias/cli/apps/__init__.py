@@ -28,33 +28,14 @@ if not (_HERE / "compare").is_dir():
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before Gradio is imported: it asks for its own version
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")  # else it remembers the last 10,000 events
 
-_WHERE: list[tuple[str, Any, Any]] = [
-    (
-        "port",
-        Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")],
-        None,
-    ),
-    ("public", Annotated[bool, typer.Option("--public", help="Listen to the network; needs a password.")], False),
-    (
-        "auth",
-        Annotated[
-            str | None,
-            typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the variable {AUTH}."),
-        ],
-        None,
-    ),
-    (
-        "proxy",
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="ADDRESS",
-                help="Where a reverse proxy in front calls from; its X-Forwarded-For is believed.",
-            ),
-        ],
-        None,
-    ),
+_Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")]
+_Public = Annotated[bool, typer.Option("--public", help="Listen to the network; needs a password.")]
+_Auth = Annotated[
+    str | None, typer.Option(metavar="USER:PASSWORD", help=f"Ask for them; better kept in the variable {AUTH}.")
 ]
+_BEHIND = "Where a reverse proxy in front calls from; its X-Forwarded-For is believed."
+_Proxy = Annotated[str | None, typer.Option(metavar="ADDRESS", help=_BEHIND)]
+_WHERE = [("port", _Port, None), ("public", _Public, False), ("auth", _Auth, None), ("proxy", _Proxy, None)]
 
 
 def page(name: str) -> ModuleType:
@@ -106,19 +87,9 @@ def demo_command(
       vldebias demo --gallery ./sd21
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
-    page("compare.page").serve_demo(
-        {
-            "pipeline": pipeline,
-            "model": model,
-            "pretrained": pretrained,
-            "device": device_of(device),
-            "dtype": dtype,
-            "embeddings": embeddings,
-            "images": images,
-            "gallery": gallery,
-        },
-        **where,
-    )
+    options: dict[str, Any] = {"pipeline": pipeline, "model": model, "pretrained": pretrained, "dtype": dtype}
+    options |= {"device": device_of(device), "embeddings": embeddings, "images": images, "gallery": gallery}
+    page("compare.page").serve_demo(options, **where)
 
 
 @with_flags(_WHERE)
@@ -172,17 +143,9 @@ def label_command(
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
     page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
-    study = page("label").open_study(
-        folder,
-        attribute or [],
-        choices or [],
-        file=file,
-        annotators=annotator or [],
-        part=part,
-        limit=limit,
-        most=questions or None,
-        seed=seed,
-    )
+    order = {"part": part, "limit": limit, "most": questions or None, "seed": seed}
+    who = {"file": file, "annotators": annotator or []}
+    study = page("label").open_study(folder, attribute or [], choices or [], **who, **order)
     if export is not None:
         for path in page("label.export").export(study, export):
             say(f"wrote {path}", err)

@@ -1,18 +1,15 @@
 """Tokenizers, encoders, denoisers and autoencoders of a few channels, each built once from its config."""
 
-import gzip
-import inspect
-import json
 import warnings
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
+import tiny_tokenizers
 import torch
 import yaml
+from tiny_tokenizers import gemma_tokenizer, t5_tokenizer
 from torch import nn
-
-WORDS = "a photo of the male female man woman doctor nurse pilot cook , and with an old young person smiling at work"
 
 
 def seeded(make):
@@ -40,60 +37,6 @@ def fresh(make):
         return model
 
     return build
-
-
-# ---- tokenizers ----------------------------------------------------------------------------------------------
-
-
-@cache
-def _clip_vocabulary():
-    """Vocabulary and merges of CLIP, from the file that open_clip ships."""
-    import open_clip
-
-    path = Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        lines = file.read().split("\n")[1 : 49152 - 256 - 2 + 1]
-    merges = [tuple(line.split()) for line in lines]
-    letters = list(open_clip.tokenizer.bytes_to_unicode().values())
-    words = [*letters, *(f"{x}</w>" for x in letters), *("".join(m) for m in merges)]
-    return {word: i for i, word in enumerate([*words, "<|startoftext|>", "<|endoftext|>"])}, merges
-
-
-@cache
-def clip_tokenizer():
-    from transformers import CLIPTokenizer
-
-    vocab, merges = _clip_vocabulary()
-    return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=77)
-
-
-@cache
-def t5_tokenizer():
-    """A word-level Unigram vocabulary in the layout of T5: <pad> 0, </s> 1, <unk> 2."""
-    from transformers import T5Tokenizer
-
-    words = [(f"▁{word}", -2.0) for word in dict.fromkeys(WORDS.split())]
-    letters = [(letter, -9.0) for letter in "▁abcdefghijklmnopqrstuvwxyz.-"]
-    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    return T5Tokenizer(vocab=[*special, *words, *letters], extra_ids=0, model_max_length=64)
-
-
-@cache
-def gemma_tokenizer():
-    """A small BPE in the layout of Gemma: nothing at the end of a text, <pad> is not <eos>."""
-    from diffusers import SanaPipeline
-    from tokenizers import Tokenizer, models, normalizers, trainers
-    from transformers import GemmaTokenizer
-
-    instruction = inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
-
-    raw = Tokenizer(models.BPE())
-    raw.normalizer = normalizers.Replace(" ", "▁")
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=special, show_progress=False)
-    raw.train_from_iterator([WORDS, *instruction], trainer)
-    model = json.loads(raw.to_str())["model"]
-    return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512)
 
 
 # ---- encoders ------------------------------------------------------------------------------------------------
@@ -171,7 +114,8 @@ def builder(entry, anew=False):
         return lambda: entry
     if isinstance(entry, dict):
         return partial(made, entry) if anew else seeded(partial(made, entry))
-    return MODELS.get(entry) or globals().get(entry) or partial(made, {"class": entry})
+    known = MODELS | vars(tiny_tokenizers) | globals()
+    return known.get(entry) or partial(made, {"class": entry})
 
 
 def make_unet(**changes):

@@ -1,6 +1,7 @@
 """The text side of diffusers pipelines that read chats, several layers or several encoders: no denoiser, no VAE."""
 
 import copy
+import functools
 import inspect
 import warnings
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import diffusers_parts as parts
-import diffusers_tiny as tiny
+import tiny_tokenizers
 import torch
-from diffusers_parts import WORDS, fresh
+from diffusers_parts import fresh
+from tiny_tokenizers import SENTENCE, gemma_tokenizer
 from torch import nn
 
 CHAT = (
@@ -45,7 +47,7 @@ def _bpe():
     from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
 
     # The system message of some is cut off by its length: it has to be a hundred tokens, not five hundred.
-    raw.train_from_iterator([WORDS] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
+    raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
     return raw
 
 
@@ -157,17 +159,8 @@ def bert():
     return BertModel(BertConfig(**sizes, vocab_size=len(bert_tokenizer())))
 
 
-@cache
 def bert_tokenizer():
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    words = dict.fromkeys((*special, *WORDS.split()))
-    backend = BertWordPieceTokenizer({word: i for i, word in enumerate(words)}, lowercase=True)
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    named = dict(zip(names, special, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, model_max_length=77, **named)
+    return tiny_tokenizers.bert_tokenizer(tuple(SENTENCE.split()), model_max_length=77)
 
 
 class _Glm(nn.Module):
@@ -213,6 +206,7 @@ class Case:
     end: the token that ends a prompt; None where it is the last of the prompt.
     call: further arguments of `encode_prompt`.
     padded: on which side the ids that the encoder is given are padded; inside: before the end of the template.
+    length: to which a call pads unless told otherwise, where the default of the class would take a test seconds.
     """
 
     pipeline: str
@@ -221,6 +215,7 @@ class Case:
     call: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     padded: str = "right"
+    length: int | None = None
 
     def make(self):
         import diffusers
@@ -228,6 +223,8 @@ class Case:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # diffusers warns of its own imports
             cls = getattr(diffusers, self.pipeline)
+        if self.length is not None:
+            cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})
         given = self.components()
         takes = inspect.signature(cls.__init__).parameters
         config = {"in_channels": 16, "sample_size": 8, "patch_size": 1, "patch_size_t": 1, "target_size": 16}
@@ -243,6 +240,20 @@ class Case:
         for name, value in self.settings.items():
             setattr(pipe, name, value)
         return pipe
+
+
+def shorter(call, length):
+    """`__call__` of a pipeline, with another default of the length that prompts are padded to."""
+
+    @functools.wraps(call)
+    def same(*args, **kwargs):
+        return call(*args, **{"max_sequence_length": length} | kwargs)
+
+    signature = inspect.signature(call)
+    names = signature.parameters
+    changed = names | {"max_sequence_length": names["max_sequence_length"].replace(default=length)}
+    same.__signature__ = signature.replace(parameters=list(changed.values()))
+    return same
 
 
 def encode(pipe, case, prompt, **call):
@@ -277,7 +288,7 @@ def left_processor():
 
 
 def right_gemma_tokenizer():
-    tokenizer = copy.deepcopy(parts.gemma_tokenizer())
+    tokenizer = copy.deepcopy(gemma_tokenizer())
     tokenizer.padding_side = "right"
     return tokenizer
 
@@ -288,11 +299,11 @@ def _component(entry):
     return (globals().get(entry) or parts.builder(entry))() if isinstance(entry, str) else entry
 
 
-def _case(pipeline, end=None, call=None, settings=None, padded="right", **components):
+def _case(pipeline, end=None, call=None, settings=None, padded="right", length=None, **components):
     def make():
         return {name: _component(entry) for name, entry in components.items()}
 
-    return Case(pipeline, make, end, call or {}, settings or {}, padded)
+    return Case(pipeline, make, end, call or {}, settings or {}, padded, length)
 
 
 KREA = (
@@ -302,5 +313,3 @@ KREA = (
 
 CASES = {name: _case(**entry) for name, entry in parts.TABLE["texts"].items()}
 CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(chat_tokenizer()(KREA).input_ids)
-
-gender = tiny.gender

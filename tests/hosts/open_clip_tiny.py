@@ -67,6 +67,25 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 FOLDABLE = [name for name in MODELS if name != "custom-identity"]
 
 
+def make_seeing(**vision: Any) -> nn.Module:
+    """A CLIP with an image tower of another kind."""
+    return open_clip.CLIP(DIM, {"image_size": 32, **vision}, TEXT).eval()
+
+
+def make_timm(proj: str) -> nn.Module:
+    return make_seeing(timm_model_name="resnet10t", timm_proj=proj, timm_pool="avg")
+
+
+TOWERS: dict[str, Callable[[], nn.Module]] = {
+    **{name: MODELS[name] for name in ("clip", "custom", "hf-mlp", "coca")},
+    "resnet": lambda: make_seeing(layers=(1, 1, 1, 1), width=8, head_width=16),
+    "timm-linear": lambda: make_timm("linear"),
+    "timm-mlp": lambda: make_timm("mlp"),
+    "timm": lambda: make_timm(""),  # the classifier of the trunk makes the embedding, and the head has nothing
+}
+"""Image towers of every kind."""
+
+
 def tokenizer_for(model: nn.Module) -> Any:
     return tokenizer_of_length(min(77, model.context_length))
 

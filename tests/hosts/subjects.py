@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import diffusers_tiny
 import open_clip_tiny
-import pytest
 import torch
 import transformers_tiny
 from torch import Tensor, nn
 
 import vldebias
 from vldebias.hosts import Host, resolve
+from vldebias.hosts.transformers import WITH_IMAGES
 
 PROMPTS = transformers_tiny.PROMPTS
 STATED = transformers_tiny.STATED
@@ -24,11 +25,12 @@ class Subject:
     """A model or pipeline with texts whose embeddings can be read on several paths.
 
     host: the model or pipeline. tokenizer: given to debias. merges: its weights can hold a projection.
+    merges_images: so can those of its image tower.
     """
 
     host: Any
     tokenizer: Any = None
-    merges = True
+    merges = merges_images = True
 
     def outputs(self) -> dict[str, Tensor]:
         """Every tensor that depends on a text, by the path that gives it."""
@@ -36,6 +38,10 @@ class Subject:
 
     def rows(self) -> dict[str, Tensor]:
         """Embeddings (b, ..., d) of PROMPTS by role, before normalising."""
+        raise NotImplementedError
+
+    def seen(self) -> dict[str, Tensor]:
+        """Every tensor that depends on an image, by the path that gives it; "features" before normalising."""
         raise NotImplementedError
 
     def modules(self) -> list[nn.Module]:
@@ -61,24 +67,43 @@ class Subject:
         return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in self.parts().items()}
 
 
+IMAGES = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
+
+
 class OpenClip(Subject):
     def __init__(self, name: str) -> None:
-        self.host = open_clip_tiny.MODELS[name]()
+        self.host = (open_clip_tiny.MODELS | open_clip_tiny.TOWERS)[name]()
         self.tokenizer = open_clip_tiny.tokenizer_for(self.host)
-        self.merges = name in open_clip_tiny.FOLDABLE
+        self.merges, self.merges_images = name in open_clip_tiny.FOLDABLE, name != "timm"
 
     def outputs(self) -> dict[str, Tensor]:
-        images = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
-        return open_clip_tiny.outputs(self.host, images, PROMPTS)
+        return open_clip_tiny.outputs(self.host, IMAGES, PROMPTS)
 
     def rows(self) -> dict[str, Tensor]:
         return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
 
+    def seen(self) -> dict[str, Tensor]:
+        model, ids = self.host, self.tokenizer(PROMPTS)
+        found = {
+            "features": model.encode_image(IMAGES, normalize=False),
+            "normalized": model.encode_image(IMAGES, normalize=True),
+        }
+        output = model(IMAGES)
+        if isinstance(output, dict):
+            return found | {"forward": output["image_features"], "private": model._encode_image(IMAGES)[0]}
+        found |= {"forward": model(IMAGES, ids)[0], "image only": output[0]}
+        found["image logits"], found["text logits"] = model.get_logits(IMAGES, ids)
+        model.output_dict = True
+        found["dict"] = model(IMAGES, ids)["image_features"]
+        model.output_dict = False
+        return found
+
 
 class Transformers(Subject):
-    def __init__(self, name: str, request: pytest.FixtureRequest) -> None:
-        self.case = transformers_tiny.Case(name, request)
+    def __init__(self, name: str) -> None:
+        self.case = transformers_tiny.Case(name)
         self.tokenizer = self.case.tokenizer
+        self.merges_images = not name.startswith(("Siglip", "Align"))
 
     @property
     def host(self) -> Any:
@@ -93,6 +118,16 @@ class Transformers(Subject):
 
     def rows(self) -> dict[str, Tensor]:
         return {"joint": self.case.features()}
+
+    def seen(self) -> dict[str, Tensor]:
+        model, pixels = self.host, self.case.pixels()
+        inputs = {key: rows[:2] for key, rows in self.case.inputs().items()}  # as many as images: the loss pairs them
+        output, features = model(**inputs, **pixels, return_loss=True), model.get_image_features(**pixels)
+        found = {"features": getattr(features, "pooler_output", features), "forward": output.image_embeds}
+        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text, "loss": output.loss}
+        if self.case.name != "AltCLIPModel":  # its forward ignores return_dict in transformers 5
+            found["tuple"] = model(**inputs, **pixels, return_dict=False)[3]
+        return found
 
 
 class Diffusers(Subject):
@@ -130,11 +165,14 @@ class Diffusers(Subject):
         return {"pipeline": self.host} | {f"{i}.{n}": m for i, one in encoders for n, m in one.named_modules()}
 
 
-SUBJECTS: dict[str, Callable[[pytest.FixtureRequest], Subject]] = {
-    **{f"open_clip:{name}": lambda request, name=name: OpenClip(name) for name in open_clip_tiny.MODELS},
-    **{
-        f"transformers:{name}": lambda request, name=name: Transformers(name, request)
-        for name in transformers_tiny.MODELS
-    },
-    **{f"diffusers:{name}": lambda request, name=name: Diffusers(name) for name in diffusers_tiny.FAMILIES},
+KINDS: dict[str, tuple[Callable[[str], Subject], Iterable[str]]] = {
+    "open_clip": (OpenClip, open_clip_tiny.MODELS),
+    "transformers": (Transformers, transformers_tiny.MODELS),
+    "diffusers": (Diffusers, diffusers_tiny.FAMILIES),
 }
+SUBJECTS = {f"{kind}:{name}": partial(make, name) for kind, (make, names) in KINDS.items() for name in names}
+SEEING: dict[str, Callable[[], Subject]] = {
+    **{f"open_clip:{name}": partial(OpenClip, name) for name in open_clip_tiny.TOWERS},
+    **{f"transformers:{name}": partial(Transformers, name) for name in WITH_IMAGES},
+}
+"""Those with image towers, one of each kind."""

@@ -5,19 +5,20 @@ import inspect
 import re
 import textwrap
 import warnings
+from functools import cache
 
 import diffusers_parts as parts
 import diffusers_tiny as tiny
 import pytest
+import tiny_tokenizers
 import torch
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts import diffusers_families as table
-from vldebias.hosts.diffusers import Family, Part, diffusers_host, list_pipelines, register_family
+from vldebias.hosts.diffusers import Family, Part, list_pipelines, register_family
 
 FAMILIES = pytest.mark.parametrize("name", tiny.FAMILIES)
-BY_NAME = {family.name: family for family in table._FAMILIES}
 
 
 def three_states(read, attachment):
@@ -44,21 +45,6 @@ def test_the_whole_pipeline_in_three_states_and_at_strength_zero(name):
     assert torch.equal(again, attached)
     assert torch.equal(disabled, bare)
     assert torch.equal(removed, bare)
-
-
-@FAMILIES
-def test_the_pairs_move_together(name):
-    """What the projection is for: each pair of prompts is closer afterwards, in every role."""
-    make, _ = tiny.FAMILIES[name]
-    pipe = make()
-    host = diffusers_host(pipe)
-    attachment = debias(pipe, tiny.gender(), lam=1e9)
-    for role in host.roles:
-        men, women = (host.embed([pair[side] for pair in tiny.gender().groups], role) for side in (0, 1))
-        before = (men - women).norm(dim=-1)
-        after = attachment.projections[role](men - women).norm(dim=-1)
-        assert (before > 1e-3).all()
-        assert (after < 2e-2 * before).all()  # rounding of float32: the pairs of tiny models are 1e-3 apart
 
 
 def test_a_missing_role_and_a_foreign_space_are_refused():
@@ -160,12 +146,11 @@ def test_an_unlisted_pipeline_is_refused_in_three_lines_with_the_nearest_name():
     assert "vldebias.hosts.custom" in lines[2]
 
 
-@pytest.mark.parametrize("name", table.REFUSED)
-def test_a_pipeline_that_cannot_be_served_says_why(name):
-    pipe = type(name, (), {})()
-    with pytest.raises(UnsupportedHostError, match=f"^{name}: .*{re.escape(table.REFUSED[name])}"):
-        table.family_of(pipe)
-    assert name not in list_pipelines()
+def test_a_pipeline_that_cannot_be_served_says_why():
+    assert not set(table.REFUSED) & set(list_pipelines())
+    for name, reason in table.REFUSED.items():
+        with pytest.raises(UnsupportedHostError, match=f"^{name}: .*{re.escape(reason)}"):
+            table.family_of(type(name, (), {})())
 
 
 def test_a_subclass_that_returns_something_else_is_refused():
@@ -204,7 +189,7 @@ def _acme():
         def __call__(self, prompt):
             return self.encode_prompt(prompt)
 
-    return AcmePipeline(parts.clip(), parts.clip_tokenizer())
+    return AcmePipeline(parts.clip(), tiny_tokenizers.clip_tokenizer())
 
 
 @pytest.mark.usefixtures("own_table")
@@ -236,6 +221,7 @@ def test_registering_refuses_names_that_are_taken():
 # ---- the table against the sources of the installed diffusers -------------------------------------------------
 
 
+@cache
 def _method(name, method):
     import diffusers
 
@@ -254,8 +240,8 @@ def _returned(tree):
     return [ast.unparse(element).partition(" if ")[0] for element in values[0].elts]
 
 
-def _every_pipeline(check):
-    """All pipelines of the table of which `check` says that they are not as it says; those not installed are left."""
+def test_the_table_is_that_of_the_sources():
+    """All its pipelines that are installed: places of what `encode_prompt` returns, and how `__call__` asks for it."""
     installed, wrong = 0, []
     for family in table._FAMILIES:
         for name in family.pipelines:
@@ -263,18 +249,15 @@ def _every_pipeline(check):
                 continue
             installed += 1
             try:
-                check(family, name, *encode)
+                _check_places(family, *encode)
+                _check_calls(family, name, encode[0])
             except (AssertionError, KeyError, IndexError, StopIteration) as error:
                 wrong.append(f"{name}: {type(error).__name__} {error}")
     assert installed > 100
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_places_are_those_of_the_source():
-    _every_pipeline(_check_places)
-
-
-def _check_places(family, name, signature, tree):
+def _check_places(family, signature, tree):
     returned = _returned(tree)
     brought = [p for p in signature.parameters if "embeds" in p and not p.startswith("negative")]
     for part in family.parts:
@@ -293,11 +276,7 @@ def _check_places(family, name, signature, tree):
     assert set(family.texts) <= set(signature.parameters)
 
 
-def test_call_encodes_the_negative_prompt_as_the_table_says():
-    _every_pipeline(_check_calls)
-
-
-def _check_calls(family, name, signature, _):
+def _check_calls(family, name, signature):
     """`twice` rests on this: the second call passes the negative embeddings in the place of the others, or none."""
     _, tree = _method(name, "__call__")
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "self.encode_prompt"]

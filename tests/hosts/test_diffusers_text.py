@@ -1,15 +1,15 @@
 """The text side of every family: what is projected, by a naive twin, and that nothing else changes."""
 
 import copy
+from functools import cache
 
 import diffusers_tiny as tiny
 import pytest
 import torch
 from diffusers_text import CASES, encode
 
-from vldebias.api import debias
+from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import diffusers_families as table
 from vldebias.hosts.diffusers import diffusers_host, list_families
 
 PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
@@ -22,6 +22,12 @@ EVERY = pytest.mark.parametrize("name", CASES)
 def _no_gradients():
     with torch.no_grad():
         yield
+
+
+@cache
+def fitted(name):
+    """Edits of a family, which its pipelines share with their weights."""
+    return fit_projections(CASES[name].make(), tiny.gender())
 
 
 def rows(value, part):
@@ -56,7 +62,7 @@ def calls_of(case):
 
 def test_every_family_has_a_case():
     assert {f.name for f in list_families()} == set(CASES) | set(tiny.FAMILIES) | {"SanaSprint"}
-    assert all(table.family_of(case.make()).name == name for name, case in CASES.items())
+    assert all(case.pipeline in next(f.pipelines for f in list_families() if f.name == n) for n, case in CASES.items())
 
 
 @EVERY
@@ -72,7 +78,7 @@ def test_the_rows_of_the_prompt_are_projected_and_nothing_else_changes(name):
 
     bare = read()
     before = dict(vars(pipe))
-    attachment = debias(pipe, tiny.gender())
+    attachment = debias(pipe, fitted(name))
     projected = read()
     with attachment.disabled():
         assert unchanged()
@@ -115,9 +121,9 @@ def test_the_negative_prompt_beside_it_stays(name):
 
     for call in calls_of(case):
         bare = read(call)
-        with debias(pipe, tiny.gender()):
+        with debias(pipe, fitted(name)):
             plain = read(call)
-        with debias(pipe, tiny.gender(), negative=True) as attachment:
+        with debias(pipe, fitted(name), negative=True) as attachment:
             both = read(call)
         for part in parts_of(pipe, call):
             assert not tiny.same(flat(plain[part.index]), flat(bare[part.index]))
@@ -133,10 +139,9 @@ ENDS = [name for name, case in CASES.items() if case.end is not None or case.pad
 
 
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize("prompt", [PLAIN, "a young pilot, smiling at work, with the old cook"])
-def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name, prompt):
+def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
-    case = CASES[name]
+    case, prompt = CASES[name], "a young pilot, smiling at work"
     pipe = case.make()
     host = diffusers_host(pipe)
     part = next(part for part in host._parts if part.template)
@@ -185,7 +190,7 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     """Z-Image writes its chat into the list that it was given; "user" is no word of the prompt."""
     case = CASES["ZImage"]
     pipe = case.make()
-    attachment = debias(pipe, tiny.gender())
+    attachment = debias(pipe, fitted("ZImage"))
     seen = []
     placed = attachment._methods["default"]
     match = placed.gate.match
@@ -228,8 +233,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("name", TWICE)
-@pytest.mark.parametrize("negative", [NEGATIVE, PLAIN], ids=["other", "equal"])
+@pytest.mark.parametrize(("name", "negative"), [*((name, NEGATIVE) for name in TWICE), ("QwenImage", PLAIN)])
 def test_the_negative_prompt_of_a_second_call_stays(name, negative):
     case = CASES[name]
     pipe = case.make()
@@ -239,12 +243,12 @@ def test_the_negative_prompt_of_a_second_call_stays(name, negative):
         del call["negative_prompt"]
     bare = encoded_by_call(pipe, case, **call)
     bare = {n: bare[n] for n in (key, f"negative_{key}")}
-    with debias(pipe, tiny.gender()) as attachment:
+    with debias(pipe, fitted(name)) as attachment:
         plain = encoded_by_call(pipe, case, **call)
         torch.testing.assert_close(plain[key], attachment.projections["sequence"](bare[key]), atol=1e-4, rtol=1e-4)
         assert torch.equal(plain[f"negative_{key}"], bare[f"negative_{key}"])
         assert not torch.equal(plain[key], bare[key])
-    with debias(pipe, tiny.gender(), negative=True) as attachment:
+    with debias(pipe, fitted(name), negative=True) as attachment:
         both = encoded_by_call(pipe, case, **call)
         twin = attachment.projections["sequence"](bare[f"negative_{key}"])
         torch.testing.assert_close(both[f"negative_{key}"], twin, atol=1e-4, rtol=1e-4)
@@ -260,7 +264,7 @@ def test_what_shows_the_image_is_left_alone(name):
     image = [object()]
     prompts = [PLAIN, "a young pilot, smiling at work"]
     bare, mask = encode(pipe, case, prompts, image=image)
-    attachment = debias(pipe, tiny.gender())
+    attachment = debias(pipe, fitted(name))
     attached, _ = encode(pipe, case, prompts, image=image)
     tokenizer = pipe.tokenizer
     turn = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n").input_ids)
@@ -277,7 +281,7 @@ def test_what_shows_the_image_is_left_alone(name):
 def test_a_copy_of_the_pipeline_watches_encoders_of_its_own():
     case = CASES["QwenImageEdit"]
     pipe = case.make()
-    debias(pipe, tiny.gender())
+    debias(pipe, fitted("QwenImageEdit"))
     expected, _ = encode(pipe, case, [PLAIN], image=[object()])
     twin = copy.deepcopy(pipe)
     pipe.text_encoder = None
@@ -291,7 +295,7 @@ def test_other_layers_than_were_fitted_are_refused():
     """They may well have the same width, and are another space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
-    attachment = debias(pipe, tiny.gender())
+    attachment = debias(pipe, fitted("Flux2Klein"))
     with pytest.raises(InvalidInputError, match=r"text_encoder_out_layers=\(9, 18, 27\).*got \(1, 2, 3\)"):
         encode(pipe, case, [PLAIN], text_encoder_out_layers=(1, 2, 3))
     with attachment.disabled():

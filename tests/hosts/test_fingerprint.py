@@ -5,19 +5,14 @@ import json
 from dataclasses import replace
 from itertools import chain
 
-import open_clip
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from subjects import PROMPTS, SUBJECTS, OpenClip
+from subjects import SUBJECTS
 from torch import nn
 
 from vldebias.edit import Fingerprint
-from vldebias.errors import ProjectionMismatchError
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hosts.towers import towers
-from vldebias.prompts import PromptSet
-from vldebias.training.tuning import tune
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
@@ -38,7 +33,7 @@ def perturbed(module: nn.Module, size: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_cast_does_not_change_it(dtype: torch.dtype, seed: int) -> None:
     module = tower(seed)
     cast = copy.deepcopy(module).to(dtype)
@@ -46,7 +41,7 @@ def test_a_cast_does_not_change_it(dtype: torch.dtype, seed: int) -> None:
     assert weights_fingerprint(cast).matches(weights_fingerprint(module))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_other_weights_change_it(seed: int) -> None:
     module = tower(seed)
     assert not weights_fingerprint(module).matches(weights_fingerprint(tower(seed + 1)))
@@ -163,56 +158,32 @@ def test_what_was_saved_before_is_compared_as_before() -> None:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
+def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
+    """What texts have a gradient of is read, and nothing else of the model; each tensor of what is read counts."""
+    subject = SUBJECTS[name]()
+    read = {id(p) for module in subject.resolve().text_modules() for p in module.parameters()}
+    named = {id(p): label for module in subject.modules() for label, p in module.named_parameters() if p.requires_grad}
+    parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
+    moved = torch.autograd.grad(
+        sum((rows * torch.linspace(-1, 1, rows.numel()).view_as(rows)).sum() for rows in subject.rows().values()),
+        parameters,
+        allow_unused=True,
+    )
+    reached = {id(p) for p, gradient in zip(parameters, moved, strict=True) if gradient is not None}
+    assert len(reached) > 3
+    assert not {named[p] for p in reached - read}
+
+
 @torch.no_grad()
-def test_no_tensor_that_moves_a_text_changes_unseen(
-    name: str, request: pytest.FixtureRequest, gender: PromptSet
-) -> None:
-    """Each by its own length; what is accepted (an image tower's, an unused one's) leaves the texts as they are."""
-    subject = SUBJECTS[name](request)
-    with subject.debias(gender) as attachment:
-        edits = attachment.projections
-    base, seen = {role: subject.resolve().embed(PROMPTS[:1], role) for role in edits}, 0
-    draw = torch.Generator().manual_seed(0)
-    for label, parameter in [pair for module in subject.modules() for pair in module.named_parameters()]:
+def test_every_tensor_counts() -> None:
+    module = tower(layers=3)
+    before = weights_fingerprint(module)
+    for label, parameter in module.named_parameters():
         kept = parameter.clone()
-        parameter += (float(kept.square().mean().sqrt()) or 1.0) * torch.randn(kept.shape, generator=draw)
-        try:
-            subject.debias(edits).remove()
-        except ProjectionMismatchError:
-            seen += 1
-        else:
-            host = subject.resolve()
-            assert all(torch.equal(host.embed(PROMPTS[:1], role), base[role]) for role in edits), label
+        parameter += (float(kept.square().mean().sqrt()) or 1.0) * torch.randn(kept.shape)
+        assert not before.matches(weights_fingerprint(module)), label
         parameter.copy_(kept)
-    assert seen > 3
-    subject.debias(edits).remove()
-
-
-def test_a_head_that_was_trained_is_another(gender: PromptSet) -> None:
-    """As `vldebias train --tune heads` leaves a model: every block of it as it was."""
-    subject = OpenClip("clip")
-    with subject.debias(gender) as attachment:
-        edits = attachment.projections
-    model, ids = subject.host, subject.tokenizer(PROMPTS)
-    learned = tune(towers(model, subject.tokenizer, open_clip.image_transform(32, is_train=False)), "heads")
-    assert "text_projection" in learned
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    target = torch.randn(len(PROMPTS), model.text_projection.shape[1], generator=torch.Generator().manual_seed(0))
-    for _ in range(40):
-        loss = (model.encode_text(ids) - target).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    with pytest.raises(ProjectionMismatchError, match="fitted on other weights"):
-        subject.debias(edits)
-
-
-def test_large_tensors_are_sampled() -> None:
-    large = nn.Linear(3000, 300, bias=False)
-    before = weights_fingerprint(large)
-    with torch.no_grad():
-        large.weight.mul_(1.02)
-    assert not before.matches(weights_fingerprint(large))
+    assert before.matches(weights_fingerprint(module))
 
 
 def test_weights_of_zero_are_told_from_trained_ones() -> None:

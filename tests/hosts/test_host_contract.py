@@ -19,10 +19,19 @@ from vldebias.methods import load_edit
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
+KINDS = ("open_clip:clip", "open_clip:hf-mlp", "open_clip:coca", "transformers:CLIPModel", "transformers:SiglipModel")
+KINDS += ("transformers:ClapModel", "diffusers:StableDiffusion", "diffusers:Flux")
+
 
 @pytest.fixture(params=SUBJECTS)
 def subject(request: pytest.FixtureRequest) -> Subject:
-    return SUBJECTS[request.param](request)
+    return SUBJECTS[request.param]()
+
+
+@pytest.fixture(params=KINDS)
+def example(request: pytest.FixtureRequest) -> Subject:
+    """One of each kind, for what does not depend on the class."""
+    return SUBJECTS[request.param]()
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -66,34 +75,34 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
         torch.testing.assert_close(kept[role][plain], rows[role][plain])
 
 
-def test_no_prompts_are_no_rows(subject: Subject) -> None:
-    host = subject.resolve()
+def test_no_prompts_are_no_rows(example: Subject) -> None:
+    host = example.resolve()
     for role in host.roles:
         rows, one = host.embed([], role), host.embed(PROMPTS[:1], role)
         assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
 
 
 @torch.no_grad()
-def test_strength_is_between(subject: Subject, gender: PromptSet) -> None:
-    base = subject.rows()
-    with subject.debias(gender, keep_stated=False) as attachment:
-        full = subject.rows()
+def test_strength_is_between(example: Subject, gender: PromptSet) -> None:
+    base = example.rows()
+    with example.debias(gender, keep_stated=False) as attachment:
+        full = example.rows()
         attachment.strength = 0.5
-        for role, half in subject.rows().items():
+        for role, half in example.rows().items():
             torch.testing.assert_close(half, (base[role] + full[role]) / 2, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_two_sets_are_solved_jointly_in_any_order(subject: Subject, gender: PromptSet, age: PromptSet) -> None:
+def test_two_sets_are_solved_jointly_in_any_order(example: Subject, gender: PromptSet, age: PromptSet) -> None:
     results = []
     for sets in ([gender, age], [age, gender]):
-        with subject.debias(sets) as attachment:
-            results.append(subject.rows())
+        with example.debias(sets) as attachment:
+            results.append(example.rows())
     for role, edit in attachment.projections.items():
         assert edit.provenance.prompts == "tiny-age+tiny-gender"
         torch.testing.assert_close(results[0][role], results[1][role], atol=1e-4, rtol=1e-3)
-    with subject.debias(gender):
-        assert not same(subject.rows(), results[0])
+    with example.debias(gender):
+        assert not same(example.rows(), results[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")  # as the sentence of a pipeline says
@@ -124,12 +133,12 @@ def test_merged_gives_what_it_gave_attached_or_says_why_not(subject: Subject, ge
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_stays_half(subject: Subject, dtype: torch.dtype, gender: PromptSet) -> None:
-    for module in subject.modules():
+def test_half_precision_stays_half(example: Subject, dtype: torch.dtype, gender: PromptSet) -> None:
+    for module in example.modules():
         module.to(dtype)
-    base = subject.rows()
-    with subject.debias(gender, keep_stated=False) as attachment:
-        rows = subject.rows()
+    base = example.rows()
+    with example.debias(gender, keep_stated=False) as attachment:
+        rows = example.rows()
     for role, projection in attachment.projections.items():
         assert rows[role].dtype == base[role].dtype
         wide = projection(base[role].double())
@@ -137,17 +146,17 @@ def test_half_precision_stays_half(subject: Subject, dtype: torch.dtype, gender:
         torch.testing.assert_close(rows[role].double(), wide, atol=atol, rtol=1e-2)
 
 
-def test_gradients_flow_through_the_projection(subject: Subject, gender: PromptSet) -> None:
-    attachment = subject.debias(gender, keep_stated=False)
-    parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
+def test_gradients_flow_through_the_projection(example: Subject, gender: PromptSet) -> None:
+    attachment = example.debias(gender, keep_stated=False)
+    parameters = [p for module in example.modules() for p in module.parameters() if p.requires_grad]
 
     def gradients(rows: dict[str, Tensor]) -> list[Tensor | None]:
         loss = sum((part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in rows.values())
         return list(torch.autograd.grad(loss, parameters, allow_unused=True))
 
-    attached = gradients(subject.rows())
+    attached = gradients(example.rows())
     with attachment.disabled():
-        bare = subject.rows()
+        bare = example.rows()
     by_hand = gradients({role: attachment.projections[role](rows) for role, rows in bare.items()})
     assert any(gradient is not None and gradient.any() for gradient in attached)
     for one, other in zip(attached, by_hand, strict=True):
@@ -156,105 +165,105 @@ def test_gradients_flow_through_the_projection(subject: Subject, gender: PromptS
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
-def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(subject: Subject, gender: PromptSet) -> None:
-    bare = {role: subject.resolve().embed(PROMPTS, role) for role in subject.resolve().roles}
-    for module in subject.modules():
+def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(example: Subject, gender: PromptSet) -> None:
+    bare = {role: example.resolve().embed(PROMPTS, role) for role in example.resolve().roles}
+    for module in example.modules():
         module.train()
         next(module.children()).eval()
-    modes = [part.training for module in subject.modules() for part in module.modules()]
-    with torch.autocast("cpu", dtype=torch.bfloat16), subject.debias(gender):
+    modes = [part.training for module in example.modules() for part in module.modules()]
+    with torch.autocast("cpu", dtype=torch.bfloat16), example.debias(gender):
         for role, rows in bare.items():
             assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
             torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(PROMPTS), dtype=torch.float64))
-            assert torch.equal(subject.resolve().embed(PROMPTS, role), rows)
-    assert [part.training for module in subject.modules() for part in module.modules()] == modes
-    assert all(p.grad is None for module in subject.modules() for p in module.parameters())
+            assert torch.equal(example.resolve().embed(PROMPTS, role), rows)
+    assert [part.training for module in example.modules() for part in module.modules()] == modes
+    assert all(p.grad is None for module in example.modules() for p in module.parameters())
 
 
 @torch.no_grad()
-def test_a_deep_copy_has_an_attachment_and_weights_of_its_own(subject: Subject, gender: PromptSet) -> None:
-    original, base = subject.host, subject.rows()
-    attachment = subject.debias(gender)
-    attached = subject.rows()
-    subject.host = twin = copy.deepcopy(original)
+def test_a_deep_copy_has_an_attachment_and_weights_of_its_own(example: Subject, gender: PromptSet) -> None:
+    original, base = example.host, example.rows()
+    attachment = example.debias(gender)
+    attached = example.rows()
+    example.host = twin = copy.deepcopy(original)
     own = vldebias.attachment_of(twin)
     assert own is not None
     assert own is not attachment
-    assert same(subject.rows(), attached)
+    assert same(example.rows(), attached)
     with pytest.raises(AlreadyAttachedError, match="already carries"):
-        subject.debias(gender)
+        example.debias(gender)
     with attachment.disabled():
-        assert same(subject.rows(), attached)
+        assert same(example.rows(), attached)
     attachment.remove()
     assert vldebias.attachment_of(original) is None
     assert vldebias.attachment_of(twin) is own
-    assert same(subject.rows(), attached), "the copy lost its edit with the original"
+    assert same(example.rows(), attached), "the copy lost its edit with the original"
     with own.disabled():
-        assert same(subject.rows(), base)
+        assert same(example.rows(), base)
     again = copy.deepcopy(twin)
     own.remove()
     assert vldebias.attachment_of(twin) is None
-    assert same(subject.rows(), base)
-    subject.host = again
-    assert same(subject.rows(), attached)
+    assert same(example.rows(), base)
+    example.host = again
+    assert same(example.rows(), attached)
     vldebias.attachment_of(again).remove()  # type: ignore[union-attr]
-    assert same(subject.rows(), base)
-    subject.host = twin
-    with subject.debias(gender):
-        torch.testing.assert_close(subject.rows(), attached)
-    for module in subject.modules():
+    assert same(example.rows(), base)
+    example.host = twin
+    with example.debias(gender):
+        torch.testing.assert_close(example.rows(), attached)
+    for module in example.modules():
         for parameter in module.parameters():
             parameter.mul_(1.5)
-    assert not same(subject.rows(), base)
-    subject.host = original
-    assert same(subject.rows(), base)
+    assert not same(example.rows(), base)
+    example.host = original
+    assert same(example.rows(), base)
 
 
 @torch.no_grad()
-def test_a_deep_copy_outlives_the_original(subject: Subject, gender: PromptSet) -> None:
-    attachment = subject.debias(gender)
+def test_a_deep_copy_outlives_the_original(example: Subject, gender: PromptSet) -> None:
+    attachment = example.debias(gender)
     edits = attachment.projections
     attachment.remove()
-    subject.debias(edits)
-    attached = subject.rows()
-    gone = weakref.ref(subject.host)
-    subject.host = copy.deepcopy(subject.host)
+    example.debias(edits)
+    attached = example.rows()
+    gone = weakref.ref(example.host)
+    example.host = copy.deepcopy(example.host)
     del attachment
     gc.collect()
     assert gone() is None
-    assert same(subject.rows(), attached)
+    assert same(example.rows(), attached)
 
 
-def test_a_pickle_is_refused_while_attached(subject: Subject, gender: PromptSet) -> None:
-    attachment = subject.debias(gender)
-    if subject.resolve().generative:  # transformers cannot pickle an encoder that was called, attached or not
-        whole = subject.host.encode_prompt
+def test_a_pickle_is_refused_while_attached(example: Subject, gender: PromptSet) -> None:
+    attachment = example.debias(gender)
+    if example.resolve().generative:  # transformers cannot pickle an encoder that was called, attached or not
+        whole = example.host.encode_prompt
     else:
-        whole = subject.host
+        whole = example.host
     with pytest.raises(VldebiasError, match=r"a model cannot be pickled .*\.remove\(\) or \.merge\(\)"):
         pickle.dumps(whole)
     attachment.remove()
 
 
-def test_one_attachment_at_a_time_and_off_after_an_error(subject: Subject, gender: PromptSet, age: PromptSet) -> None:
-    before = subject.state()
-    attachment = subject.debias(gender)
-    assert vldebias.attachment_of(subject.host) is attachment
+def test_one_attachment_at_a_time_and_off_after_an_error(example: Subject, gender: PromptSet, age: PromptSet) -> None:
+    before = example.state()
+    attachment = example.debias(gender)
+    assert vldebias.attachment_of(example.host) is attachment
     with pytest.raises(AlreadyAttachedError, match=r"already carries .*tiny-gender.*\.remove\(\).*list of prompt"):
-        subject.debias(age)
+        example.debias(age)
     with pytest.raises(ZeroDivisionError), attachment:
         _ = 1 / 0
     assert attachment.state == "removed"
-    assert vldebias.attachment_of(subject.host) is None
-    assert subject.state() == before
-    subject.debias(age).remove()
+    assert vldebias.attachment_of(example.host) is None
+    assert example.state() == before
+    example.debias(age).remove()
 
 
-def test_nothing_keeps_a_host_alive(subject: Subject, gender: PromptSet) -> None:
-    subject.debias(gender)
-    assert vldebias.attachment_of(subject.host) is not None
-    gone = weakref.ref(subject.host)
-    subject.host = None
+def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None:
+    example.debias(gender)
+    assert vldebias.attachment_of(example.host) is not None
+    gone = weakref.ref(example.host)
+    example.host = None
     gc.collect()
     assert gone() is None
 

@@ -23,6 +23,7 @@ from open_clip_tiny import (
     same,
     tokenizer_for,
 )
+from tiny_tokenizers import bert_tokenizer
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -62,26 +63,32 @@ def test_every_path_gives_the_projected_embedding(model: nn.Module, gender: Prom
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["clip", "custom"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_intermediates_agree(kind: str, normalize: bool, gender: PromptSet, images: Tensor) -> None:
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("side", ["text", "image", "both"])
+def test_intermediates_agree(kind: str, unit: bool, side: str, gender: PromptSet, images: Tensor) -> None:
     model = MODELS[kind]()
-    asked = {"normalize": normalize, "output_logits": True}
-    base = intermediates(model, images, **asked)
-    with debias(model, gender) as attachment:
+    asked = {"normalize": unit, "output_logits": True}
+    base, ids = intermediates(model, images, **asked), tokenizer_for(model)(PROMPTS)
+    with debias(model, gender, side=side) as attachment:
         found = intermediates(model, images, **asked)
-        expected = model.encode_text(tokenizer_for(model)(PROMPTS), normalize=normalize)
-        torch.testing.assert_close(found["text_features"], expected)
-        assert torch.equal(found["text_features"][STATED], base["text_features"][STATED])
-        if normalize:
-            logits, _ = model.get_logits(images, tokenizer_for(model)(PROMPTS))
-            torch.testing.assert_close(found["image_logits"], logits)
-            torch.testing.assert_close(found["text_logits"], logits.T)
-        assert "text_features" not in intermediates(model, images, intermediates_only=True)
-        assert "text_features" not in model.forward_intermediates(images)
+        torch.testing.assert_close(found["image_features"], model.encode_image(images, normalize=unit))
+        torch.testing.assert_close(found["text_features"], model.encode_text(ids, normalize=unit))
+        if unit:
+            torch.testing.assert_close(found["image_logits"], model.get_logits(images, ids)[0])
+            torch.testing.assert_close(found["text_logits"], found["image_logits"].T)
+        alone = model.forward_intermediates(images, normalize=unit)
+        torch.testing.assert_close(alone["image_features"], found["image_features"])
+        assert "text_features" not in alone
+        for key in ("text_features", "image_features"):
+            assert key not in intermediates(model, images, intermediates_only=True)
         attachment.strength = 0
         again = intermediates(model, images, **asked)
-    for key in ("text_features", "image_logits", "text_logits"):
-        assert not torch.equal(found[key], base[key])
+    assert torch.equal(found["image_features"], base["image_features"]) is (side == "text")
+    assert torch.equal(found["text_features"], base["text_features"]) is (side == "image")
+    if side != "image":
+        assert torch.equal(found["text_features"][STATED], base["text_features"][STATED])
+    assert not torch.allclose(found["image_logits"], base["image_logits"], atol=1e-3)
+    for key in ("image_features", "text_features", "image_logits", "text_logits"):
         assert torch.equal(again[key], base[key])
 
 
@@ -229,10 +236,10 @@ def test_tokenizers(gender: PromptSet) -> None:
     vldebias.debias(make_clip(), gender).remove()
 
 
-def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet, bert_tokenizer: Any) -> None:
+def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
     tokenizer = object.__new__(open_clip.tokenizer.HFTokenizer)
     vars(tokenizer).update(
-        tokenizer=bert_tokenizer,
+        tokenizer=bert_tokenizer(),
         context_length=12,
         clean_fn=open_clip.tokenizer.get_clean_fn("whitespace"),
         strip_sep_token=False,

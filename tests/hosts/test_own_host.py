@@ -1,119 +1,60 @@
-"""A host of another package, in one file: its models are found, attached to in three states, and left as they were."""
+"""A host of another package, `tower_parts`: found by what it says or by an entry point, and attached to."""
 
 from __future__ import annotations
 
-import importlib
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import open_clip_tiny
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
+from tower_parts import Tower, TowerHost
 
 import vldebias
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias import hosts
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.open_clip import OpenClipHost
+from vldebias.prompts import PromptSet
 
-ACME = """
-import torch
-from torch.nn.functional import normalize
-
-from vldebias.errors import UnsupportedHostError
-from vldebias.hosts import Host
-from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.hosts.seam import Installed, MethodSeam, reading
-
-
-class Tower(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.head = torch.nn.Linear(26, 8)
-
-    def embed(self, prompts):
-        return self.head(torch.tensor([[p.count(chr(97 + i)) for i in range(26)] for p in prompts]).float())
-
-
-class Seam(MethodSeam):
-    def __call__(self, prompts):
-        return self.project("joint", self.original(prompts), lambda: prompts)
-
-
-class AcmeHost(Host):
-    library, name, roles, held = "acme", "Acme", ("joint",), ("model",)
-
-    def __init__(self, model):
-        self.model, self.exclusive_modules = model, (model,)
-
-    def read(self, prompts, role):
-        with reading(self.model):
-            rows = normalize(self.model.embed(prompts).double(), dim=-1)
-        return {(role, prompt): row for prompt, row in zip(prompts, rows)}
-
-    def space(self, role):
-        return "acme.joint"
-
-    def fingerprint(self):
-        return weights_fingerprint(self.model)
-
-    def install(self, apply):
-        seam = Seam(self.name, apply, self.model, "embed")
-        seam.put_on()
-        return Installed([seam])
-
-    def merge(self, edits, strength):
-        raise UnsupportedHostError("Acme cannot merge")
-"""
 PROMPTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
 
 
-@pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A package beside this one, which names no host."""
-    (tmp_path / "acme.py").write_text(ACME)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(HOSTS, "_items", dict(HOSTS._all()))
-    monkeypatch.delitem(sys.modules, "acme", raising=False)
-    yield importlib.import_module("acme")
-    sys.modules.pop("acme", None)
+def test_it_is_attached_to_in_three_states_and_leaves_no_trace(gender: PromptSet) -> None:
+    register_host(TowerHost)
 
-
-@torch.no_grad()
-def test_it_is_attached_to_in_three_states_and_leaves_no_trace(acme: Any) -> None:
-    register_host(acme.AcmeHost)
-
-    class Finer(acme.Tower):  # by the library of its base
+    class Finer(Tower):  # by the library of its base
         pass
 
     model = Finer()
-    before = dict(vars(model))
-    bare: Tensor = model.embed(PROMPTS)
-    assert isinstance(resolve(model), acme.AcmeHost)
-    attachment = vldebias.debias(model, "gender")
+    bare = model.encode(PROMPTS)
+    assert isinstance(resolve(model), TowerHost)
+    attachment = vldebias.debias(model, gender)
     expected = attachment.projections["joint"](bare)
     expected[1] = bare[1]  # states it
-    torch.testing.assert_close(model.embed(PROMPTS), expected)
+    torch.testing.assert_close(model.encode(PROMPTS), expected)
     assert not torch.equal(expected, bare)
     with attachment.disabled():
-        assert torch.equal(model.embed(PROMPTS), bare)
+        assert torch.equal(model.encode(PROMPTS), bare)
     attachment.remove()
-    assert torch.equal(model.embed(PROMPTS), bare)
-    assert vars(model) == before
+    assert torch.equal(model.encode(PROMPTS), bare)
+    assert vars(model) == {}
     assert vldebias.attachment_of(model) is None
 
 
-def test_an_entry_point_names_it(acme: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = tmp_path / "acme-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[vldebias.hosts]\nacme = acme:AcmeHost\n")
+    (about / "entry_points.txt").write_text("[vldebias.hosts]\ntower_parts = tower_parts:TowerHost\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"):
-        resolve(acme.Tower())
+        resolve(Tower())
     monkeypatch.setattr(HOSTS, "_searched", False)
-    assert isinstance(resolve(acme.Tower()), acme.AcmeHost)
-    with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers, diffusers or acme\.\n"):
+    assert isinstance(resolve(Tower()), TowerHost)
+    with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or tower_parts\.\n"):
         resolve(nn.Linear(2, 2))
 
 
@@ -127,3 +68,17 @@ def test_a_library_has_one_host() -> None:
     assert register_host(OpenClipHost) is OpenClipHost
     with pytest.raises(InvalidInputError, match="host 'open_clip': there is one of this name"):
         register_host(type("Mine", (Host,), {"library": "open_clip"}))
+
+
+@pytest.mark.parametrize("version", ["3.2.9.dev0", "3.3", "3.10", "4.0.0rc1"])
+def test_a_library_older_than_what_was_tried_is_told_of_once(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts._warn_of_older.cache_clear()
+    monkeypatch.setattr("open_clip.__version__", version)
+    model = open_clip_tiny.make_clip()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VldebiasWarning)
+        assert resolve(model).model is resolve(model).model is model  # type: ignore[attr-defined]
+    assert len(caught) == (version == "3.2.9.dev0")
+    for one in caught:
+        assert "open_clip 3.2.9.dev0 is older than 3.3, the lowest version" in str(one.message)
+        assert "pip install --upgrade 'vldebias[clip]'" in str(one.message)

@@ -39,8 +39,8 @@ def quantise(model: nn.Module) -> None:
 
 
 @pytest.fixture
-def clip(request: pytest.FixtureRequest) -> Case:
-    return Case("CLIPModel", request)
+def clip() -> Case:
+    return Case("CLIPModel")
 
 
 def three_states(case: Case, gender: PromptSet, base: Tensor) -> None:
@@ -84,6 +84,7 @@ def test_a_model_over_two_devices_and_the_disk(clip: Case, gender: PromptSet, tm
     three_states(clip, gender, clip.features())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_model_that_is_compiled_after_attaching(gender: PromptSet) -> None:
     model = open_clip_tiny.MODELS["clip"]().eval()

@@ -8,8 +8,9 @@ from typing import Any
 import diffusers_parts as parts
 import diffusers_tiny as tiny
 import pytest
+import tiny_tokenizers
 import torch
-from transformers_tiny import make_clip
+from transformers_tiny import make
 
 import vldebias
 from vldebias.errors import ProjectionMismatchError, UnsupportedHostError
@@ -58,7 +59,7 @@ def t5() -> Any:
     from transformers import T5Config, T5EncoderModel
 
     sizes = {"d_model": 128, "d_ff": 128, "d_kv": 32, "num_heads": 4, "num_layers": 2}
-    return T5EncoderModel(T5Config(**sizes, vocab_size=len(parts.t5_tokenizer())))
+    return T5EncoderModel(T5Config(**sizes, vocab_size=len(tiny_tokenizers.t5_tokenizer())))
 
 
 def pipeline(name: str, kind: str, folder: Any) -> Any:
@@ -115,8 +116,8 @@ def test_a_clip_in_three_states_is_merged_only_into_a_head_in_full_precision(kin
     """bitsandbytes leaves the heads of a model as they are, torchao does not."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "intermediate_size": 128}
-    model = quantised(make_clip(**sizes).eval(), kind, tmp_path)
-    tokenizer = parts.clip_tokenizer()
+    model = quantised(make("CLIPModel", **sizes), kind, tmp_path)
+    tokenizer = tiny_tokenizers.clip_tokenizer()
     batch = tokenizer(["a photo of a doctor", "a photo of a female nurse"], padding="max_length", return_tensors="pt")
 
     def read() -> Any:

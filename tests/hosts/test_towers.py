@@ -12,7 +12,6 @@ import open_clip_tiny
 import pytest
 import test_images
 import torch
-import transformers
 import transformers_tiny
 from PIL import Image
 from torch import Tensor, nn
@@ -24,7 +23,6 @@ from vldebias.hosts.images import image_encoder
 from vldebias.hosts.open_clip import SUPPORTED as OPEN_CLIP
 from vldebias.hosts.towers import Towers, checkpointing, towers
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
-from vldebias.miniature import load_clip, load_transformers_clip
 from vldebias.prompts import PromptSet
 
 CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
@@ -33,18 +31,17 @@ NAMES = [*open_clip_tiny.MODELS, *(name for name in TRANSFORMERS if name != PATC
 WHOLE = ("custom", "custom-linear", "custom-identity", "coca", "SiglipModel")  # what reads all the padding
 
 
-def build(name: str, request: pytest.FixtureRequest) -> Towers:
+def build(name: str) -> Towers:
     if name in open_clip_tiny.MODELS:
         torch.manual_seed(1)
         model = open_clip_tiny.MODELS[name]()
         return towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-    tokenizer = request.getfixturevalue(transformers_tiny.MODELS[name][1])
-    return towers(test_images.make(name), tokenizer, test_images.PROCESSORS[name]())
+    return towers(test_images.make(name), transformers_tiny.tokenizer_for(name), test_images.PROCESSORS[name]())
 
 
 @pytest.fixture(params=NAMES)
 def found(request: pytest.FixtureRequest) -> Towers:
-    return build(request.param, request)
+    return build(request.param)
 
 
 @pytest.fixture
@@ -98,8 +95,8 @@ def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_padding_is_left_out_where_it_may_be(name: str, request: pytest.FixtureRequest) -> None:
-    found = build(name, request)
+def test_padding_is_left_out_where_it_may_be(name: str) -> None:
+    found = build(name)
     seen: list[int] = []
     for module in found.model.modules():
         if isinstance(module, nn.Embedding) and module.num_embeddings > 30:
@@ -159,24 +156,9 @@ def _tokens(found: Towers, caption: str) -> int:
     return len(tokenizer(caption)["input_ids"])
 
 
-NOMINAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    name: (tuple(made().image_mean), tuple(made().image_std))
-    for name, made in test_images.PROCESSORS.items()
-    if name not in (PATCHES, "AlignModel")
-}
-
-
-@pytest.mark.parametrize("name", NOMINAL)
-def test_normalisation_is_that_of_the_processor(name: str, request: pytest.FixtureRequest) -> None:
-    found = build(name, request)
-    assert found.size == (32, 32)
-    assert found.mean == pytest.approx(NOMINAL[name][0], abs=2e-6)
-    assert found.std == pytest.approx(NOMINAL[name][1], abs=2e-6)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_pixels_are_made_by_size_mean_and_std(name: str, request: pytest.FixtureRequest) -> None:
-    found = build(name, request)
+def test_pixels_are_made_by_size_mean_and_std(name: str) -> None:
+    found = build(name)
     image = test_images.pictures(1)[0].resize(found.size)
     values = transforms.functional.to_tensor(image)
     mean, std = (torch.tensor(part)[:, None, None] for part in (found.mean, found.std))
@@ -184,17 +166,6 @@ def test_pixels_are_made_by_size_mean_and_std(name: str, request: pytest.Fixture
         values = transforms.functional.to_tensor(Image.new("RGB", found.size, (9, 99, 199)))
         image = Image.new("RGB", found.size, (9, 99, 199))
     assert torch.allclose(found.prepare(image), (values - mean) / std, atol=1e-3)
-
-
-def test_the_miniature_and_its_twin() -> None:
-    model, preprocess, tokenizer = load_clip()
-    one = towers(model, tokenizer, preprocess)
-    twin, other_tokenizer, processor = load_transformers_clip()
-    other = towers(twin, other_tokenizer, processor)
-    assert (one.size, one.mean, one.std) == ((64, 64), (0.5,) * 3, (0.5,) * 3)
-    assert (other.size, other.mean, other.std) == (one.size, one.mean, one.std)
-    assert one.temperature == pytest.approx(other.temperature)
-    assert torch.allclose(one.text(one.tokenize(CAPTIONS)), other.text(other.tokenize(CAPTIONS)), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +221,8 @@ def logits(model: Any, found: Towers) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel", "AlignModel", "SiglipModel"])
-def test_temperature_divides_the_cosines(name: str, request: pytest.FixtureRequest) -> None:
-    found = build(name, request)
+def test_temperature_divides_the_cosines(name: str) -> None:
+    found = build(name)
     with torch.no_grad():
         first = logits(found.model, found)
         found.set_temperature(0.02)
@@ -274,8 +245,8 @@ def test_pixels_come_in_the_precision_of_the_model(clip: Towers) -> None:
 
 
 @pytest.mark.parametrize("name", ["clip", "custom", "coca", "hf-mlp", "CLIPModel", "SiglipModel", "AltCLIPModel"])
-def test_checkpointing_computes_twice_and_changes_nothing(name: str, request: pytest.FixtureRequest) -> None:
-    found = build(name, request)
+def test_checkpointing_computes_twice_and_changes_nothing(name: str) -> None:
+    found = build(name)
     found.model.train()
     calls: list[nn.Module] = []
     layers = [m for m in found.model.modules() if isinstance(m, (nn.GELU, nn.LayerNorm))]
@@ -304,20 +275,17 @@ def test_checkpointing_computes_twice_and_changes_nothing(name: str, request: py
         assert one is None or torch.allclose(one, other, atol=1e-5)
 
 
-def test_a_model_without_checkpointing_says_so(request: pytest.FixtureRequest) -> None:
-    found = build("AlignModel", request)
-    type(found.model).supports_gradient_checkpointing, kept = False, type(found.model).supports_gradient_checkpointing
-    try:
-        with pytest.raises(UnsupportedHostError, match="AlignModel: has no gradient checkpointing"):
-            checkpointing(found)
-    finally:
-        type(found.model).supports_gradient_checkpointing = kept
+def test_a_model_without_checkpointing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = build("AlignModel")
+    monkeypatch.setattr(type(found.model), "supports_gradient_checkpointing", False)
+    with pytest.raises(UnsupportedHostError, match="AlignModel: has no gradient checkpointing"):
+        checkpointing(found)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
-def test_an_attached_model_is_refused(name: str, request: pytest.FixtureRequest, gender: PromptSet) -> None:
-    found = build(name, request)
+def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
+    found = build(name)
     tokens = found.tokenize(CAPTIONS)
     expected = found.text(tokens)
     attachment = vldebias.debias(found.model, gender, tokenizer=found.tokenizer)
@@ -337,28 +305,14 @@ def test_an_attached_model_is_refused(name: str, request: pytest.FixtureRequest,
 
 
 @pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel"])
-def test_the_model_is_left_as_it_was(name: str, request: pytest.FixtureRequest, state_of: Callable[..., Any]) -> None:
-    found = build(name, request)
+def test_the_model_is_left_as_it_was(name: str, state_of: Callable[..., Any]) -> None:
+    found = build(name)
     before = state_of(found.model.train())
     again = towers(found.model, found.tokenizer, found.preprocess)
     again.tokenize(CAPTIONS)
     assert state_of(found.model) == before
 
 
-def test_patches_are_refused(request: pytest.FixtureRequest) -> None:
+def test_patches_are_refused() -> None:
     with pytest.raises(UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"):
-        build(PATCHES, request)
-
-
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), transformers_tiny.make_clip_text(), None])
-def test_other_models_are_refused_by_name(model: Any) -> None:
-    with pytest.raises(UnsupportedHostError, match=rf"{type(model).__qualname__}: expected an image-text model"):
-        towers(model, None, test_images.plain())
-
-
-def test_a_tokenizer_is_asked_for() -> None:
-    model = open_clip.CLIP(24, open_clip_tiny.VISION, {**open_clip_tiny.TEXT, "vocab_size": 100})
-    with pytest.raises(InvalidInputError, match=r"pass tokenizer=open_clip\.get_tokenizer"):
-        towers(model, None, test_images.plain())
-    with pytest.raises(InvalidInputError, match="pass tokenizer="):
-        towers(transformers_tiny.make_clip(), None, transformers.CLIPImageProcessor(**test_images.CROP))
+        build(PATCHES)

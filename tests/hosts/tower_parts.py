@@ -1,4 +1,4 @@
-"""A made-up host, for what an attachment does on any."""
+"""A host that vldebias does not know, for what an attachment does on any."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,14 +9,21 @@ from torch import Tensor
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.base import Apply, Host
+from vldebias.hosts.seam import Installed, MethodSeam
 from vldebias.projection import CalibratedProjection
 
 
 class Tower:
     """Embeds a prompt as letter counts; the seam is an attribute of the instance, as in real hosts."""
 
-    def encode(self, prompts: Sequence[str]) -> Tensor:
-        return torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
+    def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
+        rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
+        return rows.repeat_interleave(images_per_prompt, 0)
+
+
+class Seam(MethodSeam):
+    def __call__(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
+        return self.project("joint", self.original(prompts, images_per_prompt), lambda: prompts)
 
 
 class Bag:
@@ -24,7 +31,7 @@ class Bag:
 
 
 class TowerHost(Host):
-    roles = ("joint",)
+    library, roles, held = "tower_parts", ("joint",), ("tower",)
 
     def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
         self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
@@ -41,14 +48,9 @@ class TowerHost(Host):
         return Fingerprint("letters", (1.0,), (0.5,))
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        tower = self.tower
-
-        def encode(prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
-            plain = Tower.encode(tower, prompts).repeat_interleave(images_per_prompt, 0)
-            return apply("joint", plain, lambda: prompts)
-
-        tower.encode = encode
-        return lambda: tower.__dict__.pop("encode")
+        seam = Seam(self.name, apply, self.tower, "encode")
+        seam.put_on()
+        return Installed([seam])
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
         self.merged.append((dict(projections), strength))

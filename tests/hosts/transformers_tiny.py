@@ -1,171 +1,40 @@
 """Tiny transformers models of every supported class, with their tokenizers, and all public paths of their texts."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import pytest
+import tiny_tokenizers
 import torch
 import transformers
+import yaml
 from torch import Tensor, nn
 
 import vldebias
 
+MODELS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())["models"]
 DIM = 24
 PROMPTS = ["a photo of a doctor", "a photo of the manager", "a photo of a FEMALE doctor", "A WOMAN", "a pilot"]
 STATED = [False, False, True, True, False]
-LAYERS = {"hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 2}
-VISION = {**LAYERS, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
-CLIP_IDS = {"vocab_size": 49408, "bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
 
 
-def clip_text(**more: Any) -> dict[str, Any]:
-    return {**LAYERS, **CLIP_IDS, "max_position_embeddings": 77, "projection_dim": DIM, **more}
+def make(name: str, **text: Any) -> nn.Module:
+    """A new model in evaluation mode; text: settings of its text tower."""
+    config = {key: value for key, value in MODELS[name].items() if key != "tokenizer"}
+    config = config | ({"text_config": config["text_config"] | text} if "text_config" in config else text)
+    kind = getattr(transformers, name)
+    return kind(kind.config_class(**config)).eval()
 
 
-def make_clip(name: str = "CLIP", **text: Any) -> nn.Module:
-    config = getattr(transformers, f"{name}Config")(
-        text_config=clip_text(**text), vision_config=VISION, projection_dim=DIM
-    )
-    return getattr(transformers, f"{name}Model")(config)
-
-
-def make_clip_text(name: str = "CLIP", **text: Any) -> nn.Module:
-    config = getattr(transformers, f"{name}TextConfig")(**clip_text(**text))
-    return getattr(transformers, f"{name}TextModelWithProjection")(config)
-
-
-def siglip_text() -> dict[str, Any]:
-    return {**LAYERS, "vocab_size": 120, "max_position_embeddings": 64, "projection_size": 32, "pad_token_id": 1}
-
-
-def make_siglip(name: str = "Siglip") -> nn.Module:
-    vision = {**VISION, "num_patches": 4} if name == "Siglip2" else VISION
-    config = getattr(transformers, f"{name}Config")(text_config=siglip_text(), vision_config=vision)
-    return getattr(transformers, f"{name}Model")(config)
-
-
-def make_siglip_text(name: str = "Siglip") -> nn.Module:
-    return getattr(transformers, f"{name}TextModel")(getattr(transformers, f"{name}TextConfig")(**siglip_text()))
-
-
-def make_chinese_clip() -> nn.Module:
-    text = {**LAYERS, "vocab_size": 40, "max_position_embeddings": 52, "initializer_range": 0.3}
-    config = transformers.ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=DIM)
-    return transformers.ChineseCLIPModel(config)
-
-
-def make_altclip() -> nn.Module:
-    text = {**LAYERS, "vocab_size": 130, "max_position_embeddings": 40, "project_dim": 32, "pad_token_id": 1}
-    config = transformers.AltCLIPConfig(text_config=text, vision_config=VISION, projection_dim=DIM)
-    return transformers.AltCLIPModel(config)
-
-
-def make_align() -> nn.Module:
-    vision = {
-        **{"image_size": 32, "kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]},
-        **{"num_block_repeats": [1], "expand_ratios": [1], "hidden_dim": 32, "depthwise_padding": []},
-    }
-    text = {**LAYERS, "vocab_size": 40, "initializer_range": 0.3}
-    config = transformers.AlignConfig(text_config=text, vision_config=vision, projection_dim=32)
-    return transformers.AlignModel(config)
-
-
-def make_aimv2() -> nn.Module:
-    text = {"hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.Aimv2Config(
-        text_config={**text, "vocab_size": 49408, "max_position_embeddings": 77, "eos_token_id": 49407},
-        vision_config={**text, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16},
-        projection_dim=DIM,
-    )
-    return transformers.Aimv2Model(config)
-
-
-def make_dual_encoder() -> nn.Module:
-    text = transformers.BertConfig(**LAYERS, vocab_size=40, max_position_embeddings=52, initializer_range=0.3)
-    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
-        transformers.ViTConfig(**VISION), text, projection_dim=DIM
-    )
-    return transformers.VisionTextDualEncoderModel(config)
-
-
-def make_xclip() -> nn.Module:
-    vision = {**VISION, "mit_hidden_size": DIM, "mit_intermediate_size": 16, "mit_num_hidden_layers": 1}
-    vision |= {"mit_num_attention_heads": 2, "num_frames": 2}
-    config = transformers.XCLIPConfig(
-        text_config=clip_text(),
-        vision_config=vision,
-        **{"projection_dim": DIM, "prompt_layers": 1, "prompt_num_attention_heads": 2},
-    )
-    return transformers.XCLIPModel(config)
-
-
-def clap_text() -> dict[str, Any]:
-    sizes = {"vocab_size": 130, "max_position_embeddings": 40, "projection_dim": DIM, "pad_token_id": 1}
-    return {**LAYERS, **sizes, "projection_hidden_act": "relu"}
-
-
-def make_clap() -> nn.Module:
-    audio = {"depths": [1, 1], "num_attention_heads": [2, 2], "patch_embeds_hidden_size": 16, "hidden_size": 32}
-    audio |= {"spec_size": 64, "num_mel_bins": 16, "patch_size": 4, "window_size": 4, "num_hidden_layers": 2}
-    return transformers.ClapModel(
-        transformers.ClapConfig(text_config=clap_text(), audio_config=audio, projection_dim=DIM)
-    )
-
-
-def make_clap_text() -> nn.Module:
-    return transformers.ClapTextModelWithProjection(transformers.ClapTextConfig(**clap_text()))
-
-
-def make_blip() -> nn.Module:
-    text = {**LAYERS, "vocab_size": 40, "max_position_embeddings": 52, "initializer_range": 0.3}
-    text |= {"bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
-    config = transformers.BlipConfig(text_config=text, vision_config=VISION, image_text_hidden_size=DIM)
-    return transformers.BlipForImageTextRetrieval(config)
-
-
-def make_blip2(name: str = "Blip2ForImageTextRetrieval") -> nn.Module:
-    sizes = {**LAYERS, "vocab_size": 40, "max_position_embeddings": 52, "initializer_range": 0.3}
-    config = transformers.Blip2Config(
-        vision_config=VISION,
-        qformer_config={**sizes, "use_qformer_text_input": True},
-        **{"num_query_tokens": 2, "image_text_hidden_size": DIM, "image_token_index": None},
-    )
-    return getattr(transformers, name)(config)
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "CLIPModel": (make_clip, "clip_tokenizer"),
-    "CLIPTextModelWithProjection": (make_clip_text, "clip_tokenizer"),
-    "MetaClip2Model": (lambda: make_clip("MetaClip2"), "clip_tokenizer"),
-    "MetaClip2TextModelWithProjection": (lambda: make_clip_text("MetaClip2"), "clip_tokenizer"),
-    "CLIPSegModel": (lambda: make_clip("CLIPSeg"), "clip_tokenizer"),
-    "SiglipModel": (make_siglip, "siglip_tokenizer"),
-    "SiglipTextModel": (make_siglip_text, "siglip_tokenizer"),
-    "Siglip2Model": (lambda: make_siglip("Siglip2"), "siglip_tokenizer"),
-    "Siglip2TextModel": (lambda: make_siglip_text("Siglip2"), "siglip_tokenizer"),
-    "ChineseCLIPModel": (make_chinese_clip, "bert_tokenizer"),
-    "AltCLIPModel": (make_altclip, "roberta_tokenizer"),
-    "AlignModel": (make_align, "bert_tokenizer"),
-    "Aimv2Model": (make_aimv2, "clip_tokenizer"),
-    "VisionTextDualEncoderModel": (make_dual_encoder, "bert_tokenizer"),
-    "XCLIPModel": (make_xclip, "clip_tokenizer"),
-    "ClapModel": (make_clap, "roberta_tokenizer"),
-    "ClapTextModelWithProjection": (make_clap_text, "roberta_tokenizer"),
-    "BlipForImageTextRetrieval": (make_blip, "bert_tokenizer"),
-    "Blip2ForImageTextRetrieval": (make_blip2, "bert_tokenizer"),
-    "Blip2TextModelWithProjection": (lambda: make_blip2("Blip2TextModelWithProjection"), "bert_tokenizer"),
-}
+def tokenizer_for(name: str) -> Any:
+    return getattr(tiny_tokenizers, f"{MODELS[name]['tokenizer']}_tokenizer")()
 
 
 class Case:
     """A model with its tokenizer and all the ways in which its text embedding can be had."""
 
-    def __init__(self, name: str, request: pytest.FixtureRequest) -> None:
-        make, tokenizer = MODELS[name]
-        self.name = name
-        self.make = make
-        self.model = make().eval()
-        self.tokenizer = request.getfixturevalue(tokenizer)
+    def __init__(self, name: str) -> None:
+        self.name, self.model, self.tokenizer = name, make(name), tokenizer_for(name)
         with torch.no_grad():  # the usual initial weights make all prompts nearly the same
             for parameter in self.model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -79,7 +79,9 @@ def _config(towers: Towers, name: str) -> Config:
     model: Any = towers.model
     architecture = _architecture(name)
     text, vision = architecture["text_cfg"], architecture["vision_cfg"]
-    vision["image_size"] = _plain_size(model.visual.image_size)
+    size = model.visual.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    vision["image_size"] = height if height == width else [height, width]
     if "hf_model_name" not in text:
         text["context_length"] = getattr(model, "text", model).context_length
     architecture["custom_text"] = hasattr(model, "text")
@@ -107,11 +109,6 @@ def _architecture(name: str) -> Config:
             "the name that it was created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
         )
     return config
-
-
-def _plain_size(size: Any) -> Any:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height if height == width else [height, width]
 
 
 def _describe_tokenizer(tokenizer: Any, text: Config, name: str) -> None:

@@ -22,49 +22,6 @@ from vldebias.hosts.seam import Installed, MethodSeam, reading
 _BATCH = 64
 
 
-def custom(
-    model: Any,
-    method: str,
-    *,
-    embed: Callable[[list[str]], Any] | Mapping[str, Callable[[list[str]], Any]] | None = None,
-    texts: Callable[..., Sequence[str]] | None = None,
-    output: str | int | Mapping[str, str | int] | None = None,
-    weights: nn.Module | Sequence[nn.Module] | None = None,
-    head: nn.Linear | Mapping[str, nn.Linear] | None = None,
-    generative: bool = False,
-    name: str | None = None,
-) -> CustomHost:
-    """Describe a model that no library of ours knows; what comes back goes wherever a model goes.
-
-    Args:
-        model: any object; `model.method` is what the rest of your program calls to get embeddings.
-        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module; or the place of a
-            module inside, such as "text_model.pooler", whose output is then changed. It gives (b, d), or
-            (b, length, d), as tensors or numpy arrays.
-        embed: a list of prompts -> one row each, (n, d): the space that the edit is fitted in. For a sequence that is
-            the row at the end of the text. Default: `model.method(prompts)`, where that gives (n, d).
-        texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
-            one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
-        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it. Several
-            parts have a role each, {"sequence": 0, "pooled": 1}; then `embed` and `head` are mappings too.
-        weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
-        head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
-        generative: it draws images from them, so that the presets of pipelines apply.
-        name: for messages and saved edits. Default: that of the class.
-
-    Where `embed` calls `method`, its rows have to be among what that gives; a module inside has to be called by it.
-    Both are found out when the edit is fitted or attached. A deep copy of `model` has an attachment of its own; `embed`
-    and `texts` go on reading whatever they were written for.
-
-    Raises:
-        InvalidInputError: no such method, or `embed` and `output` that name other roles.
-
-    >>> host = custom(clip, "encode_text", embed=lambda prompts: clip.encode_text(tokenize(prompts)))  # doctest: +SKIP
-    >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
-    """
-    return CustomHost(model, method, embed, texts, output, weights, head, generative, name)
-
-
 def _place(model: Any, method: str) -> tuple[Any, str]:
     """The object that has the method, and its name there."""
     path, _, called = method.rpartition(".")
@@ -96,7 +53,36 @@ def _by_role(argument: str, given: Any, roles: Mapping[str, Any]) -> dict[str, A
 
 
 class CustomHost(Host):
-    """What `custom` describes: one role, "joint", or "sequence" of what draws images; or those of `output`."""
+    """A model that no library of ours knows, described; goes wherever a model goes.
+
+    One role, "joint", or "sequence" of what draws images; or those of `output`.
+
+    Args:
+        model: any object; `model.method` is what the rest of your program calls to get embeddings.
+        method: its name, such as "encode_text", "encode", "encode_prompt", or "forward" of a module; or the place of a
+            module inside, such as "text_model.pooler", whose output is then changed. It gives (b, d), or
+            (b, length, d), as tensors or numpy arrays.
+        embed: a list of prompts -> one row each, (n, d): the space that the edit is fitted in. For a sequence that is
+            the row at the end of the text. Default: `model.method(prompts)`, where that gives (n, d).
+        texts: the arguments of a call of `method` -> the prompt of each row (or of each group of rows that belong to
+            one prompt); for `keep_stated` and edits that read prompts. Default: the first argument that is text.
+        output: which part of what `method` returns are the embeddings: an index or a name. Default: all of it. Several
+            parts have a role each, {"sequence": 0, "pooled": 1}; then `embed` and `head` are mappings too.
+        weights: the modules of the text tower, for the fingerprint. Default: the model, where it is a module.
+        head: the Linear that makes the embeddings, so that `merge` can fold the edit into it. Default: no merging.
+        generative: it draws images from them, so that the presets of pipelines apply.
+        name: for messages and saved edits. Default: that of the class.
+
+    Where `embed` calls `method`, its rows have to be among what that gives; a module inside has to be called by it.
+    Both are found out when the edit is fitted or attached. A deep copy of `model` has an attachment of its own; `embed`
+    and `texts` go on reading whatever they were written for.
+
+    Raises:
+        InvalidInputError: no such method, or `embed` and `output` that name other roles.
+
+    >>> host = custom(clip, "encode_text", embed=lambda prompts: clip.encode_text(tokenize(prompts)))  # doctest: +SKIP
+    >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
+    """
 
     held = ("model", "owner", "weights", "_heads")
 
@@ -104,13 +90,14 @@ class CustomHost(Host):
         self,
         model: Any,
         method: str,
-        embed: Any,
-        texts: Any,
-        output: Any,
-        weights: Any,
-        head: Any,
-        generative: bool,
-        name: str | None,
+        *,
+        embed: Callable[[list[str]], Any] | Mapping[str, Callable[[list[str]], Any]] | None = None,
+        texts: Callable[..., Sequence[str]] | None = None,
+        output: str | int | Mapping[str, str | int] | None = None,
+        weights: nn.Module | Sequence[nn.Module] | None = None,
+        head: nn.Linear | Mapping[str, nn.Linear] | None = None,
+        generative: bool = False,
+        name: str | None = None,
     ) -> None:
         self.model, self.method, self.generative = model, method, generative
         self.owner, self.called = _place(model, method)
@@ -284,6 +271,9 @@ class CustomHost(Host):
             axes[role] = foldable(self.name, "text", head)
         for role, weights in axes.items():
             fold(weights, edits[role].folded(), strength)
+
+
+custom = CustomHost
 
 
 class _CustomSeam(MethodSeam):

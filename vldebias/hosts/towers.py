@@ -132,10 +132,9 @@ class Towers:
         """
         if not (0 < temperature < math.inf):
             raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
+        value = temperature if self._scalar == "temperature" else -math.log(temperature)
         with torch.no_grad():
-            getattr(self.model, self._scalar).fill_(
-                temperature if self._scalar == "temperature" else -math.log(temperature)
-            )
+            getattr(self.model, self._scalar).fill_(value)
 
     def set_bias(self, bias: float) -> None:
         """Write a bias into the model."""
@@ -231,11 +230,11 @@ def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:
     """
     model: Any = host.model
     if isinstance(host, TransformersHost):
-        return host.features if host.reads_padding else partial(_masked, host)
+        return host.features if host.reads_padding else partial(_shortened, host, lambda t: t.get("attention_mask"))
     if _is_causal(model):
         return partial(_causal, model)
     pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
-    return host.features if pad is None else partial(_padded_with, host, int(pad))
+    return host.features if pad is None else partial(_shortened, host, lambda t: t["text"] != pad)
 
 
 def _is_causal(model: Any) -> bool:
@@ -266,19 +265,9 @@ def _causal(model: Any, tokens: Tokens) -> Tensor:
     return head(pooled) if isinstance(head, nn.Module) else pooled @ head
 
 
-def _masked(host: JointHost, tokens: Tokens) -> Tensor:
-    """By the attention mask: its columns that are zero in every row."""
-    mask = tokens.get("attention_mask")
-    return host.features(tokens if mask is None else _shortened(tokens, mask != 0))
-
-
-def _padded_with(host: JointHost, pad: int, tokens: Tokens) -> Tensor:
-    """By the ids: such a tower makes its mask from them."""
-    return host.features(_shortened(tokens, tokens["text"] != pad))
-
-
-def _shortened(tokens: Tokens, kept: Tensor) -> dict[str, Tensor]:
-    """Without the columns after the last one of `kept` (b, length) that is true in any row."""
-    columns = kept.any(dim=0).nonzero()
-    length = int(columns.max()) + 1 if len(columns) else kept.shape[1]
-    return {name: tensor[:, :length] for name, tensor in tokens.items()}
+def _shortened(host: JointHost, kept: Callable[[Tokens], Tensor | None], tokens: Tokens) -> Tensor:
+    """Without the columns after the last one of `kept` (b, length) that is not zero in any row; None: all of them."""
+    mask = kept(tokens)
+    columns = torch.zeros(0) if mask is None else (mask != 0).any(dim=0).nonzero()
+    length = int(columns.max()) + 1 if len(columns) else None
+    return host.features({name: tensor[:, :length] for name, tensor in tokens.items()})

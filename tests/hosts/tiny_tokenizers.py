@@ -1,0 +1,94 @@
+"""Tokenizers of every kind that a host reads with, made here from a few words; only that of CLIP is whole."""
+
+import gzip
+import inspect
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+JOBS = ("doctor", "nurse", "chef", "pilot")
+WORDS = ("a", "an", "photo", "of", "man", "woman", "male", "female", "young", "old", "person", "the", "manager", *JOBS)
+SENTENCE = "a photo of the male female man woman doctor nurse pilot cook , and with an old young person smiling at work"
+"""Of the words that pipelines are asked with."""
+
+
+@cache
+def clip_tokenizer() -> Any:
+    """From the vocabulary that open_clip ships."""
+    from open_clip.tokenizer import bytes_to_unicode, default_bpe
+    from transformers import CLIPTokenizer
+
+    lines = gzip.decompress(Path(default_bpe()).read_bytes()).decode("utf-8").split("\n")[1 : 49152 - 256 - 2 + 1]
+    merges, letters = [tuple(line.split()) for line in lines], list(bytes_to_unicode().values())
+    words = [*letters, *(f"{x}</w>" for x in letters), *map("".join, merges), "<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={word: i for i, word in enumerate(words)}, merges=merges, model_max_length=77)
+
+
+@cache
+def bert_tokenizer(words: tuple[str, ...] = WORDS, **settings: Any) -> Any:
+    """WordPiece with [CLS] and [SEP], as ChineseCLIP and ALIGN have it."""
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    vocabulary = dict.fromkeys((*special.values(), *words))
+    backend = BertWordPieceTokenizer({word: i for i, word in enumerate(vocabulary)}, lowercase=True)
+    return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **special, **settings)
+
+
+def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> Any:
+    """Sentencepiece in which every word is one piece and what is not a word is spelled in letters."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [(token, 0.0) for token in special] + [(f"\u2581{word}", -1.0) for word in WORDS if len(word) > 1]
+    pieces += [(letter, -10.0) for letter in "\u2581abcdefghijklmnopqrstuvwxyz"]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=special.index("<unk>")))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    if lower:
+        tokenizer.normalizer = normalizers.Lowercase()
+    pairs = [(token, special.index(token)) for token in special if token in template]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", **names)
+
+
+@cache
+def siglip_tokenizer() -> Any:
+    """No start token, padded with the end token, and only lower case is known: as SigLIP was trained."""
+    return _unigram(["<unk>", "</s>"], "$A </s>", False, pad_token="</s>", model_max_length=64)
+
+
+@cache
+def roberta_tokenizer() -> Any:
+    """The special ids of XLM-RoBERTa, as AltCLIP has it."""
+    names = {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
+    return _unigram(["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>", True, **names, model_max_length=77)
+
+
+@cache
+def t5_tokenizer() -> Any:
+    """A word-level Unigram vocabulary in the layout of T5: <pad> 0, </s> 1, <unk> 2."""
+    from transformers import T5Tokenizer
+
+    words = [(f"▁{word}", -2.0) for word in dict.fromkeys(SENTENCE.split())]
+    letters = [(letter, -9.0) for letter in "▁abcdefghijklmnopqrstuvwxyz.-"]
+    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    return T5Tokenizer(vocab=[*special, *words, *letters], extra_ids=0, model_max_length=64)
+
+
+@cache
+def gemma_tokenizer() -> Any:
+    """A small BPE in the layout of Gemma: nothing at the end of a text, <pad> is not <eos>."""
+    from diffusers import SanaPipeline
+    from tokenizers import Tokenizer, models, normalizers, trainers
+    from transformers import GemmaTokenizer
+
+    instruction = inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
+    raw = Tokenizer(models.BPE())
+    raw.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=special, show_progress=False)
+    raw.train_from_iterator([SENTENCE, *instruction], trainer)
+    model = json.loads(raw.to_str())["model"]
+    return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512)

@@ -1,12 +1,8 @@
-"""Two small prompt sets, and what a model looks like from outside."""
-
-from collections.abc import Callable
-from typing import Any
+"""Two small prompt sets, and images."""
 
 import pytest
 import torch
 from tiny_tokenizers import JOBS
-from torch import nn
 
 from vldebias.prompts import PromptSet
 
@@ -29,24 +25,6 @@ def age() -> PromptSet:
         spurious=("a photo of a young person", "a photo of an old person"),
         stated_words=("young", "old"),
     )
-
-
-def _contents(value: object) -> object:
-    """Dictionaries by their items (hooks, parameters, children), all else by identity."""
-    return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
-
-
-@pytest.fixture
-def state_of() -> Callable[[nn.Module], Any]:
-    """Everything that an attachment could leave behind on a model or any module inside."""
-
-    def state(model: nn.Module) -> Any:
-        return {
-            name: {key: _contents(value) for key, value in vars(module).items()}
-            for name, module in model.named_modules()
-        }
-
-    return state
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tokenizers, encoders, denoisers and autoencoders of a few channels, each built once from its config."""
+"""Encoders, denoisers and autoencoders of a few channels, each built once from its config."""
 
 import warnings
 from functools import cache, partial

@@ -21,6 +21,15 @@ PROMPTS = transformers_tiny.PROMPTS
 STATED = transformers_tiny.STATED
 
 
+def state_of(parts: dict[str, Any]) -> Any:
+    """Everything that could be left behind on modules: dictionaries by their items, all else by identity."""
+
+    def contents(value: object) -> object:
+        return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
+
+    return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()}
+
+
 class Subject:
     """A model or pipeline with texts whose embeddings can be read on several paths.
 
@@ -59,12 +68,7 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """Everything that could be left behind: dictionaries by their items, all else by identity."""
-
-        def contents(value: object) -> object:
-            return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
-
-        return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in self.parts().items()}
+        return state_of(self.parts())
 
 
 IMAGES = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()

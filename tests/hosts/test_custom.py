@@ -355,36 +355,3 @@ def test_a_bare_text_tower_of_transformers(gender: PromptSet) -> None:
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
     attachment.remove()
     assert torch.equal(states(PROMPTS)[0].last_hidden_state, bare)
-
-
-@torch.no_grad()
-def test_sentences_through_a_list_of_modules(gender: PromptSet) -> None:
-    """As sentence-transformers is made: features of one module go to the next in a dictionary, the last is normed."""
-
-    class Pooling(nn.Module):
-        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-            return features | {"sentence_embedding": features["token_embeddings"].mean(1)}
-
-    class Words(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tower = Tower()
-
-        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-            return features | {"token_embeddings": self.tower(features["input_ids"])["sequence"]}
-
-    class Transformer(nn.Sequential):
-        def encode(self, sentences: list[str], normalize_embeddings: bool = True) -> np.ndarray:
-            rows = self({"input_ids": counts(sentences)})["sentence_embedding"]
-            return (nn.functional.normalize(rows, dim=-1) if normalize_embeddings else rows).numpy()
-
-    model = Transformer(Words(), Pooling())
-    bare = model.encode(PROMPTS, normalize_embeddings=False)
-    inside = custom(model, "1", embed=lambda p: model.encode(p), output="sentence_embedding")
-    with pytest.raises(InvalidInputError, match="got dict; pass output="):
-        vldebias.debias(custom(model, "1", embed=lambda p: model.encode(p)), gender)
-    with vldebias.debias(inside, gender, keep_stated=False) as attachment:  # before it is normed
-        expected = attachment.projections["joint"](torch.from_numpy(bare))
-        np.testing.assert_allclose(model.encode(PROMPTS), nn.functional.normalize(expected, dim=-1), rtol=1e-4)
-    with pytest.raises(InvalidInputError, match="not among what '0' gives"):
-        vldebias.debias(custom(model, "0", embed=model.encode, output="token_embeddings"), gender)

@@ -1,4 +1,4 @@
-"""As models are served: compiled, quantised, spread over devices. On the CPU, in the small; three states each."""
+"""As models are served: compiled, spread over devices. On the CPU, in the small; three states each."""
 
 from typing import Any
 
@@ -6,82 +6,33 @@ import diffusers_tiny
 import open_clip_tiny
 import pytest
 import torch
-from torch import Tensor, nn
 from transformers_tiny import Case
 
 import vldebias
-from vldebias.errors import UnsupportedHostError
 from vldebias.prompts import PromptSet
 
 PROMPTS = ["a photo of a doctor", "a photo of a male nurse"]
 
 
-class Int8Linear(nn.Module):
-    """Weights as int8 and a scale for each output, as weight-only quantisation keeps them."""
-
-    def __init__(self, of: nn.Linear) -> None:
-        super().__init__()
-        scale = of.weight.detach().abs().amax(1, keepdim=True) / 127
-        self.register_buffer("weight", (of.weight.detach() / scale).round().to(torch.int8))
-        self.register_buffer("scale", scale)
-        self.bias = of.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scale, self.bias)
-
-
-def quantise(model: nn.Module) -> None:
-    for name, child in list(model.named_children()):
-        if isinstance(child, nn.Linear):
-            setattr(model, name, Int8Linear(child))
-        else:
-            quantise(child)
-
-
-@pytest.fixture
-def clip() -> Case:
-    return Case("CLIPModel")
-
-
-def three_states(case: Case, gender: PromptSet, base: Tensor) -> None:
-    """Attached, disabled and removed."""
-    with case.debias(gender, keep_stated=False) as attachment:
-        torch.testing.assert_close(case.features(), attachment.projections["joint"](base))
-        with attachment.disabled():
-            assert torch.equal(case.features(), base)
-    assert torch.equal(case.features(), base)
-
-
-@torch.no_grad()
-def test_a_quantised_text_tower(clip: Case, gender: PromptSet) -> None:
-    quantise(clip.model.text_model)
-    three_states(clip, gender, clip.features())
-
-
-@torch.no_grad()
-def test_a_quantised_head_is_projected_and_not_folded(clip: Case, gender: PromptSet) -> None:
-    quantise(clip.model)
-    base = clip.features()
-    three_states(clip, gender, base)
-    attachment = clip.debias(gender)
-    with pytest.raises(UnsupportedHostError, match=r"ends in .*Int8Linear; expected a torch\.nn\.Linear"):
-        attachment.merge()
-    assert attachment.state == "attached"
-
-
 @pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
 @torch.no_grad()
-def test_a_model_over_two_devices_and_the_disk(clip: Case, gender: PromptSet, tmp_path: Any) -> None:
+def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
     """What `device_map` does, with the CPU and the disk in the place of two GPUs."""
     from accelerate import dispatch_model
 
+    clip = Case("CLIPModel")
     base = clip.features()
     device_map = {"text_model": "disk", "vision_model": "cpu", "text_projection": "cpu", "visual_projection": "cpu"}
     device_map |= {"logit_scale": "cpu"}
     clip.model = dispatch_model(clip.model, device_map, main_device="cpu", offload_dir=str(tmp_path))
     assert next(clip.model.text_model.parameters()).is_meta
     torch.testing.assert_close(clip.features(), base)
-    three_states(clip, gender, clip.features())
+    base = clip.features()
+    with clip.debias(gender, keep_stated=False) as attachment:
+        torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
+        with attachment.disabled():
+            assert torch.equal(clip.features(), base)
+    assert torch.equal(clip.features(), base)
 
 
 @pytest.mark.slow

@@ -87,12 +87,14 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         if kind.library in LOWEST:
             _warn_of_older(kind.library)
         return kind.of(host, tokenizer, negative=negative).at(side)
+    names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
+    likely = next((name for name in names if callable(getattr(host, name, None))), "encode_text")
     *others, last = HOSTS
     raise UnsupportedHostError(
         f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
         "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "
         "wrapped.\n"
-        f"Any other: vldebias.hosts.custom(model, {_likely(host)!r}, embed=...) describes it, and debias() takes that; "
+        f"Any other: vldebias.hosts.custom(model, {likely!r}, embed=...) describes it, and debias() takes that; "
         "docs/how-to/own-model.md has examples."
     )
 
@@ -112,9 +114,3 @@ def _release(version: str) -> tuple[int, ...]:
     """(5, 10, 1) of "5.10.1.dev0"."""
     numbers = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, numbers[0].split("."))) if numbers else ()
-
-
-def _likely(model: Any) -> str:
-    """The method that gives embeddings of texts, by its name."""
-    names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
-    return next((name for name in names if callable(getattr(model, name, None))), "encode_text")

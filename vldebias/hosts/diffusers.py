@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
 from types import FrameType
@@ -94,7 +94,13 @@ class DiffusersHost(Host):
         self._pipe = pipe
         self._family = family
         self.negative = negative
-        self._parts = _loaded_parts(pipe, family)
+        self._parts = tuple(p for p in family.parts if any(getattr(pipe, n, None) is not None for n in p.encoders))
+        missing = [" or ".join(p.encoders) for p in family.parts if p not in self._parts and not p.optional]
+        if missing:
+            raise UnsupportedHostError(
+                f"{self.name}: {', '.join(missing)} is not loaded, so prompts cannot be embedded; load the pipeline "
+                "with its text encoders, or apply a fitted projection to the prompt_embeds that you pass to it"
+            )
         self.roles = tuple(part.role for part in self._parts)
         self.masked = family.masked or any(part.mask is not None for part in self._parts)
         names = dict.fromkeys(name for part in self._parts for name in part.encoders)
@@ -104,6 +110,7 @@ class DiffusersHost(Host):
         self._beginnings: _Beginnings | None = {}  # of fits; None while attached: weights may change at any time
         # A template's prompts are read one by one: with others beside them some encoders read more padding.
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
+        self.beside_image = any(part.beside_image for part in self._parts)
         self.exclusive_modules = (pipe,)
         self.shared_modules = tuple(self._encoders)
 
@@ -132,25 +139,25 @@ class DiffusersHost(Host):
         """The state of the end-of-text token, or the pooled vector, of each prompt; one pass gives all roles."""
         _, skip = self._find(role)
         rows: dict[tuple[str, str], Tensor] = {}
-        size = self._batch
-        for start in range(0, len(prompts), size):
-            batch = list(prompts[start : start + size])
-            for part, result, readings in self._encoded(batch, skip):
-                states = self._end_states(part, result, batch, readings).to("cpu", torch.float64)
-                units = torch.nn.functional.normalize(states, dim=-1)
-                rows |= {(_role(part, skip), p): unit for p, unit in zip(batch, units, strict=True)}
+        for batch, part, result, readings in self._encoded(prompts, skip):
+            states = self._end_states(part, result, batch, readings).to("cpu", torch.float64)
+            units = torch.nn.functional.normalize(states, dim=-1)
+            rows |= {(_role(part, skip), p): unit for p, unit in zip(batch, units, strict=True)}
         return rows
 
-    def _encoded(self, prompts: Sequence[str], skip: int | None) -> Iterator[tuple[Part, Any, _Readings]]:
-        """Each part with what `encode_prompt` returns for it, and what the encoders were given for that."""
-        for when in dict.fromkeys(part.when for part in self._parts):
-            arguments = self._arguments(list(prompts), skip) | dict([when] if when else [])
-            with reading(*self._encoders), self._recorded(self._pipe) as readings:
-                result = self._pipe.encode_prompt(**arguments)
-            yield from ((part, result, readings) for part in self._parts if part.when == when)
+    def _encoded(self, prompts: Sequence[str], skip: int | None) -> Iterator[tuple[list[str], Part, Any, _Readings]]:
+        """Batch by batch, each part with what `encode_prompt` returns and what the encoders were given for that."""
+        for start in range(0, len(prompts), self._batch):
+            batch = list(prompts[start : start + self._batch])
+            for when in dict.fromkeys(part.when for part in self._parts):
+                arguments = self._arguments(list(batch), skip) | dict([when] if when else [])
+                with reading(*self._encoders), self.recorded(self._pipe) as readings:
+                    result = self._pipe.encode_prompt(**arguments)
+                yield from ((batch, part, result, readings) for part in self._parts if part.when == when)
 
     @contextmanager
-    def _recorded(self, pipe: Any) -> Iterator[_Readings]:
+    def recorded(self, pipe: Any) -> Iterator[_Readings]:
+        """What the encoders of templates of the pipeline, or its copy, are given inside."""
         with ExitStack() as stack:
             names = [_loaded(pipe, part) for part in self._parts if part.template]
             yield {name: stack.enter_context(recorded(getattr(pipe, name))) for name in dict.fromkeys(names)}
@@ -159,11 +166,11 @@ class DiffusersHost(Host):
         """See `Host.sequences`; the prompts of a batch that are shorter than others end in zeros."""
         part, skip = self._find(role)
         states: list[Tensor] = []
-        size = self._batch
-        for start in range(0, len(prompts), size):
-            encoded = self._encoded(prompts[start : start + size], skip)
-            tensor = next(self._tensor(part, result) for one, result, _ in encoded if one is part)
-            states += (tensor[:, None] if tensor.ndim == 2 else tensor[:, slice(*self._bounds(part))]).double().cpu()
+        for _, one, result, _ in self._encoded(prompts, skip):
+            if one is part:
+                tensor = self._tensor(part, result)
+                tensor = tensor[:, None] if tensor.ndim == 2 else tensor[:, slice(*self._bounds(part))]
+                states += tensor.double().cpu()
         tokens = torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
         ends = torch.nn.functional.cosine_similarity(tokens, self.embed(prompts, role)[:, None], dim=-1).argmax(1)
         return tokens, ends
@@ -229,7 +236,7 @@ class DiffusersHost(Host):
         if name not in self._after_prompt:
             probed: list[Reading] = []
             for probe in PROBES:
-                *_, (_, _, given) = self._encoded([probe], None)
+                *_, (*_, given) = self._encoded([probe], None)
                 probed += given[name][-1:]
             self._after_prompt[name] = tokens_after_prompt(probed)
         if mask is None and isinstance(value, Tensor):
@@ -276,19 +283,11 @@ class DiffusersHost(Host):
         """The text encoders."""
         return self._encoders
 
-    @contextmanager
-    def watching(self, pipe: Any) -> Iterator[_Readings]:
-        """What the encoders of the pipeline, or its copy, are given: to know which tokens show an image."""
-        if not any(part.beside_image for part in self._parts):
-            yield {}
-            return
-        with self._recorded(pipe) as readings:
-            yield readings
-
     def project(self, apply: Apply, result: Any, call: Mapping[str, Any], second: bool, readings: _Readings) -> Any:
         """What `encode_prompt` returned for `call`, its parts projected; the same object where nothing changed.
 
-        second: the call is for the negative prompt, see `Family.twice`. readings: see `watching`.
+        second: the call is for the negative prompt, see `Family.twice`.
+        readings: what the encoders were given, where tokens may show an image.
         """
         out = list(result)
         positive = self._family.texts
@@ -414,21 +413,6 @@ class DiffusersHost(Host):
 diffusers_host = DiffusersHost.of
 
 
-def _loaded_parts(pipe: Any, family: Family) -> tuple[Part, ...]:
-    """The parts whose encoders are loaded; a part that is not optional needs one of them."""
-
-    def loaded(part: Part) -> bool:
-        return any(getattr(pipe, name, None) is not None for name in part.encoders)
-
-    missing = [" or ".join(part.encoders) for part in family.parts if not (loaded(part) or part.optional)]
-    if missing:
-        raise UnsupportedHostError(
-            f"{type(pipe).__name__}: {', '.join(missing)} is not loaded, so prompts cannot be embedded; load the "
-            "pipeline with its text encoders, or apply a fitted projection to the prompt_embeds that you pass to it"
-        )
-    return tuple(part for part in family.parts if loaded(part))
-
-
 class _EncodePrompt(MethodSeam):
     """Stands in for `encode_prompt` of one pipeline; a deep copy of the pipeline gets one for itself."""
 
@@ -454,7 +438,9 @@ class _EncodePrompt(MethodSeam):
         call = {n: list(v) if isinstance(v, list) else v for n, v in self.bind(*args, **kwargs).arguments.items()}
         family = self._host._family
         second = family.twice and _is_second(self.owner, call, sys._getframe(1), family.parts[0].given)
-        with self._host.watching(self.owner) as readings:
+        watched: AbstractContextManager[_Readings]
+        watched = self._host.recorded(self.owner) if self._host.beside_image else nullcontext({})
+        with watched as readings:
             result = self.original(*args, **kwargs)
         token = _CALL.set({})
         try:

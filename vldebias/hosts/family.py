@@ -116,24 +116,22 @@ def opened(value: Any, stack: int | None = None) -> tuple[Tensor, Callable[[Tens
         return (value, lambda same: same) if value.ndim in (2, 3) else None
     if _is_list(value, 2):
         lengths = [len(row) for row in value]
-        return pad_sequence(list(value), batch_first=True), lambda rows: _cut(rows, lengths)
+        return pad_sequence(list(value), batch_first=True), lambda rows: [
+            row[:n] for row, n in zip(rows, lengths, strict=True)
+        ]
     if isinstance(value, (list, tuple)) and value and all(_is_list(part, 2) for part in value):
         inside = opened([row for part in value for row in part])
         assert inside is not None
         tensor, close = inside
-        return tensor, lambda rows: _regroup(close(rows), [len(part) for part in value])
+
+        def regroup(rows: Tensor) -> Any:
+            each = iter(close(rows))
+            return [[next(each) for _ in part] for part in value]
+
+        return tensor, regroup
     return None
 
 
 def _is_list(value: Any, ndim: int) -> bool:
     rows = value if isinstance(value, (list, tuple)) else ()
     return bool(rows) and all(isinstance(row, Tensor) and row.ndim == ndim for row in rows)
-
-
-def _cut(rows: Tensor, lengths: list[int]) -> list[Tensor]:
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
-
-
-def _regroup(rows: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
-    each = iter(rows)
-    return [[next(each) for _ in range(size)] for size in sizes]

@@ -81,7 +81,7 @@ class ImageEncoder:
                 if tensor.is_meta:
                     raise InvalidInputError(f"{self.name}: {name} is on the meta device; load the weights first")
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                state.update(_bytes(tensor))
+                state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return state.hexdigest()
 
     @cached_property
@@ -218,9 +218,3 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     plain = (bool, int, float, str, tuple)
     settings = {k: str(v) for k, v in vars(module).items() if isinstance(v, plain) and k[0] != "_" and k != "training"}
     return dict(sorted(settings.items()))
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """The memory of a tensor, whatever its type."""
-    plain = tensor.detach().cpu().contiguous().flatten()
-    return plain.view(torch.uint8).numpy().data

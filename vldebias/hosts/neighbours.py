@@ -75,9 +75,10 @@ class _Hook:
         if attachment is None or not attachment.acts:
             return
         caller = _pipeline_that_calls(sys._getframe(1))
-        if caller is None or caller is attachment.root or _carries_an_edit(caller):
+        if caller is None or caller is attachment.root or caller in self._warned or caller in _MEANT:
             return
-        if caller in self._warned or caller in _MEANT:
+        seam = vars(caller).get("encode_prompt")
+        if isinstance(seam, Seam) and seam.state.active:
             return
         self._warned.add(caller)
         warn(
@@ -106,8 +107,3 @@ def _pipeline_that_calls(frame: FrameType | None) -> Any:
             return one
         frame = frame.f_back
     return None
-
-
-def _carries_an_edit(pipe: Any) -> bool:
-    seam = vars(pipe).get("encode_prompt")
-    return isinstance(seam, Seam) and seam.state.active

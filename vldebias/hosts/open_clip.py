@@ -98,24 +98,19 @@ class OpenClipHost(JointHost):
     def find_tokenizer(self, given: Any) -> Any:
         """The argument, or CLIP's own where context length and vocabulary are CLIP's."""
         if given is None:
-            return self._default_tokenizer()
+            sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
+            if sizes != (77, 49408):
+                raise InvalidInputError(
+                    f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not those of CLIP's own "
+                    "tokenizer (77, 49408); pass tokenizer=open_clip.get_tokenizer(model_name)"
+                )
+            return need("open_clip").SimpleTokenizer()
         has_ids = hasattr(given, "tokenizer") or hasattr(given, "all_special_ids")
         if not callable(given) or not has_ids or not hasattr(given, "context_length"):
             raise InvalidInputError(
                 f"tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got {type(given).__name__}"
             )
         return given
-
-    def _default_tokenizer(self) -> Any:
-        SimpleTokenizer = need("open_clip").SimpleTokenizer
-
-        sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
-        if sizes != (77, 49408):
-            raise InvalidInputError(
-                f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not those of CLIP's own "
-                "tokenizer (77, 49408); pass tokenizer=open_clip.get_tokenizer(model_name)"
-            )
-        return SimpleTokenizer()
 
     @property
     def context_length(self) -> int:

@@ -66,7 +66,8 @@ class Towers:
         self.size, self.mean, self.std = _normalisation(self.prepare)
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower())
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules())
-        self.heads = tuple(head for head in (host.image_head, host.head) if _has_weights(head))
+        heads = (head for head in (host.image_head, host.head) if isinstance(head, (nn.Module, nn.Parameter)))
+        self.heads = tuple(h for h in heads if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None)
         value = float(getattr(self.model, self._scalar).detach())
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
         bias = getattr(self.model, "logit_bias", None)
@@ -216,10 +217,6 @@ def _normalisation(
     std = 1 / (white - black)
     mean = -black * std
     return (shape[1], shape[2]), tuple(round(m, 6) for m in mean.tolist()), tuple(round(s, 6) for s in std.tolist())
-
-
-def _has_weights(part: object) -> bool:
-    return isinstance(part, nn.Parameter) or (isinstance(part, nn.Module) and any(True for _ in part.parameters()))
 
 
 def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:

@@ -49,9 +49,9 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[vldebias.hosts]\ntower_parts = tower_parts:TowerHost\n")
-    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"):
         resolve(Tower())
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(HOSTS, "_searched", False)
     assert isinstance(resolve(Tower()), TowerHost)
     with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or tower_parts\.\n"):

@@ -75,6 +75,8 @@ def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
     assert inside.mean() > 0.92
     assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2  # 25 alike are not certain
     assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
+    once, thrice = np.array([[3, 1], [0, 0]]), np.array([[9, 3], [0, 0]])  # of the same images, by three people
+    assert (shares_radius(thrice, np.array([4, 0])) == shares_radius(once)).all()
 
 
 @refused(

@@ -14,13 +14,13 @@ from pydantic import Field, model_validator
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, Annotations, read_annotations
 from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_result
+from vldebias.evaluation.grids import share_plots
 from vldebias.evaluation.plan import Drawn
-from vldebias.evaluation.report.charts import dumbbells
-from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics import agreement
-from vldebias.metrics.discrepancy import discrepancies
+from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.progress import SILENT, Progress
 
 NO_MAJORITY = "no majority"
@@ -28,7 +28,7 @@ VOTES = ("majority", "each")
 UNKNOWN_TO_JUDGE = "unknown"
 EVERYTHING = "all images"
 
-Counts = NDArray[np.float64]  # (..., c): how often each of `options` was said
+Counts = NDArray[np.float64]  # (..., c): how often each value was said, then the three ways to be unknown
 Measure = Callable[[Counts], NDArray[np.float64]]
 
 
@@ -130,14 +130,15 @@ class AnnotationsTask(Task):
             n=labelled.sizes(),
             settings=settings,
         )
-        block = _Block(labelled, result, {"resamples": self.resamples, "seed": self.seed})
+        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
         with progress.step(self.name):
-            block.fill()
-            settings["agreement"] = block.agreement()
+            labelled.add_measures(result, boot)
+            settings["agreement"] = labelled.add_agreement(result, boot)
         if judged is not None:
-            settings |= {"judge": judge, "people (rows) and judge (columns), images": block.against(judged)}
+            confusion = labelled.add_judge(result, judged, boot)
+            settings |= {"judge": judge, "people (rows) and judge (columns), images": confusion}
         result.provenance.settings.update(settings)
-        result.pictures.update(labelled.plots(self.name))
+        result.pictures.update(labelled.pictures(self.name))
         return [result]
 
     def _files(self, session: Session) -> tuple[list[Path], Path]:
@@ -170,22 +171,12 @@ def _provenance_of(folder: Path, prompts_hash: str) -> TaskProvenance | None:
 # ---- from answers to counts ------------------------------------------------------------------------------------
 
 
-def options(names: Sequence[str]) -> tuple[str, ...]:
-    """What the columns of counts stand for: the values of the attribute, then the three ways to be unknown."""
-    return (*names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
-
-
 def count_votes(table: NDArray[np.int64], n_names: int, votes: str = "majority") -> Counts:
     """Counts (images, c) from codes (annotators, images) as of `Annotations.table`; a row of zeros was not labelled.
 
     votes: "majority": one count per image, for what most annotators said; a tie is "no majority".
         "each": one count per answer, so an image that three people labelled weighs three times.
-
-    Raises:
-        InvalidInputError: another way to vote.
     """
-    if votes not in VOTES:
-        raise InvalidInputError(f"votes: expected one of {', '.join(VOTES)}, got {votes!r}")
     given = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
     if votes == "each":
         return np.concatenate([given, np.zeros((len(given), 1))], axis=1)
@@ -196,51 +187,23 @@ def count_votes(table: NDArray[np.int64], n_names: int, votes: str = "majority")
 
 
 def _measures(names: Sequence[str]) -> list[tuple[str, str, Measure]]:
-    """(metric, subset, function from counts (..., c) to values (...)) of each measure.
+    """(metric, subset, function from counts (..., c) to values (...)) of each measure, the discrepancy first.
 
-    discrepancy: eq. 7.2 among the answers that name a value; where there is none it has its maximum
-    sqrt(1 - 1 / |A|). unknown: share of all answers that name no value, and its three kinds. share: of all answers,
-    so that shares and unknown add up to 1.
+    It is eq. 7.2 among the answers that name a value; the others are shares of all answers, so that those of the values
+    and `unknown` add up to 1.
     """
     k = len(names)
 
     def share(columns: slice) -> Measure:
         return lambda counts: counts[..., columns].sum(-1) / counts.sum(-1)
 
-    measures: list[tuple[str, str, Measure]] = [
+    kinds = [(name, "", i) for i, name in enumerate(("cannot_tell", "no_person", "no_majority"), start=k)]
+    values = [("share", name, i) for i, name in enumerate(names)]
+    return [
         ("discrepancy", "", lambda counts: discrepancies(counts[..., :k])),
         ("unknown", "", share(slice(k, None))),
+        *((metric, subset, share(slice(i, i + 1))) for metric, subset, i in kinds + values),
     ]
-    kinds = ("cannot_tell", "no_person", "no_majority")
-    measures += [(kind, "", share(slice(k + i, k + i + 1))) for i, kind in enumerate(kinds)]
-    return measures + [("share", name, share(slice(i, i + 1))) for i, name in enumerate(names)]
-
-
-def radius(rows: Counts, n_names: int, *, resamples: int, seed: int) -> float:
-    """How far the shares of one prompt may be from the true ones, as an L2 distance with 95 % confidence.
-
-    By the triangle inequality the discrepancy is within it too. Resampled discrepancies would not do: they inherit
-    the upward bias, and their interval can miss the value that was measured. Nor would resampled shares: 25 equal
-    answers of 25 would be certain. Images get Dirichlet weights (Rubin's Bayesian bootstrap), with half an image more
-    for every value: one answer per image gives the posterior of Jeffreys' prior. Its coverage swings
-    around 95 % where images are few, as that of all such intervals does (Brown et al., "Interval Estimation for a
-    Binomial Proportion", 2001).
-
-    Args:
-        rows: counts (images, c), of whose columns the first `n_names` name a value.
-
-    Returns:
-        The 95 % quantile of the distances; sqrt(1 - 1/|A|), no bound at all, where no image names a value.
-    """
-    known = rows[:, :n_names]
-    known = known[known.any(1)]
-    if len(known) == 0:
-        return float(np.sqrt(1 - 1 / n_names))
-    values = np.concatenate([known, np.eye(n_names) * known.sum() / len(known)])
-    weights = np.random.default_rng(seed).dirichlet([1.0] * len(known) + [0.5] * n_names, size=resamples)
-    drawn = weights @ values
-    distances = np.linalg.norm(drawn / drawn.sum(1, keepdims=True) - known.sum(0) / known.sum(), axis=1)
-    return float(np.quantile(distances, 0.95))
 
 
 def _of_sums(of: Measure) -> Measure:
@@ -276,7 +239,7 @@ class _Labelled:
 
         Raises:
             InvalidInputError: no drawn image was labelled, or no prompt under every variant; see also
-                `Annotations.table`, `by_variant` and `count_votes`.
+                `Annotations.table` and `by_variant`.
         """
         drawn = by_variant(records)
         paths = tuple(record.path for record in records)
@@ -334,122 +297,103 @@ class _Labelled:
         of = _measures(self.names)[0][2]
         return {v: float(of(self.by_prompt(v)).std(ddof=1)) for v in self.variants if len(self.prompts) > 1}
 
-    def codes(self, variant: str) -> NDArray[np.int64]:
-        """Answers (annotators, images) of a variant, or of all (EVERYTHING)."""
-        chosen = self.variants.values() if variant == EVERYTHING else [self.variants[variant]]
-        return self.table[:, sorted({row for images in chosen for row in images.values()})]
-
-    def plots(self, task: str) -> dict[str, tuple[str, Any]]:
+    def pictures(self, task: str) -> dict[str, tuple[str, Any]]:
         """Share of the first of two values for each prompt, before and after."""
-        if len(self.names) != 2 or "none" not in self.variants:
+        if len(self.names) != 2 or NONE not in self.variants:
             return {}
-        plots = {}
-        for variant in [name for name in self.variants if name != "none"]:
-            before, after = self.by_prompt("none")[:, :2], self.by_prompt(variant)[:, :2]
-            known = (before.sum(1) > 0) & (after.sum(1) > 0)
-            if known.any():
-                concepts = [c for c, seen in zip(self.prompts.values(), known, strict=True) if seen]
-                first, second = (rows[known, 0] / rows[known].sum(1) for rows in (before, after))
-                title = f"share of {self.names[0]} among images whose value can be told"
-                plot = dumbbells(concepts, first, second, title)
-                plots[f"{task} {variant}".replace(" ", "-")] = (f"{task}: before and after {variant}, by people.", plot)
-        return plots
+        with np.errstate(invalid="ignore"):  # of a prompt that shows neither
+            shares = {v: (rows := self.by_prompt(v)[:, :2])[:, 0] / rows.sum(1) for v in self.variants}
+        title = f"share of {self.names[0]} among images whose value can be told"
+        plots = share_plots(list(self.prompts.values()), shares, title)
+        return {
+            f"{task} {variant}".replace(" ", "-"): (f"{task}: before and after {variant}, by people.", plot)
+            for variant, plot in plots.items()
+        }
 
+    def add_measures(self, result: TaskResult, boot: Mapping[str, Any]) -> None:
+        """Rows of the whole first, then the discrepancy of each prompt.
 
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """The rows of one attribute. resampling: resamples and seed.
-
-    Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
-    prompts, and drawing images anew as well would count it twice. Where there is one prompt its images are resampled.
-    """
-
-    labelled: _Labelled
-    result: TaskResult
-    resampling: dict[str, Any]
-
-    def fill(self) -> None:
-        """The whole first, then the discrepancy of each prompt.
+        Means are resampled over prompts, each with all its images: the noise of few images is part of the spread
+        between prompts, and drawing images anew as well would count it twice. Where there is one prompt its images are
+        resampled.
 
         Raises:
             InvalidInputError: one prompt, and no seed of it is labelled under every variant.
         """
-        labelled = self.labelled
-        if len(labelled.prompts) > 1:
-            totals = {variant: labelled.by_prompt(variant) for variant in labelled.variants}
-            n = {"prompts": len(labelled.prompts), "labelled images": sum(map(len, labelled.variants.values()))}
-            for metric, subset, of in _measures(labelled.names):
+        if len(self.prompts) > 1:
+            totals = {variant: self.by_prompt(variant) for variant in self.variants}
+            n = {"prompts": len(self.prompts), "labelled images": sum(map(len, self.variants.values()))}
+            for metric, subset, of in _measures(self.names):
                 values = {variant: of(counts) for variant, counts in totals.items()}
-                self.result.add_resampled(metric, values, n=n, subset=subset, **self.resampling)
-            for prompt, concept in labelled.prompts.items():
-                self._discrepancy(prompt, concept)
-            return
-        (prompt,) = labelled.prompts
-        if not self._discrepancy(prompt, ""):
-            raise InvalidInputError(
-                f"annotations: no image of {prompt!r} is labelled under every variant; label the same seeds"
-            )
-        rows = labelled.of_prompt(prompt)
-        n = {"images": len(next(iter(rows.values())))}
-        for metric, subset, of in _measures(labelled.names)[1:]:  # linear in the images: may be drawn anew
-            self.result.add_resampled(metric, rows, n=n, subset=subset, statistic=_of_sums(of), **self.resampling)
+                result.add_resampled(metric, values, n=n, subset=subset, **boot)
+        for prompt, concept in self.prompts.items():
+            self._add_discrepancy(result, prompt, concept if len(self.prompts) > 1 else "", boot)
+        if len(self.prompts) == 1:
+            (prompt,) = self.prompts
+            rows = self.of_prompt(prompt)
+            n = {"images": len(next(iter(rows.values())))}
+            if not n["images"]:
+                raise InvalidInputError(
+                    f"annotations: no image of {prompt!r} is labelled under every variant; label the same seeds"
+                )
+            for metric, subset, of in _measures(self.names)[1:]:  # linear in the images: may be drawn anew
+                result.add_resampled(metric, rows, n=n, subset=subset, statistic=_of_sums(of), **boot)
 
-    def _discrepancy(self, prompt: str, subset: str) -> bool:
-        """Discrepancy of one prompt, from the seeds labelled under every variant; False where there is none."""
-        rows, k = self.labelled.of_prompt(prompt), len(self.labelled.names)
-        of, largest = _measures(self.labelled.names)[0][2], float(np.sqrt(1 - 1 / k))
-        n = {"images": len(next(iter(rows.values())))}
-        if n["images"] == 0:
-            return False
-        value = {variant: float(of(counts.sum(0))) for variant, counts in rows.items()}
-        by = {variant: radius(counts, k, **self.resampling) for variant, counts in rows.items()}
-        self.result.add_within("discrepancy", value, by, most=largest, n=n, subset=subset)
-        return True
+    def _add_discrepancy(self, result: TaskResult, prompt: str, subset: str, boot: Mapping[str, Any]) -> None:
+        """Discrepancy of one prompt, from the seeds labelled under every variant, if there are such."""
+        k, values, by = len(self.names), {}, {}
+        for variant, rows in (chosen := self.of_prompt(prompt)).items():
+            known, images = rows[:, :k].sum(0, keepdims=True), rows[:, :k].any(1).sum(keepdims=True)
+            values[variant] = float(discrepancies(known)[0])
+            by[variant] = float(shares_radius(known, images, **boot)[0])
+        n = {"images": len(next(iter(chosen.values())))}
+        if n["images"]:
+            result.add_within("discrepancy", values, by, most=float(np.sqrt(1 - 1 / k)), n=n, subset=subset)
 
-    def agreement(self) -> dict[str, str]:
+    def add_agreement(self, result: TaskResult, boot: Mapping[str, Any]) -> dict[str, str]:
         """alpha and percent agreement of all images and of each variant; returns why where there is none."""
         about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
-        for method in (EVERYTHING, *self.labelled.variants):
-            codes = self.labelled.codes(method)
+        for method in (EVERYTHING, *self.variants):
+            chosen = self.variants.values() if method == EVERYTHING else [self.variants[method]]
+            codes = self.table[:, sorted({row for images in chosen for row in images.values()})]
             try:
-                agreed = agreement(codes, missing=NOT_ANSWERED, **self.resampling)
+                agreed = agreement(codes, missing=NOT_ANSWERED, **boot)
             except InvalidInputError as error:
                 about[method] = f"not measured: {error}"
                 continue
             if agreed.undefined:
-                of = self.resampling["resamples"]
-                about[method] = f"{agreed.undefined} of {of} resamples hold one value and have no alpha"
+                about[method] = f"{agreed.undefined} of {boot['resamples']} resamples hold one value and have no alpha"
             n = {"images with two answers": agreed.alpha.n, "annotators": len(codes), "answers": agreed.answers}
             for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
-                interval = (one.low, one.high)
-                self.result.add(metric, method, one.value, interval, n=n, lam=None, strength=None)
+                result.add(metric, method, one.value, (one.low, one.high), n=n, lam=None, strength=None)
         return about
 
-    def against(self, judged: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    def add_judge(
+        self, result: TaskResult, judged: Mapping[str, str], boot: Mapping[str, Any]
+    ) -> dict[str, dict[str, int]]:
         """How often a classifier says what most people say, of the images where both name a value; all counts."""
-        names = self.labelled.names
-        values, known = options(names), {*names, UNKNOWN_TO_JUDGE}
-        strangers = sorted({str(value) for value in judged.values()} - known)
+        said, values = (*self.names, UNKNOWN_TO_JUDGE), (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
+        strangers = sorted({str(value) for value in judged.values()} - set(said))
         if strangers:
-            raise InvalidInputError(f"judged: expected one of {[*names, UNKNOWN_TO_JUDGE]}, got {strangers[:8]}")
-        people = count_votes(self.labelled.table, len(names)).argmax(1)
-        confusion = {value: dict.fromkeys((*names, UNKNOWN_TO_JUDGE), 0) for value in values}
-        for variant, images in self.labelled.variants.items():
+            raise InvalidInputError(f"judged: expected one of {list(said)}, got {strangers[:8]}")
+        people = count_votes(self.table, len(self.names)).argmax(1)
+        confusion = {value: dict.fromkeys(said, 0) for value in values}
+        for variant, images in self.variants.items():
             hits: dict[str, list[bool]] = {}
             for (prompt, _), row in images.items():
-                machine, person = judged.get(self.labelled.paths[row]), values[people[row]]
+                machine, person = judged.get(self.paths[row]), values[people[row]]
                 if machine is not None:
                     confusion[person][machine] += 1
-                    if machine != UNKNOWN_TO_JUDGE and person in names:
+                    if machine != UNKNOWN_TO_JUDGE and person in self.names:
                         hits.setdefault(prompt, []).append(machine == person)
             if hits:  # resampled over prompts with their images; over images where there is one prompt
                 each = [(sum(h), len(h)) for h in hits.values()]
                 rows = each if len(hits) > 1 else [(h, 1) for h in next(iter(hits.values()))]
-                self.result.add_resampled(
+                result.add_resampled(
                     "judge_agreement",
                     {variant: np.array(rows, dtype=np.float64)},
                     n={"prompts": len(hits), "images": sum(map(len, hits.values()))},
                     statistic=lambda drawn: drawn[..., 0].sum(1) / drawn[..., 1].sum(1),
-                    **self.resampling,
+                    **boot,
                 )
         return confusion

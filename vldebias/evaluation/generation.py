@@ -363,7 +363,8 @@ class GenerationTask(Task):
                     caption = f"{subset.capitalize()}: {how}"
                     picture = f"{folder_slug(task)}-{sheet.part}-side-by-side"
                     result.pictures[picture] = (caption, side_by_side(drawn, sheet, own))
-                for name, plot in share_plots(sheet, own, f"share of {own.names[0]}, {subset}").items():
+                shares = {name: one.shares[:, 0] for name, one in counts.items() if len(own.names) == 2}
+                for name, plot in share_plots(sheet.concepts, shares, f"share of {own.names[0]}, {subset}").items():
                     caption = f"Share of {own.names[0]} for each of the {subset}, without and with {name}."
                     result.pictures[f"{folder_slug(task)}-{sheet.part}-shares-{folder_slug(name)}"] = (caption, plot)
             for sheet in stated if attribute == of_stated else ():

@@ -14,7 +14,7 @@ from vldebias.api import debias
 from vldebias.data import Labels
 from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
-from vldebias.evaluation.discrepancies import Counts, Sheet
+from vldebias.evaluation.discrepancies import Counts, Floats, Sheet
 from vldebias.evaluation.drawing import DrawnSet, without_own_bar
 from vldebias.evaluation.report.charts import contact_sheet, dumbbells, strength_strips
 from vldebias.evaluation.variants import NONE, Variant
@@ -239,18 +239,12 @@ def _pixels(drawn: DrawnSet, place: int) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
 
-def share_plots(sheet: Sheet, labels: Labels, title: str) -> dict[str, Plot]:
-    """Variant -> a plot of the share of the first of two values of every prompt, without and with the variant.
-
-    Empty where there are not two values. Prompts of which nothing is known on one side are left out.
-    """
-    if len(labels.names) != 2:
-        return {}
-    shares = {name: Counts.of(labels.codes[rows], 2).shares[:, 0] for name, rows in sheet.rows.items()}
+def share_plots(concepts: Sequence[str], shares: Mapping[str, Floats], title: str) -> dict[str, Plot]:
+    """Variant -> a plot of its shares (prompts,) beside those of "none"; prompts with NaN on one side are left out."""
     plots = {}
     for name in shares:
         known = np.isfinite(shares[NONE]) & np.isfinite(shares[name])
         if name != NONE and known.any():
-            concepts = [concept for concept, there in zip(sheet.concepts, known, strict=True) if there]
-            plots[name] = dumbbells(concepts, shares[NONE][known], shares[name][known], f"{title}, {name}", name)
+            names = [concept for concept, there in zip(concepts, known, strict=True) if there]
+            plots[name] = dumbbells(names, shares[NONE][known], shares[name][known], f"{title}, {name}", name)
     return plots

@@ -96,17 +96,22 @@ def squared_discrepancies(counts: Counts) -> Floats:
     return np.where(n > 1, _squares(counts) - spread, 1 - 1 / counts.shape[-1])
 
 
-def shares_radius(counts: NDArray[np.integer], *, resamples: int = 2000, seed: int = 0, level: float = 0.95) -> Floats:
+def shares_radius(
+    counts: Counts, images: Counts | None = None, *, resamples: int = 2000, seed: int = 0, level: float = 0.95
+) -> Floats:
     """How far the shares of each row of counts (p, |A|) may be from the true ones: (p,) L2 distances at `level`.
 
     By the triangle inequality the discrepancy of a row is within it as well. Resampled discrepancies would not do: they
     inherit the upward bias, and their interval can miss the very value that was measured. It is a quantile over
     resamples of the images, to which half an image of each value is added, or images that all show one value would pass
     for certain. No bound at all, sqrt(1 - 1/|A|), where nothing was counted.
+
+    images: (p,) how many images were counted, where several people labelled one: their answers are no more images.
     """
     rng = np.random.default_rng(seed)
-    values, n = counts.shape[1], counts.sum(axis=1)
-    centres = (counts + 0.5) / (n + values / 2)[:, None]
+    values, total = counts.shape[1], counts.sum(axis=1)
+    n = (total if images is None else images).astype(np.int64)
+    centres = (counts * (n / np.maximum(total, 1))[:, None] + 0.5) / (n + values / 2)[:, None]
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
         drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]

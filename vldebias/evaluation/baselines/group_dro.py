@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.logistic import Coefficients, Scaling
 from vldebias.evaluation.baselines.probes import LinearHead, Probe
-from vldebias.evaluation.baselines.problem import OnStep, RobustnessProblem, promoted
-from vldebias.losses.checks import check_interval
+from vldebias.evaluation.baselines.problem import Allowed, OnStep, RobustnessProblem, promoted
 
 _CHUNK = 16384
 
@@ -42,11 +41,7 @@ class GroupDRO(Probe):
     step: float = 1.0
     rounds: int = 25
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_interval("step", self.step, "(0, inf)")
-        if self.rounds < 1:
-            raise InvalidInputError(f"rounds: expected at least 1, got {self.rounds}")
+    allowed: ClassVar[Allowed] = {"step": "(0, inf)", "rounds": "[1, inf)"}
 
     def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         scaling = self._scaling(problem)

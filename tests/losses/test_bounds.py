@@ -53,21 +53,20 @@ def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
     return float(result.fun)
 
 
-quick = {"deadline": None, "phases": (Phase.generate,), "database": None}  # an example costs 900 losses: no shrinking
+quick = {"deadline": None, "phases": (Phase.generate,), "database": None}  # an example costs 81 losses: no shrinking
 weights = st.lists(st.floats(0.01, 1), min_size=ITEMS**2, max_size=ITEMS**2)
 diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
 
 
-@settings(max_examples=8, **quick)
+@settings(max_examples=6, **quick)
 @given(weights=weights | st.just(diagonal), seed=st.integers(0, 99), t=st.sampled_from([0.2, 0.5, 1.0]))
 def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int, t: float) -> None:
     joint = _joint(weights)
     information = float((joint * (joint / _independent(joint)).log()).sum())
     x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
-    for n in (2, 3):
-        expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, n)
-        assert mutual_information_bound(expected, negatives=n - 1) <= information + 1e-12
-        assert math.log(n) - expected <= information + 1e-12  # the tighter one of the docstring
+    expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, 2)
+    assert mutual_information_bound(expected, negatives=1) <= information + 1e-12
+    assert math.log(2) - expected <= information + 1e-12  # the tighter one of the docstring
 
 
 def test_the_mutual_information_bound_is_not_empty() -> None:
@@ -93,21 +92,19 @@ def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     noisy = (1 - eta) * clean + eta * _independent(clean)
     x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
     dependency = _wasserstein_dependency(clean, x, v)
-    for n in (2, 3):
-        least = 1 / n
-        lam = least + slack * (1 - least)
-        expected = _expected_loss(lambda a, b, k=lam: rince(a, b, temperature=t, q=1.0, lam=k), noisy, x, v, n)
-        bound = wasserstein_dependency_bound(expected, negatives=n - 1, temperature=t, lam=lam, eta=eta)
-        assert bound <= dependency + 1e-9
+    lam = 0.5 + slack * 0.5
+    expected = _expected_loss(lambda a, b: rince(a, b, temperature=t, q=1.0, lam=lam), noisy, x, v, 2)
+    bound = wasserstein_dependency_bound(expected, negatives=1, temperature=t, lam=lam, eta=eta)
+    assert bound <= dependency + 1e-9
 
 
 def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noise() -> None:
-    joint, x, lam = _joint(diagonal), torch.eye(ITEMS, dtype=torch.float64), 1 / 3
+    joint, x, lam = _joint(diagonal), torch.eye(ITEMS, dtype=torch.float64), 1 / 2
 
     def bound(eta: float) -> float:
         noisy = (1 - eta) * joint + eta * _independent(joint)
-        expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), noisy, x, x, 3)
-        return wasserstein_dependency_bound(expected, negatives=2, temperature=1.0, lam=lam, eta=eta)
+        expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), noisy, x, x, 2)
+        return wasserstein_dependency_bound(expected, negatives=1, temperature=1.0, lam=lam, eta=eta)
 
     assert bound(0.0) > 0.1
     # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta) scales

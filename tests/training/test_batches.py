@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from contextlib import closing
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_parts import caption, image_data, jittered, number_of, plain, same, tokenize
+from training_parts import caption, image_data, jittered, number_of, plain, same, take, tokenize
 
-from vldebias.data import open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.training.batches import Batch, MapBatches, Unreadable
+from vldebias.training.batches import MapBatches, Unreadable
 from vldebias.training.pairs import Pairs, PairSource
 from vldebias.training.settings import load_settings
 
@@ -27,11 +23,6 @@ def batches(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
     pairs = PairSource.of(image_data(N, broken=broken), label="kind")
     settings: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
     return MapBatches(pairs, **settings)
-
-
-def take(source: MapBatches, first: int, n: int) -> list[Batch]:
-    with closing(source.starting(first)) as coming:  # type: ignore[type-var]
-        return list(islice(coming, n))
 
 
 def test_a_batch_is_rows_of_the_data() -> None:
@@ -174,19 +165,6 @@ def test_workers_that_deliver_nothing_end_the_run_with_a_sentence(monkeypatch: p
     monkeypatch.setattr(MapBatches, "__getitem__", lambda self, number: threading.Event().wait())
     with pytest.raises(InvalidInputError, match=r"no batch came from 1 workers within .*shared memory.*workers 0"):
         take(source, 0, 1)
-
-
-def test_a_table_of_paths_and_captions_trains(tmp_path: Path) -> None:
-    data = image_data(6)
-    for i in range(6):
-        data.read(i).save(tmp_path / f"{i}.png")
-    lines = [f"{i}.png,{caption(i)}\n" for i in range(6)]
-    (tmp_path / "pairs.csv").write_text("image,caption\n" + "".join(lines))
-    pairs = PairSource.of(open_data("manifest", tmp_path / "pairs.csv", caption="caption"))  # type: ignore[arg-type]
-    batch = take(MapBatches(pairs, plain, batch_size=6, tokenize=tokenize, workers=1), 0, 1)[0]
-    assert batch.index is not None
-    assert [number_of(image) for image in batch.images] == batch.index.tolist()
-    assert batch.texts["input_ids"][:, 0].tolist() == batch.index.tolist()
 
 
 def test_tokens_made_when_asked_for_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

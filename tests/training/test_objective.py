@@ -94,17 +94,11 @@ def test_sogclr_never_moves_its_popularity() -> None:
     assert not objective.loss.zeta.any()
 
 
-def test_settings_that_a_loss_does_not_read_are_refused() -> None:
+def test_what_a_loss_cannot_do_without_is_said() -> None:
     with pytest.raises(InvalidInputError, match=r"info_nce does not read lam, q; it reads .*temperature"):
         build_objective(LossSettings(loss="info_nce", q=0.3, lam=0.1), temperature=T, items=N)
-
-
-def test_a_state_per_item_needs_to_know_the_items() -> None:
     with pytest.raises(InvalidInputError, match="which a stream does not say"):
         build_objective(LossSettings(loss="sogclr"), temperature=T, items=None)
-
-
-def test_a_loss_that_reads_labels_says_so() -> None:
     objective = build_objective(LossSettings(loss="spread"), temperature=T, items=N)
     with pytest.raises(InvalidInputError, match="spread: reads the labels of every pair"):
         objective(X, Y, Batch(images=BATCH.images))

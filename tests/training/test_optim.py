@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.losses import GlobalContrastiveLoss
 from vldebias.training.optim import (
@@ -80,7 +81,7 @@ def test_three_updates_are_those_computed_by_hand(method: str) -> None:
     rho, eta = 0.3, 0.05
     module, slow = small(), small()
     sharpness, optimizer = Sharpness(method, rho=rho, eta=eta), torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(3):
+    for step in range(3):  # without clearing the gradient of the step before
         x = rows(5, 3, seed=step)
         loss = sharpness.gradients(module, list(module.parameters()), backward_of(module, x))
         optimizer.step()
@@ -93,34 +94,6 @@ def test_three_updates_are_those_computed_by_hand(method: str) -> None:
                 parameter -= 0.1 * far.grad
         for ours, expected in zip(module.parameters(), slow.parameters(), strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_two_methods_and_the_plain_gradient_differ() -> None:
-    """The twin above has something to tell apart."""
-    found = []
-    for method, rho in [("sam", 0.0), ("sam", 0.3), ("asam", 0.3)]:
-        module = small()
-        Sharpness(method, rho=rho).gradients(module, list(module.parameters()), backward_of(module, rows(5, 3)))
-        found.append(torch.cat([gradient.flatten() for gradient in gradients_of(module)]))
-    assert min(float((a - b).norm()) for a, b in [(found[0], found[1]), (found[1], found[2])]) > 1e-3
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.floats(1e-3, 10.0), st.integers(1, 6))
-def test_on_a_quadratic_the_gradient_is_that_at_the_top(seed: int, rho: float, d: int) -> None:
-    root, start = rows(d, d, seed), rows(1, d, seed + 1)[0]
-    hessian = root @ root.T
-    theta = nn.Parameter(start.clone())
-
-    def passes() -> Tensor:
-        loss = theta @ hessian @ theta / 2
-        loss.backward()
-        return loss.detach()
-
-    Sharpness("sam", rho=rho).gradients(nn.ParameterList([theta]), [theta], passes)
-    g = hessian @ start
-    torch.testing.assert_close(theta.grad, hessian @ (start + rho * g / g.norm()), rtol=1e-9, atol=1e-9)
-    assert torch.equal(theta.detach(), start)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -136,22 +109,6 @@ def test_radius_zero_is_the_plain_gradient_in_one_pass(method: str) -> None:
     backward_of(plain, rows(5, 3))()
     assert len(calls) == 1
     assert all(torch.equal(a, b) for a, b in zip(gradients_of(module), gradients_of(plain), strict=True))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_climb_is_rho_long_in_its_own_measure(method: str) -> None:
-    module, rho = small(), 0.7
-    before = copy.deepcopy(module)
-    backward_of(module, rows(5, 3))()
-    sharpness = Sharpness(method, rho=rho)
-    lengths = []
-    with sharpness.climbed(list(module.parameters())):
-        for there, here in zip(module.parameters(), before.parameters(), strict=True):
-            t = here.abs() + sharpness.eta if method == "asam" and here.ndim >= 2 else 1.0
-            lengths.append(((there - here) / t).norm().detach())
-            assert not torch.equal(there, here)
-    assert float(torch.stack(lengths).norm()) == pytest.approx(rho, rel=1e-9)
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), before.parameters(), strict=True))
 
 
 def test_asam_does_not_see_how_two_layers_share_a_factor() -> None:
@@ -182,14 +139,6 @@ def test_one_climb_per_step_whatever_the_micro_batches(method: str) -> None:
     torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
     for ours, expected in zip(gradients_of(module), gradients_of(joint), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_gradients_that_were_there_before_do_not_count() -> None:
-    module, fresh = small(), small()
-    backward_of(module, rows(5, 3, seed=9))()
-    for each in (module, fresh):
-        Sharpness("sam").gradients(each, list(each.parameters()), backward_of(each, rows(5, 3)))
-    assert all(torch.equal(a, b) for a, b in zip(gradients_of(module), gradients_of(fresh), strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -381,21 +330,13 @@ def test_a_pass_that_fails_leaves_weights_and_modes_as_they_were() -> None:
     )  # and it may be used again
 
 
-def test_defaults_are_those_of_the_paper() -> None:
-    assert (Sharpness("sam").rho, Sharpness("asam").rho, Sharpness("asam").eta) == (0.05, 2.0, 0.01)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"method": "sma"}, "method: expected one of 'sam', 'asam', got 'sma'"),
-        ({"rho": -0.1}, r"rho: expected a number in \[0, inf\), got -0.1"),
-        ({"eta": -1.0}, r"eta: expected a number in \[0, inf\), got -1.0"),
-    ],
+@refused(
+    ({"method": "sma"}, "method: expected one of 'sam', 'asam', got 'sma'"),
+    ({"rho": -0.1}, r"rho: expected a number in \[0, inf\), got -0.1"),
+    ({"eta": -1.0}, r"eta: expected a number in \[0, inf\), got -1.0"),
 )
-def test_other_settings_are_refused(options: dict[str, object], text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        Sharpness(**options)  # type: ignore[arg-type]
+def test_other_settings_are_refused(options: dict[str, Any]) -> None:
+    Sharpness(**options)
 
 
 def averaged() -> nn.Module:
@@ -422,27 +363,6 @@ def test_it_is_the_recursion_in_plain_numbers() -> None:
         assert average.means["0.bias"].tolist() == pytest.approx(mean, rel=1e-12)
 
 
-def test_decay_zero_is_the_last_weights_and_equal_weights_are_their_own_mean() -> None:
-    module = averaged()
-    last, constant = Average(module, decay=0.0), Average(module)
-    constant.update(0)
-    assert torch.equal(constant.means["0.weight"], module[0].weight)
-    shake(module)
-    last.update(0)
-    assert torch.equal(last.means["0.weight"], module[0].weight)
-
-
-def test_the_memory_is_short_at_first() -> None:
-    """After ten steps at new weights the old ones are forgotten, though the decay is .999."""
-    module = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(module.weight)
-    average = Average(module, decay=0.999)
-    nn.init.ones_(module.weight)
-    for step in range(10):
-        average.update(step)
-    assert average.means["weight"].item() > 0.99
-
-
 def test_live_averaged_and_live_again() -> None:
     module, x = averaged().eval(), torch.randn(5, 3)
     average = Average(module, decay=0.9)
@@ -452,34 +372,24 @@ def test_live_averaged_and_live_again() -> None:
     live, buffers = copy.deepcopy(module.state_dict()), dict(module.named_buffers())
     by_hand = copy.deepcopy(module)
     by_hand.load_state_dict({**live, **average.means})
-    before = module(x)
-    with average.applied():
-        during = module(x)
-        assert all(torch.equal(p, average.means.get(name, live[name])) for name, p in module.named_parameters())
+    before, seen = module(x), list[Tensor]()
+
+    def use() -> None:
+        with average.applied():
+            seen.append(module(x))
+            assert all(torch.equal(p, average.means.get(name, live[name])) for name, p in module.named_parameters())
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        use()
+    (during,) = seen
     assert torch.equal(during, by_hand(x))
     assert not torch.allclose(during, before)
     assert torch.equal(module(x), before)
     assert all(torch.equal(tensor, live[name]) for name, tensor in module.state_dict().items())
     assert all(buffer is buffers[name] for name, buffer in module.named_buffers())
-
-
-def test_weights_come_back_after_an_error() -> None:
-    module = averaged()
-    average = Average(module)
-    shake(module)
-    live = module[0].weight.detach().clone()
-    with pytest.raises(RuntimeError, match="stop"), average.applied():
-        raise RuntimeError("stop")
-    assert torch.equal(module[0].weight, live)
-
-
-def test_the_mean_may_stay_for_good() -> None:
-    module = averaged()
-    average = Average(module, decay=0.9)
-    shake(module)
-    average.update(0)
     average.copy_to_live()
-    assert torch.equal(module[0].weight, average.means["0.weight"])
+    assert torch.equal(module(x), during)
     shake(module)
     assert not torch.equal(module[0].weight, average.means["0.weight"])  # a copy, not the same memory
 
@@ -506,7 +416,8 @@ def test_names_do_not_know_of_wrappers() -> None:
 
     module = averaged()
     module[0] = checkpoint_wrapper(module[0])
-    assert list(Average(torch.compile(module)).means) == list(Average(averaged()).means)
+    compiled = nn.ModuleDict({"_orig_mod": module})  # the name that torch.compile puts in between
+    assert list(Average(compiled).means) == list(Average(averaged()).means)
 
 
 def test_a_decay_outside_its_interval_is_refused() -> None:
@@ -525,68 +436,56 @@ def test_it_rises_then_falls_to_the_end(steps: int, warmup: float, end: float) -
     assert rates[0] > 0
 
 
-def test_half_way_down_it_is_the_mean_of_peak_and_end() -> None:
-    assert cosine_rate(5, 10, peak=2.0, end=1.0) == pytest.approx(1.5)
-    assert cosine_rate(0, 1, peak=2.0) == 2.0
-    assert cosine_rate(0, 10, peak=2.0, warmup=0.5) == pytest.approx(2 / 5)
-    assert math.isclose(cosine_rate(4, 10, peak=2.0, warmup=0.5), 2.0)
-
-
-@pytest.mark.parametrize("step", [-1, 10])
+@refused((-1, r"step: expected 0 \.\. 9"), (10, r"step: expected 0 \.\. 9"))
 def test_steps_outside_are_refused(step: int) -> None:
-    with pytest.raises(InvalidInputError, match=r"step: expected 0 \.\. 9"):
-        cosine_rate(step, 10, peak=1.0)
+    cosine_rate(step, 10, peak=1.0)
 
 
-class TestByName:
-    def test_an_optimizer_of_torch_with_its_options(self) -> None:
-        groups = parameter_groups(torch.nn.Linear(2, 2), 0.1)
-        made = build_optimizer(Named(name="SGD", momentum=0.7), groups, lr=0.1, betas=(0.9, 0.98))
-        assert isinstance(made, torch.optim.SGD)
-        assert [(group["momentum"], group["weight_decay"]) for group in made.param_groups] == [(0.7, 0.1), (0.7, 0.0)]
-        adam = build_optimizer(Named(name="NAdam"), groups, lr=0.1, betas=(0.8, 0.98))
-        assert adam.param_groups[0]["betas"] == (0.8, 0.98)
+def test_an_optimizer_of_torch_with_its_options() -> None:
+    groups = parameter_groups(torch.nn.Linear(2, 2), 0.1)
+    made = build_optimizer(Named(name="SGD", momentum=0.7), groups, lr=0.1, betas=(0.9, 0.98))
+    assert isinstance(made, torch.optim.SGD)
+    assert [(group["momentum"], group["weight_decay"]) for group in made.param_groups] == [(0.7, 0.1), (0.7, 0.0)]
+    adam = build_optimizer(Named(name="NAdam"), groups, lr=0.1, betas=(0.8, 0.98))
+    assert adam.param_groups[0]["betas"] == (0.8, 0.98)
 
-    @pytest.mark.parametrize(
-        ("chosen", "said"),
-        [
-            ({"name": "Adamv"}, r"expected one of torch.optim .*, got 'Adamv'; did you mean 'Adam'"),
-            ({"name": "LBFGS"}, "expected one of torch.optim"),
-            ({"name": "SGD", "momentun": 0.9}, "optimizer: SGD: .*momentun"),
-            ({"name": "SGD", "momentum": -1}, "optimizer: SGD: Invalid momentum value: -1"),
-        ],
-    )
-    def test_what_is_refused(self, chosen: dict[str, Any], said: str) -> None:
-        with pytest.raises(InvalidInputError, match=said):
-            build_optimizer(Named(**chosen), parameter_groups(torch.nn.Linear(2, 2), 0.1), lr=0.1)
 
-    def test_own_schedules_are_the_cosine_s(self) -> None:
-        for name in ("cosine", "linear", "constant"):
-            rate = rates_of(Named(name=name), 9, peak=2.0, warmup=0.3, end=0.1)
-            expected = [cosine_rate(k, 9, peak=2.0, warmup=0.3, end=0.1, schedule=name) for k in range(9)]
-            assert [rate(k) for k in range(9)] == expected
+@refused(
+    ({"name": "Adamv"}, r"expected one of torch.optim .*, got 'Adamv'; did you mean 'Adam'"),
+    ({"name": "LBFGS"}, "expected one of torch.optim"),
+    ({"name": "SGD", "momentun": 0.9}, "optimizer: SGD: .*momentun"),
+    ({"name": "SGD", "momentum": -1}, "optimizer: SGD: Invalid momentum value: -1"),
+)
+def test_optimizers_that_are_refused(chosen: dict[str, Any]) -> None:
+    build_optimizer(Named(**chosen), parameter_groups(torch.nn.Linear(2, 2), 0.1), lr=0.1)
 
-    def test_a_schedule_of_torch_follows_the_rise(self) -> None:
-        rate = rates_of(Named(name="ExponentialLR", gamma=0.5), 6, peak=1.0, warmup=1 / 3, end=0.0)
-        assert [rate(k) for k in range(6)] == pytest.approx([0.5, 1, 1, 0.5, 0.25, 0.125])
-        cosine = rates_of(Named(name="CosineAnnealingLR"), 8, peak=1.0, warmup=0.0, end=0.0)
-        assert [cosine(k) for k in range(8)] == pytest.approx([cosine_rate(k, 8, peak=1.0) for k in range(8)])
 
-    def test_a_schedule_of_transformers_is_its_own(self) -> None:
-        rate = rates_of(Named(name="polynomial", power=2.0), 10, peak=1.0, warmup=0.2, end=0.0)
-        assert [rate(0), rate(1), rate(2)] == pytest.approx([0.0, 0.5, 1.0])
-        assert rate(6) == pytest.approx(0.25, abs=1e-5)
+def test_own_schedules_are_the_cosine_s() -> None:
+    for name in ("cosine", "linear", "constant"):
+        rate = rates_of(Named(name=name), 9, peak=2.0, warmup=0.3, end=0.1)
+        expected = [cosine_rate(k, 9, peak=2.0, warmup=0.3, end=0.1, schedule=name) for k in range(9)]
+        assert [rate(k) for k in range(9)] == expected
 
-    @pytest.mark.parametrize(
-        ("chosen", "end", "said"),
-        [
-            ({"name": "cosin"}, 0.0, "schedule: cosin: "),
-            ({"name": "ReduceLROnPlateau"}, 0.0, "waits for scores"),
-            ({"name": "ExponentialLR"}, 0.0, "schedule: ExponentialLR: .*gamma"),
-            ({"name": "OneCycleLR"}, 0.1, "does not read lr_end"),
-            ({"name": "linear", "power": 2}, 0.0, "schedule: linear: .*power"),
-        ],
-    )
-    def test_schedules_that_are_refused(self, chosen: dict[str, Any], end: float, said: str) -> None:
-        with pytest.raises(InvalidInputError, match=said):
-            rates_of(Named(**chosen), 5, peak=1.0, warmup=0.0, end=end)
+
+def test_a_schedule_of_torch_follows_the_rise() -> None:
+    rate = rates_of(Named(name="ExponentialLR", gamma=0.5), 6, peak=1.0, warmup=1 / 3, end=0.0)
+    assert [rate(k) for k in range(6)] == pytest.approx([0.5, 1, 1, 0.5, 0.25, 0.125])
+    cosine = rates_of(Named(name="CosineAnnealingLR"), 8, peak=1.0, warmup=0.0, end=0.0)
+    assert [cosine(k) for k in range(8)] == pytest.approx([cosine_rate(k, 8, peak=1.0) for k in range(8)])
+
+
+def test_a_schedule_of_transformers_is_its_own() -> None:
+    rate = rates_of(Named(name="polynomial", power=2.0), 10, peak=1.0, warmup=0.2, end=0.0)
+    assert [rate(0), rate(1), rate(2)] == pytest.approx([0.0, 0.5, 1.0])
+    assert rate(6) == pytest.approx(0.25, abs=1e-5)
+
+
+@refused(
+    ({"name": "cosin"}, 0.0, "schedule: cosin: "),
+    ({"name": "ReduceLROnPlateau"}, 0.0, "waits for scores"),
+    ({"name": "ExponentialLR"}, 0.0, "schedule: ExponentialLR: .*gamma"),
+    ({"name": "OneCycleLR"}, 0.1, "does not read lr_end"),
+    ({"name": "linear", "power": 2}, 0.0, "schedule: linear: .*power"),
+)
+def test_schedules_that_are_refused(chosen: dict[str, Any], end: float) -> None:
+    rates_of(Named(**chosen), 5, peak=1.0, warmup=0.0, end=end)

@@ -166,11 +166,6 @@ def test_more_noise_keeps_what_less_noise_did(n: int, seed: int, one: float, oth
     assert (more.source[less.wrong] == less.source[less.wrong]).all()
 
 
-def test_noise_follows_its_seed() -> None:
-    assert (mixture_noise(100, 0.5, 3).source == mixture_noise(100, 0.5, 3).source).all()
-    assert (mixture_noise(100, 0.5, 3).source != mixture_noise(100, 0.5, 4).source).any()
-
-
 @pytest.mark.parametrize("eta", [0.0, 0.4, 1.0])
 def test_class_noise_flips_half_of_eta_to_the_next_class(eta: float) -> None:
     labels = np.random.default_rng(0).integers(-1, 3, N)

@@ -6,9 +6,9 @@ import csv
 import importlib.util
 import io
 import json
-import subprocess
-import sys
+import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from training_parts import Stream, image_data
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
 from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
+from vldebias.files import only_writer
 from vldebias.hosts.towers import towers
 from vldebias.loading import load_host
 from vldebias.methods import load_edits
@@ -84,44 +85,11 @@ def test_every_command_reads_the_model(folder: Path) -> None:
     assert float(loaded.host.logit_scale.detach().exp()) == pytest.approx(1 / 0.2)
 
 
-def test_a_finished_run_is_not_done_again(folder: Path, tmp_path: Path) -> None:
-    before = (folder / "state.safetensors").read_bytes()
-    again = train_model(settings(label="label", caption_noise=0.5), folder, cpu=True)
-    assert again is not None
-    assert (folder / "state.safetensors").read_bytes() == before
-    with pytest.raises(InvalidInputError, match=r"lr 0\.0001 there and 0\.001 here"):
-        train_model(settings(label="label", caption_noise=0.5, lr=1e-3), folder, cpu=True)
-
-
-PAUSED = """
-import sys
-from pathlib import Path
-from vldebias.training import run
-from vldebias.training.settings import load_settings
-
-def keep(job, name):
-    if name == "step-000001":
-        print("at step 1", flush=True)
-        sys.stdin.readline()
-
-run.Job.keep = keep
-run.train_model(load_settings(Path(sys.argv[2])), Path(sys.argv[1]), cpu=True)
-"""
-
-
 def test_a_second_run_in_the_same_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    chosen, out = settings(keep_every=1, steps=4, score_pairs=False), tmp_path / "out"
-    (tmp_path / "run.yaml").write_text(chosen.as_yaml())
-    command = [sys.executable, "-c", PAUSED, str(out), str(tmp_path / "run.yaml")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "at step 1\n"
-        with pytest.raises(InvalidInputError, match=rf"{out}: got a second run; .* process {first.pid} on "):
-            train_model(chosen, out, cpu=True)
-        first.communicate("\n")
-    assert first.returncode == 0
-    assert [json.loads(line)["step"] for line in (out / "history.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
-    assert not list(out.glob(".vldebias*"))
+    with only_writer(tmp_path), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(InvalidInputError, match=rf"{tmp_path}: got a second run; .* process {os.getpid()} on "):
+            pool.submit(train_model, settings(), tmp_path, cpu=True).result()
+        assert [path.name for path in tmp_path.iterdir()] == [".vldebias.lock"]
 
 
 def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
@@ -135,25 +103,14 @@ def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path) -> None:
     assert not torch.equal(trained.visual.proj, shipped.visual.proj)
 
 
-def test_captions_made_from_labels_can_have_class_noise(tmp_path: Path) -> None:
-    chosen = settings(label="species", caption_template="a photo of a {}.", class_noise=1.0, eval_every=1)
-    outcome = train_model(chosen, tmp_path, cpu=True)
-    assert outcome is not None
-    assert 0.2 < outcome["wrong_pairs"]["wrong"] < 0.8
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"data": "nowhere/at/all", "items": 4000}, "nowhere/at/all"),
-        ({"items": 4}, "fewer than the 8 of one batch"),
-        ({"loss": "info_nce", "q": 0.2}, "info_nce does not read q"),
-        ({"class_noise": 0.2}, "needs the column of classes"),
         ({"views": "two", "tune": "text", "flip": True}, "not read by the text tower"),
         ({"loss": "spread"}, "reads the labels of every pair"),
         ({"split": "holdout"}, "expected split train, val, test, got 'holdout'"),
         ({"model": "no-such-model"}, "no-such-model"),
-        ({"label": "colour"}, "no column 'colour'"),
     ],
 )
 def test_what_cannot_go_is_said_before_the_first_step(given: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -198,20 +155,6 @@ def test_augmentation_changes_the_images_and_nothing_else(given: dict[str, Any])
     assert torch.equal(changed.texts["ids"], PLAIN.texts["ids"])
     assert not torch.allclose(changed.images, PLAIN.images)
     assert torch.equal(first(**given).images, changed.images), "the same again"
-
-
-def test_the_seed_chooses_the_order() -> None:
-    other = first(seed=5).index
-    assert other is not None
-    assert PLAIN.index is not None
-    assert not torch.equal(other, PLAIN.index)
-
-
-def test_two_views_are_two_and_have_no_text() -> None:
-    found = first(views="two", jitter=0.5)
-    assert found.views is not None
-    assert not torch.allclose(found.images, found.views)
-    assert not found.texts
 
 
 def test_the_seed_chooses_which_captions_are_wrong() -> None:
@@ -259,8 +202,8 @@ def test_a_stream_is_shuffled_within_its_buffer_and_made_noisy() -> None:
     assert not torch.equal(streamed(shuffle_buffer=N, caption_noise=1.0)[1], streamed(shuffle_buffer=N)[1])
 
 
-@pytest.mark.parametrize("stop", [2, 5])
-def test_a_killed_run_goes_on_in_the_middle_of_its_stream(stop: int, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
+    stop = 5
     chosen = briefly(
         data="stream", streaming=True, steps=8, shuffle_buffer=4, accumulation=2, caption_noise=0.3, save_every=0
     )
@@ -388,23 +331,24 @@ def test_a_saved_data_set_is_one_split(images: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Path) -> None:
     assert steps_done(tmp_path) == (0, -1)
-    first = logged(small(), tmp_path)
+    chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
+    first = logged(small(**chosen), tmp_path)
+    assert "on cpu, 1 process, precision bf16; a step has 16 pairs, a loss 16; loss rince, temperature 0.2" in first
     assert "scored on 12 held-out images: birds val" in first
     assert "were done before" not in first
     assert steps_done(tmp_path) == (1, 1)
     then = json.loads((tmp_path / "run.json").read_text())["after"]
-    again = logged(small(val_split="test"), tmp_path)
+    state = (tmp_path / "state.safetensors").read_bytes()
+    again = logged(small(val_split="test", **chosen), tmp_path)
+    assert (tmp_path / "state.safetensors").read_bytes() == state
     assert "all 1 steps were done before" in again
     now = json.loads((tmp_path / "run.json").read_text())["after"]
     monitor, loaded = make_monitor(small(val_split="test")), load_host(str(tmp_path / "model"))
     assert monitor is not None
     assert now == pytest.approx(monitor(towers(loaded.host, loaded.tokenizer, loaded.preprocess)))
     assert now["positive_score"] != then["positive_score"]
-
-
-def test_what_runs_where_is_told(tmp_path: Path) -> None:
-    first = logged(small(accumulation=2, negatives="step", precision="bf16"), tmp_path)
-    assert "on cpu, 1 process, precision bf16; a step has 16 pairs, a loss 16; loss rince, temperature 0.2" in first
+    with pytest.raises(InvalidInputError, match=r"lr 1e-05 there and 0\.001 here"):
+        train_model(small(lr=1e-3, **chosen), tmp_path, cpu=True)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -422,10 +366,9 @@ def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) ->
     assert {name.removesuffix(", debiased") for name in outcome["worse"]} <= outcome["after"].keys()
     loaded = load_host(str(tmp_path / "model"))
     edits = load_edits(tmp_path / "projection")
-    fitted = fit_projections(loaded.host, "gender", tokenizer=loaded.tokenizer)
-    assert edits.keys() == fitted.keys()
-    z = torch.randn(4, edits["joint"].dim, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(edits["joint"](z), fitted["joint"](z), atol=1e-6)
+    assert edits.keys() == {"joint"}
+    trained = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    assert outcome["debiased"] == pytest.approx(started(trained, edits["joint"]))
 
 
 def test_a_prompt_set_that_there_is_not_stops_before_the_first_step(tmp_path: Path) -> None:
@@ -449,18 +392,6 @@ def test_models_of_the_way_there_are_kept(tmp_path: Path) -> None:
     found = monitor(towers(loaded.host, loaded.tokenizer, loaded.preprocess))["zero_shot_accuracy"]
     assert found == pytest.approx(max(entry["zero_shot_accuracy"] for entry in history))
     assert float(loaded.host.logit_scale.detach().exp()) == pytest.approx(1 / 0.2)
-
-
-def test_rince_does_not_warn_of_what_nobody_chose() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for own, expected in ((0.01, 0.1), (0.5, 0.5)):  # CLIP's own, and a milder one
-            unset = load_settings(steps=1)
-            found = build_objective(unset, temperature=own, items=None).temperature
-            assert found == pytest.approx(expected)
-            warn_of_steepness(unset, found)
-    assert build_objective(load_settings(steps=1, loss="info_nce"), temperature=0.01, items=None).temperature == 0.01
-    assert build_objective(load_settings(steps=1, temperature=0.02), temperature=0.5, items=None).temperature == 0.02
 
 
 def test_a_run_that_stops_halfway_closes_its_tracker() -> None:
@@ -489,23 +420,17 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_a_temperature_too_low_for_rince_is_told() -> None:
+def test_a_temperature_too_low_for_rince_is_told_to_who_chose_it() -> None:
+    for own, mild in ((0.01, 0.1), (0.5, 0.5)):  # CLIP's own, and a milder one
+        assert build_objective(load_settings(steps=1), temperature=own, items=None).temperature == pytest.approx(mild)
+    assert build_objective(load_settings(steps=1, loss="info_nce"), temperature=0.01, items=None).temperature == 0.01
+    assert build_objective(load_settings(steps=1, temperature=0.02), temperature=0.5, items=None).temperature == 0.02
     for temperature, warned in ((0.01, True), (0.1, False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             warn_of_steepness(small(), temperature)
         assert [w.category for w in caught] == [VldebiasWarning] * warned
         assert all("temperature 0.1 spreads the weight" in str(w.message) for w in caught)
-
-
-def test_a_slip_of_the_pen_is_guessed(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("temprature: 0.2\n")
-    with pytest.raises(InvalidInputError, match=r"temprature: unknown setting; .*did you mean 'temperature'"):
-        load_settings(path)
-    path.write_text("q: 0.2\ndata: [birds\n")
-    with pytest.raises(InvalidInputError, match=r"run.yaml: file: .*line 2"):
-        load_settings(path)
 
 
 def test_blocks_queue_positives_and_distillation_go_together(tmp_path: Path) -> None:
@@ -557,6 +482,7 @@ def test_compiled_towers_learn_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
         train_model(small(steps=2, compile=chosen), tmp_path / str(chosen), cpu=True)
         found.append(load_file(tmp_path / str(chosen) / "model" / "clip.safetensors"))
     assert {"VisionTransformer", "Transformer"} <= set(seen), "both towers"
+    train_model(small(steps=2), tmp_path / "True", cpu=True)  # its checkpoint is read without
     plain, other = found
     assert plain.keys() == other.keys(), "it does not show in the names of what is saved"
     start = load_clip()[0].state_dict()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.training.settings import GROUPS, TrainSettings, load_settings
 
@@ -59,29 +60,30 @@ def test_identity_leaves_out_what_changes_no_weight() -> None:
     assert one.identity() != load_settings(steps=3, lr=1e-3).identity()
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"learning_rate": 1.0}, "learning_rate: unknown setting; there are .*lr"),
-        ({"q": 1.5}, "q: .*less than or equal to 1, got 1.5"),
-        ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
-        ({"loss": "triplet"}, "loss: .*'rince'.* got 'triplet'"),
-        ({"loss": "rince", "learn_temperature": True}, "falls without bound as t falls"),
-        ({"loss": "nuclr", "learn_temperature": True}, "in units of t"),
-        ({"lr": float("nan")}, "lr: .*finite"),
-        ({"feature_map": "pca"}, "feature_map: the pictures by t-SNE and UMAP are gone"),
-        ({"state": "sharded"}, "state: a checkpoint is always one file"),
-        ({"rho": 0.1}, "rho 0.1 goes with sharpness: sam or asam, and here nothing would read it"),
-        ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
-        ({"streaming": True}, "streaming True goes with data of your own"),
-        ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
-        ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 goes with views: captions"),
-        ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture"),
-    ],
+@refused(
+    ({"temprature": 1.0}, "temprature: unknown setting; there are .*lr.*did you mean 'temperature'"),
+    ({"q": 1.5}, "q: .*less than or equal to 1, got 1.5"),
+    ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
+    ({"loss": "triplet"}, "loss: .*'rince'.* got 'triplet'"),
+    ({"loss": "rince", "learn_temperature": True}, "falls without bound as t falls"),
+    ({"loss": "nuclr", "learn_temperature": True}, "in units of t"),
+    ({"lr": float("nan")}, "lr: .*finite"),
+    ({"feature_map": "pca"}, "feature_map: the pictures by t-SNE and UMAP are gone"),
+    ({"state": "sharded"}, "state: a checkpoint is always one file"),
+    ({"rho": 0.1}, "rho 0.1 goes with sharpness: sam or asam, and here nothing would read it"),
+    ({"lora_rank": 4}, "lora_rank 4 goes with tune: lora"),
+    ({"streaming": True}, "streaming True goes with data of your own"),
+    ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
+    ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 goes with views: captions"),
+    ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture"),
+    ({"queue": {"row": 5}}, r"queue.rows: Field required.*queue.row: unknown setting"),
+    ({"queue": {"rows": 5, "momentum": 1.0}}, r"queue.momentum: Input should be less than 1"),
+    ({"optimizer": {"momentum": 0.9}}, "optimizer.name: Field required"),
+    ({"layers": {"image": 1}, "tune": "lora"}, "layers .* goes with tune: all, image or text"),
+    ({"partner": "other"}, "partner 'other' goes with fourier and views: two"),
 )
-def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        load_settings(**given)
+def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any]) -> None:
+    load_settings(**({"steps": 1} | given))
 
 
 @pytest.mark.parametrize(
@@ -96,40 +98,14 @@ def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> Non
         load_settings(path)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"model": "other"},
-        {"tune": "image"},
-        {"data": "portraits"},
-        {"items": 39},
-        {"crop_scale": 0.8},
-        {"caption_noise": 0.1},
-        {"class_noise": 0.1},
-        {"crop_noise": 0.1},
-        {"loss": "info_nce"},
-        {"temperature": 0.3},
-        {"batch_size": 9},
-        {"accumulation": 2},
-        {"weight_decay": 0.2},
-        {"clip_norm": None},
-        {"precision": "bf16"},
-        {"negatives": "step"},
-        {"schedule": "linear"},
-        {"ema": 0.9},
-        {"sharpness": "sam"},
-        {"fourier": 0.1},
-        {"optimizer": "SGD"},
-        {"schedule": {"name": "polynomial", "power": 2}},
-        {"layers": {"image": 1}},
-        {"queue": {"rows": 8}},
-        {"positives": 2, "loss": "debiased"},
-        {"distill": 0.5},
-    ],
-    ids=str,
-)
-def test_identity_keeps_what_changes_a_weight(given: dict[str, Any]) -> None:
-    assert load_settings(steps=3, **given).identity() != load_settings(steps=3).identity()
+def test_identity_keeps_all_but_what_changes_no_weight() -> None:
+    speed, tracking = (
+        {"workers", "save_every", "compile", "allow_outside"},
+        {"track", "project", "keep_every", "keep_best"},
+    )
+    scoring = {"eval_every", "score_pairs", "val_data", "val_split", "val_items", "group", "debias"}
+    beside = speed | tracking | scoring | {"epochs"}  # which come to steps
+    assert load_settings(steps=3).identity().keys() == TrainSettings.model_fields.keys() - beside
 
 
 def test_objects_are_read_and_written_as_they_are_given(tmp_path: Path) -> None:
@@ -141,18 +117,3 @@ def test_objects_are_read_and_written_as_they_are_given(tmp_path: Path) -> None:
     assert chosen.optimizer.options == {"momentum": 0.9}
     assert chosen.layers is not None
     assert (chosen.layers.image, chosen.layers.text, chosen.layers.decay) == (2, None, 0.8)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"queue": {"row": 5}}, r"queue.rows: Field required.*queue.row: unknown setting"),
-        ({"queue": {"rows": 5, "momentum": 1.0}}, r"queue.momentum: Input should be less than 1"),
-        ({"optimizer": {"momentum": 0.9}}, "optimizer.name: Field required"),
-        ({"layers": {"image": 1}, "tune": "lora"}, "layers .* goes with tune: all, image or text"),
-        ({"partner": "other"}, "partner 'other' goes with fourier and views: two"),
-    ],
-)
-def test_objects_that_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=said):
-        load_settings(steps=1, **given)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from PIL import Image
 from tiny_towers import prepare, tiny_image, tiny_towers
 from tiny_towers import tokenize as letters
 from torch import Tensor
-from training_parts import Stream, image_data, jittered, number_of, plain, same, tokenize
+from training_parts import Stream, image_data, jittered, number_of, plain, same, take, tokenize
 
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.data import ImageData, Labels
@@ -60,11 +59,6 @@ def from_stream(**options: Any) -> StreamBatches:
     stream = Stream(N, shards=options.pop("shards", 1), more=dict(enumerate(beside())))
     settings: dict[str, Any] = {"batch_size": 4, "tokenize": tokenize, "seed": 1, "buffer": 6, "label": "kind"}
     return StreamBatches(stream, options.pop("augment", jittered), **{**settings, **options})
-
-
-def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Batch]:
-    with closing(source.starting(first)) as coming:
-        return list(islice(coming, n))
 
 
 def said(batch: Batch) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, tokenize
+from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
 
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -25,11 +24,6 @@ N, PER_EPOCH = 23, 5
 def batches(stream: Stream | None = None, **options: Any) -> StreamBatches:
     defaults: dict[str, Any] = {"batch_size": 4, "tokenize": tokenize, "seed": 1, "buffer": 6, "label": "kind"}
     return StreamBatches(stream or Stream(N), options.pop("augment", jittered), **{**defaults, **options})
-
-
-def take(source: StreamBatches, first: int, n: int) -> list[Batch]:
-    with closing(source.starting(first)) as coming:  # type: ignore[type-var]
-        return list(islice(coming, n))
 
 
 def rows_of(found: list[Batch]) -> list[int]:

@@ -51,17 +51,6 @@ def test_batches_are_functions_of_their_number(options: dict[str, object]) -> No
     assert not same(whole[0], whole[5])  # another epoch
 
 
-def test_two_views_differ_and_have_no_texts() -> None:
-    batch = TensorBatches(IMAGES, batch_size=4, augment=jitter, two_views=True).batch(0)
-    assert batch.views is not None
-    assert (batch.texts, batch.labels) == ({}, None)
-    assert not torch.equal(batch.images, batch.views)
-    clean = IMAGES[batch.index]
-    for view in (batch.images, batch.views):
-        shift = view - clean
-        assert torch.allclose(shift, shift[:, :1, :1, :1].expand_as(shift), atol=1e-6)
-
-
 def test_each_text_is_tokenised_once() -> None:
     asked: list[str] = []
 

@@ -95,12 +95,6 @@ def test_all_and_the_towers() -> None:
     assert {name for name, _ in make("custom").model.named_parameters()} - every == {"logit_scale"}
 
 
-def test_the_text_tower_of_clip_is_spread_over_the_model() -> None:
-    names = tune(make("clip"), "text")
-    assert {"positional_embedding", "text_projection", "token_embedding.weight", "ln_final.bias"} < set(names)
-    assert not any(name.startswith("visual.") for name in names)
-
-
 def test_what_reaches_no_feature_is_frozen() -> None:
     coca, align = make("coca"), make("align")
     assert not any(name.startswith("text_decoder.") for name in tune(coca, "all"))
@@ -268,23 +262,6 @@ def test_batch_norm_of_a_frozen_tower_keeps_its_statistics() -> None:
 
     assert moved(still=True) == set()
     assert len(moved(still=False)) > 10
-
-
-def test_dropout_of_a_frozen_tower_rests_and_that_of_a_learning_one_works() -> None:
-    def modes(*learning: str) -> dict[str, bool]:
-        model = nn.ModuleDict(
-            {name: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)) for name in ("a", "b")}
-        )
-        model.requires_grad_(False)
-        for name in learning:
-            model[name].requires_grad_(True)
-        model.train()
-        keep_frozen_still(model)
-        return {name: model[name][1].training for name in model} | {"whole": model.training}
-
-    assert modes("a") == {"a": True, "b": False, "whole": True}
-    assert modes("a", "b") == {"a": True, "b": True, "whole": True}
-    assert modes() == {"a": False, "b": False, "whole": False}
 
 
 # ---- blocks

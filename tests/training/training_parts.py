@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as T
 
 from vldebias.data.dataset import ImageData, Labels, Record
-from vldebias.training.batches import Batch
+from vldebias.training.batches import Batch, MapBatches
+from vldebias.training.stream import StreamBatches
 
 SIZE = 8
 NAMES = ("cat", "dog", "owl")
@@ -112,3 +115,8 @@ def same(one: Batch, other: Batch) -> bool:
     parts += [(one.texts[k], other.texts[k]) for k in one.texts]
     parts += [(one.further_texts[k], other.further_texts.get(k)) for k in one.further_texts]
     return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]
+
+
+def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Batch]:
+    with closing(source.starting(first)) as coming:
+        return list(islice(coming, n))

@@ -10,12 +10,7 @@ from vldebias.losses.debiased import (
     hard_negative_contrastive,
 )
 from vldebias.losses.distillation import distillation
-from vldebias.losses.global_contrastive import (
-    GlobalContrastiveLoss,
-    Popularity,
-    estimate_popularity,
-    popularity_objective,
-)
+from vldebias.losses.global_contrastive import GlobalContrastiveLoss, Popularity, estimate_popularity
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
 from vldebias.losses.queue import NegativeQueue
@@ -43,7 +38,6 @@ __all__ = [
     "hard_negative_contrastive",
     "info_nce",
     "mutual_information_bound",
-    "popularity_objective",
     "q_warmup",
     "rince",
     "sigmoid",

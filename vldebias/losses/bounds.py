@@ -21,8 +21,8 @@ def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
         loss: expected `info_nce` with K negatives per row: n - 1 in a batch of n.
         negatives: K >= 1.
 
-    log(K + 1) in the place of log K is a bound as well, and tighter. Neither exceeds log(K + 1): a batch cannot
-    tell more. The information is that of the pairs the loss saw; under the mixture noise below, of the noisy ones.
+    log(K + 1) in the place of log K is a bound as well, and tighter; neither exceeds it: a batch cannot tell more. The
+    information is that of the pairs the loss saw, noisy ones included.
 
     Raises:
         InvalidInputError: negatives < 1.
@@ -32,13 +32,7 @@ def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
 
 
 def wasserstein_dependency_bound(
-    loss: float | Tensor,
-    *,
-    negatives: int,
-    temperature: float,
-    lam: float,
-    eta: float = 0.0,
-    lipschitz: float = 1.0,
+    loss: float | Tensor, *, negatives: int, temperature: float, lam: float, eta: float = 0.0, lipschitz: float = 1.0
 ) -> float:
     """Lower bound on I_W = W1(P_XV, P_X P_V) of the representations, theorems 6.1 (eta = 0) and 6.2.
 
@@ -47,19 +41,17 @@ def wasserstein_dependency_bound(
     W1 under the metric ||x - x'|| + ||v - v'||. The pairs come from (1 - eta) P_XV + eta P_X P_V, a share eta of
     wrong pairs, and the bound is on the dependency WITHOUT the noise: what RINCE maximises is still there.
 
-    Theorem 6.2 asks for lam >= (eta K - eta + 1) / (eta K - eta + 1 + K). Its last step needs only
-    lam K - eta (1 - lam) >= (1 - lam) (1 - eta), which is lam K >= 1 - lam at every eta, the condition of
-    theorem 6.1; so that one is asked for here. lam = .01 meets it from 99 negatives on.
+    Theorem 6.2 asks for a larger lam, but its last step needs only lam K >= 1 - lam at every eta, the condition of
+    theorem 6.1, which is asked for here; lam = .01 meets it from 99 negatives on.
 
     Args:
         loss: expected `rince` with q = 1 and the same lam and temperature. Take float64: there its value is the
-            equation's own down to t = 1/300, in float32 only down to t = 1/30.
+            equation's own down to t = 1/300, in float32 to 1/30.
         negatives: K >= 1.
         temperature: t > 0.
         lam: lambda, in (0, 1).
         eta: share of wrong pairs, in [0, 1).
-        lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 where the features are the
-            representations themselves.
+        lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 without a head.
 
     Raises:
         InvalidInputError: lam K < 1 - lam, or an argument outside its interval.

@@ -24,7 +24,7 @@ from vldebias.losses.sums import Reduction, matrix_sums, row_blocks, score_block
 
 
 class Flow(TypedDict, total=False):
-    """How a loss is computed; `vldebias.losses.info_nce` says what each option means."""
+    """How a loss is computed; see `vldebias.losses.info_nce`."""
 
     reduction: Literal["mean", "none"]
     chunk_size: int | None
@@ -33,7 +33,7 @@ class Flow(TypedDict, total=False):
 
 
 class LossOptions(Flow):
-    """What every loss takes; `vldebias.losses.info_nce` says what each option means."""
+    """What every loss takes; see `vldebias.losses.info_nce`."""
 
     temperature: Required[float | Tensor]
     queue: NotRequired[tuple[Tensor, Tensor] | None]
@@ -132,13 +132,9 @@ class Contrast:
         """(T, 2, n) of the anchors over the queue of the other view, or of their own."""
         views = self.queue[::-1] if across else self.queue
         none = len(views[0])  # no column of it is the pair of a row
-        return torch.stack(
-            [
-                matrix_sums(terms, anchors, rows, pair=none, chunk_size=self.chunk_size, both=False)[0]
-                for anchors, rows in zip(self.anchors, views, strict=True)
-            ],
-            dim=1,
-        )
+        pairs = zip(self.anchors, views, strict=True)
+        how: Any = {"pair": none, "chunk_size": self.chunk_size, "both": False}
+        return torch.stack([matrix_sums(terms, anchors, rows, **how)[0] for anchors, rows in pairs], dim=1)
 
     def _of_both(self, terms: tuple[Reduction, ...], margin: Tensor | None) -> Tensor:
         """(T, 2, n) of images over texts and of texts over images, from one matrix."""
@@ -214,9 +210,8 @@ def _beside(rows: Tensor, *columns: float | Tensor) -> Tensor:
 class Temperature(nn.Module):
     """A temperature, fixed or learned as CLIP learns it: in the logarithm, and never below `minimum`.
 
-    The parameter is put back into its range before it is used, as CLIP clamps its logit scale after a step. A clamp
-    inside the graph would instead stop its gradient for good once it had crossed the bound. Keep it out of weight
-    decay, which would pull the temperature towards 1.
+    The parameter is put back into its range before it is used; a clamp inside the graph would stop its gradient for
+    good once it had crossed the bound. Keep it out of weight decay, which would pull the temperature towards 1.
 
     Raises:
         InvalidInputError: temperature not positive, or learnable and below `minimum`.
@@ -251,8 +246,7 @@ class ContrastiveLoss(nn.Module):
     """A loss function with its settings: the function holds the mathematics, the module what is set once.
 
     The settings are the keywords of the function and those below; they are attributes, and may be set anew every step.
-    A loss with parameters belongs inside the module that DistributedDataParallel wraps: outside of it each process
-    would learn a temperature of its own.
+    Put it inside the module that DistributedDataParallel wraps, or each process learns a temperature of its own.
 
     Args:
         temperature: t, or its first value if it is learned; .07.
@@ -270,15 +264,11 @@ class ContrastiveLoss(nn.Module):
     temperature: Temperature
 
     def __init_subclass__(
-        cls,
-        function: Callable[..., Tensor] | None = None,
-        check: Callable[..., None] | None = None,
-        **defaults: Any,
+        cls, function: Callable[..., Tensor] | None = None, check: Callable[..., None] | None = None, **defaults: Any
     ) -> None:
         """Makes the module of a function.
 
-        check: what refuses settings of the function's own, which is done when the module is made.
-        defaults: those that are not the function's, or not those of all losses.
+        check: refuses settings of the function's own. defaults: others than the function's, or all losses'.
         """
         super().__init_subclass__()
         if function is None:

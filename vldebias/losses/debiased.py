@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -88,36 +88,24 @@ def debiased_contrastive(
     class, and their contribution is estimated from the positives and taken out (Chuang et al., Debiased Contrastive
     Learning, 2020). tau+ = 0 is `info_nce`; `hard_negative_contrastive` with beta = 0 is this loss.
 
-    DCL is also the name of DEcoupled contrastive learning (lightly's `DCLLoss`), which drops the positive from the
-    denominator. This one is DEbiased.
+    lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive below; this is DEbiased.
 
     Args:
         tau_plus: tau+ in [0, 1), the probability that a row drawn at random has the anchor's class.
-        positives: (n, M, d), M samples v of each row's class for both directions, for example M further views; or a
-            tuple of two: what the images are compared with, such as M other captions of each, and what the texts are,
-            such as M further views. The negatives of an image are texts, so its own samples should be: the cosines of
-            two images lie elsewhere. None is M = 1, the row that the anchor belongs with.
-        floor: least value of g; None is e^{-1/t}, its theoretical minimum for features of norm 1. Features that are
-            not normalised have none: floor = 0.
-        below_floor: "clamp" is eq. 3.6. "uncorrected" gives the rows whose g is under its floor the loss without
-            the correction, for a signal where the clamp has no gradient, common at small t (appendix A.1).
+        positives: (n, M, d), M samples v of each row's class for both directions, such as further views; or two: what
+            the images are compared with, such as M other captions of each, and what the texts are. (The cosines of two
+            images lie elsewhere than those with texts.) None is M = 1, the row that the anchor belongs with.
+        floor: least value of g; None is e^{-1/t}, its minimum for features of norm 1; 0 for others.
+        below_floor: "clamp" is eq. 3.6. "uncorrected" gives rows whose g is under its floor the loss without the
+            correction, for a signal where the clamp has no gradient, common at small t (appendix A.1).
 
     The other arguments and Returns: see `info_nce`.
 
     Raises:
-        InvalidInputError: tau_plus outside [0, 1), a negative floor, positives of another shape, and what
-            `info_nce` refuses.
+        InvalidInputError: tau_plus outside [0, 1), a negative floor, positives of another shape.
     """
-    return hard_negative_contrastive(
-        image_features,
-        text_features,
-        positives,
-        tau_plus=tau_plus,
-        beta=0.0,
-        floor=floor,
-        below_floor=below_floor,
-        **options,
-    )
+    own: Any = {"tau_plus": tau_plus, "beta": 0.0, "floor": floor, "below_floor": below_floor}
+    return hard_negative_contrastive(image_features, text_features, positives, **own, **options)
 
 
 def hard_negative_contrastive(
@@ -140,8 +128,7 @@ def hard_negative_contrastive(
         sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}        sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
 
     and the gradient goes through the weights (Robinson et al., Contrastive Learning with Hard Negative Samples,
-    2021). beta = 0 is `debiased_contrastive`, also with tau+ = 0 `info_nce`; beta to infinity is the hardest negative.
-    `vldebias.losses.beta_annealing` lowers beta during training.
+    2021). beta = 0 is `debiased_contrastive`; beta to infinity is the hardest negative. See `beta_annealing`.
 
     form = "jsd" is the Jensen-Shannon objective (appendix A.2.1), for critics that are classifiers:
 
@@ -199,10 +186,7 @@ class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive, ch
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive, check=_check_hardness):
-    """`hard_negative_contrastive` with its settings; `beta` may be set anew every epoch, for an annealing.
-
-    `forward` also takes positives.
-    """
+    """`hard_negative_contrastive` with its settings; `forward` also takes positives, and `beta` may be set anew."""
 
     tau_plus: float
     beta: float
@@ -211,13 +195,10 @@ class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contra
     below_floor: BelowFloor
 
 
-def beta_annealing(
-    epoch: int, total_epochs: int, *, beta: float, changes: int, direction: Literal["down", "up"] = "down"
-) -> float:
+def beta_annealing(epoch: int, total_epochs: int, *, beta: float, changes: int) -> float:
     """beta of HCL, lowered by beta / changes every total_epochs / changes epochs (appendix A.2.2 of the thesis).
 
-    Hard negatives help early; later their false ones harm, since the correction is approximate. `direction="up"`
-    is the same staircase climbed from beta / changes to beta, which the thesis found to do as well.
+    Hard negatives help early; later their false ones harm, since the correction is approximate.
 
     Raises:
         InvalidInputError: epoch outside 0 .. total_epochs - 1, beta < 0, changes < 1.
@@ -228,7 +209,4 @@ def beta_annealing(
     check_step("epoch", epoch, "total_epochs", total_epochs)
     check_interval("beta", beta, "[0, inf)")
     check_interval("changes", changes, "[1, inf)")
-    check_choice("direction", direction, ("down", "up"))
-    passed = epoch * changes // total_epochs
-    stairs = changes - passed if direction == "down" else passed + 1
-    return beta * stairs / changes
+    return beta * (changes - epoch * changes // total_epochs) / changes

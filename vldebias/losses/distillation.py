@@ -31,9 +31,6 @@ def distillation(
         frozen_image_features, frozen_text_features: (n, d'), rows of norm 1, of the same pairs.
         temperature: t > 0 of both.
         gather: over the joint batch of all processes.
-
-    Raises:
-        InvalidInputError: shapes that differ, a temperature that is not positive.
     """
     check_temperature(temperature)
     model, frozen = (

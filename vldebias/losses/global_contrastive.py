@@ -31,25 +31,23 @@ class GlobalContrastiveLoss(nn.Module):
     gets, as `estimate_popularity` finds it from all similarities at once. Popular items, often false negatives, are
     pushed away less. xi is the largest |zeta| so far, which spares the positive pair.
 
-    popularity_lr = 0 (the default) leaves zeta where it is: zeta_init = 0 is SogCLR (Yuan et al., 2022), NUCLR sets
-    popularity_lr > 0, after a few epochs without. A batch that is the whole dataset gives tau times `info_nce`.
+    popularity_lr = 0 (the default) leaves zeta: zeta_init = 0 is SogCLR (Yuan et al., 2022), and on a batch that is the
+    whole dataset tau times `info_nce`; NUCLR sets it > 0, after a few epochs without.
 
-    The value is the running estimate of the objective; its gradient is eq. 15, not the derivative of the value
-    (u is a constant in it). State moves in training mode with gradients enabled, and is read only otherwise: a
-    second pass over the same batch, as SAM makes it, belongs in evaluation mode.
-    It is kept in the buffers log_u, zeta, velocity (2, n) and xi (2,), row 0 for images as anchors and row 1 for
-    texts, so a checkpoint of the module resumes exactly. log_u is -inf for items not seen yet; the logarithm keeps
-    e^{2/t} finite at t = .01. zeta is defined up to a constant, which drifts a little in small batches.
+    The value is the running estimate of the objective; its gradient is eq. 15, with u a constant. State moves in
+    training mode with gradients enabled, and is only read otherwise: a second pass over the same batch, as SAM makes
+    it, belongs in evaluation mode. It is kept in the buffers log_u, zeta, velocity (2, n) and xi (2,), row 0 for images
+    as anchors and row 1 for texts, so a checkpoint resumes exactly. log_u, in logarithms since e^{2/t} overflows at
+    t = .01, is -inf for items not seen yet. zeta is defined up to a constant, which drifts a little in small batches.
 
     Args:
         dataset_size: n, how many items `index` counts.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
-        popularity_lr: step size of zeta in units of the temperature, >= 0: a visit of item j changes zeta_j/tau by
-            popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}, and by
-            1 / (1 - popularity_momentum) times that in the long run. It is eq. 14 with the step n tau popularity_lr,
-            so the same values, .01 to .1, serve every n; a run of some 15 epochs wants .1 (skewed_captions in eval/).
-            May be set anew every step.
+        popularity_lr: step size of zeta in units of the temperature, >= 0, that of eq. 14 being n tau popularity_lr, so
+            the same values, .01 to .1, serve every n: a visit of item j changes zeta_j/tau by popularity_lr (r_j - 1),
+            r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. A run of some 15 epochs wants .1
+            (skewed_captions in eval/). May be set anew every step.
         popularity_momentum: momentum of the steps of zeta, in [0, 1).
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.
@@ -91,10 +89,7 @@ class GlobalContrastiveLoss(nn.Module):
 
     @property
     def log_popularity(self) -> Tensor:
-        """(2, n) log of the learned popularity, zeta / tau, up to a constant per row.
-
-        Row 0 is that of the texts, the negatives of images as anchors, row 1 that of the images.
-        """
+        """(2, n) log of the learned popularity up to a constant: of texts, the negatives of images, and of images."""
         return self.zeta / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
@@ -103,8 +98,7 @@ class GlobalContrastiveLoss(nn.Module):
         index: (n,) integers, which item of the dataset each row is; no item twice.
 
         Raises:
-            InvalidInputError: an index outside 0 .. dataset_size - 1 or twice in the batch, and what `info_nce`
-                refuses.
+            InvalidInputError: an index outside 0 .. dataset_size - 1 or twice, and what `info_nce` refuses.
         """
         flow: Any = {name: getattr(self, name) for name in FLOW}
         batch = Contrast(image_features, text_features, temperature=self.temperature, **flow)
@@ -148,8 +142,7 @@ class GlobalContrastiveLoss(nn.Module):
     def _popularity_gradient(self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor) -> Tensor:
         """(2, B) n G(zeta_j) = 1 - r_j of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}.
 
-        The paper's 1/B before the sum and 1/n behind it balance where every zeta takes its step of 1/n. Only those of
-        the batch do; given that j is in it, the sum over the batch is an unbiased estimate of that over all items.
+        The paper's 1/B and 1/n balance where every zeta takes its step; here only those of the batch do.
         """
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
@@ -176,8 +169,8 @@ class Popularity:
     """Solution of the popularity problem.
 
     zeta: (n,) float64 margins with mean 0; the problem fixes them up to a constant.
-    log_popularity: (n,) zeta / tau, so that its exponential is proportional to q_j = sum_i p(y_j | x_i).
-    gradient_norm: Euclidean norm of the gradient of eq. 8 at zeta.
+    log_popularity: (n,) zeta / tau; its exponential is proportional to q_j = sum_i p(y_j | x_i).
+    gradient_norm: of eq. 8, -1/n sum_i tau log(e^{E_ii/tau} / sum_j e^{(E_ij - zeta_j)/tau}) + 1/n sum_j zeta_j.
     iterations: how many scalings it took.
     """
 
@@ -185,15 +178,6 @@ class Popularity:
     log_popularity: Tensor
     gradient_norm: float
     iterations: int
-
-
-def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float) -> Tensor:
-    """Eq. 8 of Wang et al. (2025): convex in zeta (n,) and constant along zeta + c.
-
-    -1/n sum_i tau log(e^{E_ii/tau} / sum_j e^{(E_ij - zeta_j)/tau}) + 1/n sum_j zeta_j
-    """
-    log_total = torch.logsumexp((similarity - zeta) / temperature, dim=1)
-    return (temperature * log_total - similarity.diagonal()).mean() + zeta.mean()
 
 
 def estimate_popularity(
@@ -209,7 +193,7 @@ def estimate_popularity(
         similarity: (n, n), E_ij of anchor x_i and item y_j; the diagonal are the pairs.
         temperature: tau > 0.
         tolerance: stop at this norm of the gradient of eq. 8.
-        max_iterations: stop here at the latest, with a warning that tells the norm reached.
+        max_iterations: stop here, with a warning that tells the norm.
 
     Raises:
         InvalidInputError: a similarity that is not square, finite and floating point with n >= 2.

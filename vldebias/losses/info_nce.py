@@ -13,29 +13,26 @@ from vldebias.losses.sums import LogSum, softplus
 def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]) -> Tensor:
     """-log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
 
-    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss of this
-    package changes one thing of this one: how the terms grow (`rince`), what the negatives are corrected for
-    (`debiased_contrastive`, `hard_negative_contrastive`), which rows are positives (`spread`), which batch the
-    sum is over (`GlobalContrastiveLoss`), or the softmax itself (`sigmoid`).
+    s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives. Every other loss here changes
+    one thing: how the terms grow (`rince`), what the negatives are corrected for (`debiased_contrastive`,
+    `hard_negative_contrastive`), which rows are positives (`spread`), which batch the sum is over
+    (`GlobalContrastiveLoss`), or the softmax itself (`sigmoid`).
 
     Args:
         image_features: (n, d), rows of norm 1. Two views of one modality go in as images and texts.
         text_features: (n, d), rows of norm 1.
-        temperature: t > 0, a number or a tensor of shape (), which then receives its gradient. Always to be given;
-            it and the following are options of every loss.
+        temperature: t > 0, a number or a tensor (), which then receives its gradient.
         reduction: "mean", or "none" for the loss (n,) of every pair.
         chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of this height, twice
             (again for the backward pass): same value, same gradient, memory linear in n.
         gather: negatives from all processes of torch.distributed, with gradients. Value and, after the averaging
-            of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the
-            rows of this process. Without a process group it changes nothing.
+            of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the own rows.
         within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in SimCLR.
-        queue: images and texts, (Q, d) each of norm 1, which are further negatives of every anchor, and constants
+        queue: images and texts, (Q, d) each of norm 1, constants that are further negatives of every anchor
             (`vldebias.losses.NegativeQueue`); not for `spread` and `GlobalContrastiveLoss`.
 
     Returns:
-        () or (n,), in the dtype of the features; half precision is promoted to float32 first and autocast is off
-        inside, so bfloat16 features at t = .01 neither overflow nor lose their digits.
+        () or (n,), in the dtype of the features; half precision is promoted to float32, and autocast is off.
 
     Raises:
         InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive, an unknown

@@ -18,12 +18,8 @@ class NegativeQueue(nn.Module):
     comes again while it is in the queue meets itself as a negative, as in the paper: keep the queue shorter than the
     data set.
 
-    The features are in the buffers images and texts (rows, d), of which the first `len` are filled, so a checkpoint
+    The features are in the buffers images and texts (rows, dim), of which the first `len` are filled, so a checkpoint
     of the module resumes exactly. Every process keeps the same queue.
-
-    Args:
-        rows: how many it holds, >= 1.
-        dim: d of the features.
 
     Raises:
         InvalidInputError: rows or dim < 1.

@@ -40,12 +40,11 @@ def rince(
     lam = .01 for images and .025 for graphs. While all similarities are alike, as between two towers with random
     weights, pull and push balance at lam = 1/n; values far above it kept them from learning (noisy_captions in eval/).
 
-    The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0. That is the loss, not a bug.
+    The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
 
-    How the scale is kept finite: features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm
-    of n). Where q/t exceeds 30 (300 in float64), as q = .5 does at CLIP's t = .01, the loss and with it the gradient
-    is multiplied by the constant e^{30 - q/t}. Minimisers and the direction of the gradient stay as they are; the
-    constant is the same for every pair, block, process and batch. Below that the value is the equation's own.
+    Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where q/t exceeds 30 (300
+    in float64), as q = .5 does at CLIP's t = .01, the loss and with it the gradient is multiplied by the constant
+    e^{30 - q/t}: minimisers and the direction of the gradient stay. Below that the value is the equation's own.
 
     Args:
         q: in (0, 1].

@@ -7,8 +7,8 @@ gradient, the sum of both directions', twice backward: three products where a di
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)  --terms-->  over columns (T, n), over rows (T, N)
 
 With a `chunk_size` nothing of a block outlives it but its sums, and the backward pass computes it again: four products,
-and memory O(chunk_size * N). torch.utils.checkpoint does the same per call, but leaves the nodes of all blocks' graphs
-behind, small allocations that keep the C library from reusing the holes between them.
+and memory O(chunk_size * N). (torch.utils.checkpoint per block would leave small allocations between which the C
+library cannot reuse the holes.)
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The way of the data: settings, pairs, batches, objective, loop; `run` puts them 
 are first read, so that the command line knows the settings without torch.
 """
 
+# ruff: noqa: F401  (the names in `if TYPE_CHECKING` are in __all__)
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,29 +35,7 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "Batch",
-    "Batches",
-    "DivergedError",
-    "LoopSettings",
-    "LossSettings",
-    "MapBatches",
-    "Objective",
-    "PairSource",
-    "Pairs",
-    "Sharpness",
-    "TrainSettings",
-    "Trainee",
-    "build_objective",
-    "fit",
-    "load_settings",
-    "positive_scores",
-    "rank_pairs",
-    "save_model",
-    "steps_of",
-    "train_model",
-    "tune",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -34,12 +34,9 @@ class CropNoise:
     """Crops an image to a fifth of its height and width, and enlarges that, with probability eta (thesis 5.3.1).
 
     The source says "1/5 of their original size" after all other augmentation; size is read as that of the sides, since
-    a patch of a fifth of the AREA still shows most objects (SimCLR's own crops are as small).
+    a patch of a fifth of the area still shows most objects.
 
     eta: noise rate in [0, 1].
-
-    Raises:
-        InvalidInputError: eta outside [0, 1].
     """
 
     eta: float
@@ -158,12 +155,10 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
 def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     """Inverse transform of ((1 - w) A + w A') e^{i P}, with A' of the partner, per channel and frequency.
 
-    The phase of an image holds most of its foreground, the amplitude most of its background; so the image keeps what
-    it shows, while the background moves within what is probably the same class.
+    The phase holds most of the foreground, the amplitude most of the background, which moves within a likely class.
 
-    A is the amplitude and P the phase of the image's two-dimensional Fourier transform; the phase of amplitude 0 is
-    0. The transform is in float32 at least, also under autocast; the images come back in their own type. They are
-    not clamped, as in the paper, and so may leave the range that pixels have.
+    A is the amplitude and P the phase of the image's two-dimensional Fourier transform, in float32 at least, also under
+    autocast; the phase of amplitude 0 is 0. The images come back in their own type, not clamped, as in the paper.
 
     Args:
         images: (b, c, h, w).

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vldebias.errors import InvalidInputError, warn
+from vldebias.losses.processes import rank as own_rank
+from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
 from vldebias.training.pairs import PairSource
 from vldebias.training.sampling import Sampler, torch_generator, turns
@@ -45,9 +47,8 @@ class Batch:
     index: (b,) integers, the position of each image in its data set.
     labels: (b,) integers, the class of each pair, where a loss reads it.
     views: (b, 3, h, w), a second augmentation of each image; the texts are then not read.
-    further: (b, M, 3, h, w), M more augmentations of each image, as further samples of what it shows.
-    further_texts: arguments of the text tower, (b, M, length) each, for M more captions of each image, where the data
-        have several.
+    further: (b, M, 3, h, w), M more augmentations of each image.
+    further_texts: arguments of the text tower, (b, M, length) each, for M more captions of each image.
     """
 
     images: Tensor
@@ -120,12 +121,11 @@ class Unreadable:
     ) -> tuple[int, T, dict[str, str]]:
         """A row that can be read, what was read, and those that could not be: id -> reason.
 
-        With "skip" the next of `spares` that can be read takes the place of the row; they must follow from where the
-        row stands alone, so that every process and every resumed run takes the same.
+        With "skip" the next of `spares` that can be read takes its place; they must follow from where the row stands
+        alone, so that every process and every resumed run takes the same.
 
         Raises:
-            InvalidInputError: the row cannot be read and on_error is "raise", or neither can `ATTEMPTS` spares, or
-                there are none.
+            InvalidInputError: neither the row can be read nor, with "skip", `ATTEMPTS` spares.
         """
         failed: dict[str, str] = {}
         for one in chain([row], islice(spares, ATTEMPTS)):
@@ -163,6 +163,37 @@ class Unreadable:
             warn(f"{self.name}: {len(self.reasons)} images could not be read and were replaced, such as {first}")
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """How micro-batches are read, of pairs or of a stream.
+
+    batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+    tokenize: of the towers; not needed for two views.
+    two_views: contrast two augmentations of each image; captions are then not read.
+    further: more augmentations of each image, for losses that take further positives, and as many more captions where
+        the data have several.
+    on_error: another row takes the place of an image that cannot be read ("skip"), so that one file does not end a run
+        of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and `unreadable`
+        holds them all. Or training stops there ("raise").
+    workers: that read, processes for pairs and threads for a stream; 0 reads between the batches.
+    """
+
+    batch_size: int
+    tokenize: Tokenize | None = None
+    two_views: bool = False
+    further: int = 0
+    on_error: OnError = "skip"
+    seed: int = 0
+    rank: int = field(default_factory=own_rank)
+    world: int = field(default_factory=world_size)
+    workers: int = 0
+
+    @property
+    def looks(self) -> int:
+        """Augmentations of each image."""
+        return 1 + self.two_views + self.further
+
+
 class MapBatches(Dataset[dict[str, Any]]):
     """Micro-batches of pairs that are read at random; see `Batches`.
 
@@ -173,55 +204,34 @@ class MapBatches(Dataset[dict[str, Any]]):
     Args:
         pairs: images and captions.
         augment: image -> tensor; see `vldebias.training.augmentation`.
-        tokenize: of the towers; not needed for two views.
-        two_views: contrast two augmentations of each image; captions are then not read.
-        further: more augmentations of each image, for losses that take further positives, and as many more captions
-            where the data have several.
-        on_error: in place of an image that cannot be read another row is taken ("skip"), so that one file does not end
-            a run of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and
-            `unreadable` holds them all. Or training stops there ("raise").
-        workers: processes that read; 0 reads in this one. Signals to the whole process group do not end them: the run
-            that they read for finishes its step and then ends them.
-        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+        options: see `ReadOptions`. Signals to the process group do not end the workers: the run that they read for
+            finishes its step and then ends them.
 
     Raises:
         InvalidInputError: no captions or no `tokenize` without `two_views`; fewer pairs than a batch takes; workers on
             a system without fork.
     """
 
-    def __init__(
-        self,
-        pairs: PairSource,
-        augment: Augment,
-        *,
-        batch_size: int,
-        tokenize: Tokenize | None = None,
-        two_views: bool = False,
-        further: int = 0,
-        on_error: OnError = "skip",
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-        workers: int = 0,
-    ) -> None:
-        if not two_views and (tokenize is None or not pairs.captions):
+    def __init__(self, pairs: PairSource, augment: Augment, **options: Any) -> None:
+        how = self.how = ReadOptions(**options)
+        tokenize = how.tokenize
+        if not how.two_views and (tokenize is None or not pairs.captions):
             raise InvalidInputError(f"{pairs.name}: expected captions and tokenize, or two_views=True")
-        if workers and "fork" not in multiprocessing.get_all_start_methods():
-            raise InvalidInputError(f"workers: this system cannot fork processes; expected 0, got {workers}")
-        self.unreadable = Unreadable(pairs.name, on_error)
-        self.pairs, self.augment, self.two_views, self.workers = pairs, augment, two_views, workers
-        self.looks = 1 + two_views + further
-        self.more = further if pairs.several and not two_views else 0
+        if how.workers and "fork" not in multiprocessing.get_all_start_methods():
+            raise InvalidInputError(f"workers: this system cannot fork processes; expected 0, got {how.workers}")
+        self.unreadable = Unreadable(pairs.name, how.on_error)
+        self.pairs, self.augment = pairs, augment
+        self.more = how.further if pairs.several and not how.two_views else 0
         # the pairs of image i are order[starts[i] : starts[i + 1]]
         self.order = np.argsort(pairs.images, kind="stable")
         self.starts = np.append(0, np.bincount(pairs.images).cumsum())
         self.first = self.order[self.starts[:-1]]
         self.items = len(self.starts) - 1
-        self.sampler = Sampler(self.items, batch_size, seed, rank, world)
+        self.sampler = Sampler(self.items, how.batch_size, how.seed, how.rank, how.world)
         self.per_epoch = self.sampler.per_epoch
         self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
         self._tokens: Tokens = lambda rows: {}
-        if not two_views and tokenize is not None:
+        if not how.two_views and tokenize is not None:
             if len(set(pairs.captions)) <= MOST_TEXTS:
                 self._tokens = tokens_of(pairs.captions, tokenize)
             else:
@@ -241,12 +251,12 @@ class MapBatches(Dataset[dict[str, Any]]):
             batch_size=None,  # a number is a whole batch
             sampler=count(first),
             collate_fn=lambda parts: parts,
-            num_workers=self.workers,
-            timeout=TIMEOUT if self.workers else 0,  # where shared memory fails, no batch ever comes
-            prefetch_factor=2 if self.workers else None,
+            num_workers=self.how.workers,
+            timeout=TIMEOUT if self.how.workers else 0,  # where shared memory fails, no batch ever comes
+            prefetch_factor=2 if self.how.workers else None,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=outlast_signals,
-            multiprocessing_context="fork" if self.workers else None,  # readers are closures, which do not pickle
+            multiprocessing_context="fork" if self.how.workers else None,  # readers are closures, which do not pickle
             generator=torch.Generator(),  # its own, or the workers' seed would be drawn from the global one
         )
         try:
@@ -259,9 +269,9 @@ class MapBatches(Dataset[dict[str, Any]]):
             if "DataLoader timed out" not in str(error):
                 raise
             raise InvalidInputError(
-                f"{self.pairs.name}: no batch came from {self.workers} workers within {TIMEOUT:.0f} s; expected one: "
-                "shared memory may be full (/dev/shm; in Docker --shm-size), or the images slow to read; workers 0 "
-                "reads them in the process that trains"
+                f"{self.pairs.name}: no batch came from {self.how.workers} workers within {TIMEOUT:.0f} s; expected "
+                "one: shared memory may be full (/dev/shm; in Docker --shm-size), or the images slow to read; "
+                "workers 0 reads them in the process that trains"
             ) from None
         finally:
             closing.value = 1
@@ -283,7 +293,7 @@ class MapBatches(Dataset[dict[str, Any]]):
                     ids=lambda row: self.pairs.ids[self.first[row]],
                 )
                 where = (self.sampler.seed, self.sampler.epoch(number), taken)
-                generators = (torch_generator("augmentation", *where, view) for view in range(self.looks))
+                generators = (torch_generator("augmentation", *where, view) for view in range(self.how.looks))
                 own = self.order[self.starts[taken] : self.starts[taken + 1]]
                 rows.append(taken)
                 said.append(own[turns(len(own), self.more, *where)])
@@ -293,7 +303,7 @@ class MapBatches(Dataset[dict[str, Any]]):
             return {"error": str(error)}
         pairs = torch.from_numpy(np.stack(said))
         return {
-            **looks_of(torch.stack(views), self.two_views),
+            **looks_of(torch.stack(views), self.how.two_views),
             **texts_of(self._tokens(pairs.flatten()), 1 + self.more),
             "index": torch.tensor(rows),
             "labels": None if self.labels is None else self.labels[pairs[:, 0]],

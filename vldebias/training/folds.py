@@ -7,7 +7,7 @@ Out-of-sample scores by cross-validation are what confident learning asks for (N
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +34,17 @@ def out_of_fold_scores(
     """Scores (n,) of all pairs: those of a fold by a model that was trained, as the settings say, on the others.
 
     It costs `folds` trainings. What is stopped goes on. Scores of different folds are of different models, of one
-    recipe; with "softmax" a pair is compared with the images and captions of its own fold. The captions of an image are
-    in one fold.
+    recipe; with "softmax" a pair is compared with the images and captions of its own fold, in which all captions of an
+    image are.
 
     Args:
         pairs: what the settings open; see `vldebias.training.pairs.make_pairs`.
-        settings: of the trainings, which end after `steps` or `epochs` and are not scored on held-out data meanwhile.
+        settings: of the trainings, which are not scored on held-out data meanwhile.
         folder: of the trainings, a folder each, and of scores.
-        folds: how many models.
         by: see `vldebias.training.scores.positive_scores`.
 
     Raises:
-        InvalidInputError: folds outside 2 .. n, pairs without captions, more than one process, and what training and
-            scoring refuse.
+        InvalidInputError: folds outside 2 .. n, more than one process, and what training and scoring refuse.
     """
     fold = pairs.in_folds(folds, settings.seed)
     scores = np.full(pairs.items, np.nan, dtype=np.float32)
@@ -59,13 +57,7 @@ def out_of_fold_scores(
         progress.say(f"fold {k + 1} of {folds}: learns {pairs.items - len(out):,} pairs, scores {len(out):,}")
         job = Job(settings, accelerator, own, progress, fold=(k, folds))
         job.train(steps_done(own)[0])
-        scores[out] = positive_scores(
-            job.towers,
-            pairs.taken(out),
-            by=by,
-            workers=settings.workers,
-            cache_dir=folder / "scores",
-            progress=progress,
-        )
+        how: dict[str, Any] = {"workers": settings.workers, "cache_dir": folder / "scores", "progress": progress}
+        scores[out] = positive_scores(job.towers, pairs.taken(out), by=by, **how)
         accelerator.free_memory()
     return scores

@@ -53,8 +53,7 @@ class InterruptedRunError(KeyboardInterrupt):
 def make_accelerator(**options: Any) -> Accelerator:
     """An accelerator as the loop wants it; options are accelerate's.
 
-    Buffers are not sent around before every forward pass: the state of a global loss has an entry per pair and is the
-    same on all processes anyway.
+    Buffers are not sent around before every forward pass: the state of a global loss is the same everywhere anyway.
     """
     accelerate = need("accelerate")
     alone = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -94,8 +93,6 @@ def fit(
 
     Args:
         trainee: model and loss; what is to learn requires gradients.
-        batches: micro-batches by their number.
-        settings: how to step.
         accelerator: of `accelerate`; default: one that follows `accelerate launch`.
         folder: where the checkpoint lives, and the history, a line per step; None writes none.
         identity: what a checkpoint must agree with to be resumed, beside the number of steps.
@@ -151,7 +148,7 @@ def fit(
 def _signals() -> Iterator[list[int]]:
     """While it lasts, the first Ctrl-C or SIGTERM is put into the list, and a second raises KeyboardInterrupt at once.
 
-    In another thread than the main one, which may not handle signals, nothing changes.
+    Another thread than the main one may not handle signals.
     """
     seen: list[int] = []
 
@@ -200,8 +197,8 @@ class _Run:
         self.precision = Precision(settings.mixed_precision, accelerator.device, sharded=sharded)
         self.passes = Passes(accelerator, self.module, trainee, settings, self.precision)
         self.average = Average(self.module, settings.ema) if settings.ema is not None else None
-        queue = trainee.objective.queue
-        self.momentum = None if queue is None else Average(self.module, trainee.objective.momentum)
+        queue = trainee.objective.settings.queue
+        self.momentum = None if queue is None else Average(self.module, queue.momentum)
         self.sharpness = None if settings.sharpness == "none" else Sharpness(settings.sharpness, rho=settings.rho)
         averages = {"average": self.average, "momentum": self.momentum}
         self.averages = {name: average for name, average in averages.items() if average is not None}
@@ -287,12 +284,8 @@ class _Run:
             gather_object = need("accelerate.utils").gather_object
 
             places = gather_object([batches.place(step * self.settings.accumulation)])
-        metadata = {
-            "step": step,
-            "places": places,
-            "identity": self.identity,
-            "scale": self.precision.scaler.state_dict(),
-        }
+        scale = self.precision.scaler.state_dict()
+        metadata = {"step": step, "places": places, "identity": self.identity, "scale": scale}
         save_state(self.folder / STATE, self.module, self.optimizer, metadata=metadata, averages=self.averages)
 
     def resume(self) -> int:

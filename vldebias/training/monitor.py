@@ -43,19 +43,17 @@ def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 class TensorMonitor:
     """Scores of held-out images that are in memory as the image tower reads them.
 
-    Called with towers it gives, of the model as it is then (in eval mode, without gradients, modes put back):
+    Called with towers it gives, of the model as it is then (in eval mode, without gradients, modes put back), NaN where
+    features are not finite:
 
     - `zero_shot_accuracy`: the image is nearest to the texts of its class; `zero_shot_worst_class`: the lowest accuracy
-      of a class that occurs;
+      of a class that occurs; `zero_shot_worst_group`: that of a class within a group, where groups are known;
     - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the mean over images of whether a right
       answer is among the first k. A caption that several images share stands once among the texts, and any of its
       images is a right answer for it;
     - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at temperature 1);
-    - `zero_shot_worst_group`: the lowest accuracy of a class within a group, where groups are known;
     - `max_skew@k`: the mean over `queries` of the MaxSkew of the k = m / 10 nearest of the m images with a known group
       (at most 100) against the shares of the groups among all m; 0 is as mixed as the gallery.
-
-    Figures are NaN where features are not finite.
 
     Args:
         images: (n, 3, h, w).
@@ -66,8 +64,7 @@ class TensorMonitor:
         queries: texts that say nothing of it.
 
     Raises:
-        InvalidInputError: nothing to ask, columns of other lengths, labels without texts or of no class, groups
-            without a known one.
+        InvalidInputError: nothing to ask, columns that do not fit each other, groups without a known one.
     """
 
     batch_size = 256  # images, or texts, that go through a tower at once
@@ -127,8 +124,8 @@ class TensorMonitor:
     def rows(self, towers: Towers) -> dict[str, Tensor]:
         """What each image scores, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
 
-        NaN where there is no label, no caption, or no image that can be read. Retrieval is among the rows with a
-        caption. All is NaN where one feature is not finite: a comparison with NaN would count as a hit.
+        NaN where there is no label, no caption, or no image that can be read; all where one feature is not finite: a
+        comparison with NaN would count as a hit. Retrieval is among the rows with a caption.
         """
         return self._measure(towers, None)[0]
 
@@ -198,20 +195,18 @@ class TensorMonitor:
 class Monitor(TensorMonitor):
     """The same scores of held-out images that are read from where they are.
 
-    Pixels are prepared once and kept where they need at most `keep_bytes`, else read again each time. They are rounded
-    to half precision in both cases, so that this choice changes no figure. Images that cannot be read are left out,
-    listed in `skipped` (id -> reason) and warned of.
+    Pixels are prepared once and kept where they need at most `keep_bytes`, else read again each time; rounded to half
+    precision in both cases, so that this changes no figure. Images that cannot be read are left out, listed in
+    `skipped` (id -> reason) and warned of.
 
     Args:
         data: its captions, where it has any, are for retrieval and positive scores.
         label: column of the classes, for zero-shot accuracy; or None.
-        template: the text of a class, with {} for its name, whose "_" is read as a space; "a" before it becomes "an"
-            where it has to.
+        template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
         group: column of the attribute that should not decide; or None.
         queries: texts whose nearest images should be as mixed in it as all are.
         workers: threads that read and prepare images ahead of the model.
-        limit: at most so many images, drawn at random. Recall falls with the number of candidates, so compare figures
-            of one limit alone.
+        limit: at most so many images, drawn at random; recall falls with their number, so compare figures of one limit.
 
     Raises:
         InvalidInputError: an unknown column, or see `TensorMonitor`; when called: no image can be read.

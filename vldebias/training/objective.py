@@ -76,8 +76,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.loss: Any = loss
-        self.settings = settings
-        self.queue, self.frozen_at = queue, frozen_at
+        self.settings, self.queue, self.frozen_at = settings, queue, frozen_at
 
     def forward(
         self,
@@ -98,9 +97,8 @@ class Objective(nn.Module):
         columns = {name: getattr(batch, name) for name in _KINDS[self.settings.loss].columns}
         for name, column in columns.items():
             if column is None:
-                raise InvalidInputError(
-                    f"{self.settings.loss}: reads the {name} of every pair, and these data have none"
-                )
+                text = f"{self.settings.loss}: reads the {name} of every pair, and these data have none"
+                raise InvalidInputError(text)
         both = positives if further_texts is None else (further_texts, positives)
         more = {} if positives is None else {"positives": both}
         queue = {} if self.queue is None else {"queue": self.queue.negatives()}
@@ -109,11 +107,6 @@ class Objective(nn.Module):
             return loss
         how = {"temperature": self.frozen_at, "gather": self.loss.gather}
         return loss + self.settings.distill * distillation(first, second, frozen_first, frozen_second, **how)
-
-    @property
-    def momentum(self) -> float:
-        """Memory of the model that fills the queue."""
-        return 0.0 if self.settings.queue is None else self.settings.queue.momentum
 
     def at(self, step: int, steps: int) -> None:
         """Moves q, beta or the popularity's step size to where they are at a step.
@@ -160,7 +153,7 @@ def build_objective(
             weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
         items: rows of the data set; None for a stream.
         bias: the model's own, where sigmoid starts from; None is that loss's default.
-        two_views: the pairs are two views of an image, so that the other rows of the own view are negatives too.
+        two_views: so that the other rows of the own view are negatives too.
         gather: negatives from all processes.
         dim: of the features, for a queue of them.
 
@@ -177,8 +170,7 @@ def build_objective(
         )
     options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
     own = max(temperature, MILD) if settings.loss == "rince" else temperature
-    options |= {"temperature": settings.temperature or own, "chunk_size": settings.chunk_size}
-    options |= {"gather": gather}
+    options |= {"temperature": settings.temperature or own, "chunk_size": settings.chunk_size, "gather": gather}
     if settings.loss != "sigmoid":
         options["within_view"] = two_views
     elif bias is not None:
@@ -209,13 +201,12 @@ class Trainee(nn.Module):
     """Model and loss as one module, so that wrapping it for several processes wraps both: batch -> loss.
 
     Args:
-        towers: the model, seen as functions.
         objective: the loss; its parameters (a learned temperature) train with the model's.
         fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table 3); 0 is none.
         rates: of some parameters, times the learning rate of the others.
         frozen: the model as it was loaded, where the settings of the objective ask to stay near it.
-        partner: with whom: "any" is the most similar row of the batch as in the paper, which with two views is mostly
-            the other view of the image itself; "other" is the most similar view of another image.
+        partner: "any" is the most similar row of the batch as in the paper, with two views mostly the other view of the
+            image itself; "other" is the most similar view of another image.
     """
 
     def __init__(
@@ -229,16 +220,13 @@ class Trainee(nn.Module):
         frozen: Towers | None = None,
     ) -> None:
         super().__init__()
-        self.model = towers.model
-        self.objective = objective
-        self.towers = towers
+        self.model, self.objective, self.towers = towers.model, objective, towers
         self.fourier, self.partner, self.rates = fourier, partner, rates or {}
         self.frozen = frozen  # no module of this one: it is neither trained nor saved nor split
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
-        """The loss () of a batch: of images and captions, or of two views; or what it reads beside the batch's columns.
+        """The loss () of a batch; or what it reads beside the batch's columns, by the names of `Objective`.
 
-        That are features of norm 1 by the names that `Objective` has for them: first and second (b, d), and others.
         One method for both, since what wraps this module for several processes follows calls of `forward` alone.
         """
         found = self._features(batch)
@@ -282,10 +270,8 @@ class Trainee(nn.Module):
     def _mixed(self, images: Tensor, views: int = 1) -> Tensor:
         """Images whose amplitudes lean towards those of the most similar image, by up to `fourier`.
 
-        views: how often each image is among them.
-
-        Mixed are pixels in [0, 1]: of pixels with their mean taken off the brightness has a sign, which is a phase,
-        and a darker partner would brighten an image.
+        views: how often each image is among them. Mixed are pixels in [0, 1]: of pixels with their mean taken off the
+        brightness has a sign, which is a phase, and a darker partner would brighten an image.
         """
         if not self.fourier:
             return images

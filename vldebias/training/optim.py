@@ -26,9 +26,7 @@ def cosine_rate(
 ) -> float:
     """Linear rise to `peak` over the first share `warmup` of `steps`, then half a cosine towards `end`.
 
-    schedule: "linear" falls on a line instead, "constant" stays at the peak.
-
-    The end is where step `steps` would be, so that the last step still moves something.
+    schedule: "linear" falls on a line instead, "constant" stays at the peak. The end is where step `steps` would be.
 
     Raises:
         InvalidInputError: step outside 0 .. steps - 1.
@@ -49,8 +47,7 @@ def cosine_rate(
 def keep_frozen_still(module: nn.Module) -> None:
     """After `module.train()`: what has weights and learns none of them goes back to evaluation mode.
 
-    There dropout would only add noise to features that nobody trains, and batch normalisation would move its running
-    statistics, so that a frozen tower would not be the one that was loaded.
+    There dropout would only add noise, and batch normalisation would move statistics that belong to the loaded tower.
     """
     for part in module.modules():
         weights = list(part.parameters())
@@ -64,9 +61,7 @@ def parameter_groups(
     """Groups for an optimizer: the parameters that learn, and of these the vectors and scalars without decay.
 
     Vectors are biases, gains of norms, class embeddings, popularities; scalars are temperatures: pulling them to 0 is
-    no regularisation. Call it before FSDP flattens parameters.
-
-    rates: of some parameters, times that of the others; each group says its own as "rate".
+    no regularisation. Call it before FSDP flattens parameters. rates: of some parameters, times that of the others.
     """
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
@@ -145,23 +140,18 @@ class Average:
 
         mean <- d mean + (1 - d) theta      d = min(decay, (step + 1) / (step + 10))
 
-    so that the memory is short at the beginning, and the first weights are soon forgotten. Buffers are not averaged:
-    running statistics and the state of losses are those of the last step. Means of half-precision weights are kept
-    in float32, which a decay of .999 needs. With FSDP2 each process averages its own shards; make the average after
-    the module is wrapped.
+    so that the first weights are soon forgotten. Buffers (running statistics, the state of losses) are those of the
+    last step. Means of half-precision weights are kept in float32, which a decay of .999 needs. With FSDP2 each process
+    averages its own shards; make the average after the module is wrapped.
 
     Args:
-        module: which parameters; those that require no gradient now are left out.
+        module: which parameters, of those that require gradients now.
         decay: in [0, 1).
-
-    Raises:
-        InvalidInputError: a decay outside its interval, a module of FSDP's first version.
     """
 
     def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
         check_interval("decay", decay, "[0, 1)")
-        self.decay = decay
-        self._module = module
+        self.decay, self._module = decay, module
         self._live = {name: p for name, p in parameters_of(module).items() if p.requires_grad}
         self.means: dict[str, Tensor] = {name: _wide(p.detach()).clone() for name, p in self._live.items()}
 
@@ -200,12 +190,11 @@ class Sharpness:
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + eta
 
     where g is the gradient of the whole step at theta and | | the norm over all parameters together. The gradient at
-    theta_a is then applied to theta. ASAM's T is that of each entry for tensors of two and more dimensions, and 1 for
-    vectors and scalars (biases, gains, the temperature). The authors scale whatever is named "weight", which are also
-    the gains; those are near 1, where the two conventions agree.
+    theta_a is then applied to theta. T is that of each entry for tensors of two and more dimensions, and 1 for vectors
+    and scalars (the authors scale whatever is named "weight": also gains, which are near 1).
 
-    Under autocast the weights stay in float32, and so does the norm; weights kept in bfloat16 would swallow much of
-    so small a step. The direction does not depend on the scale of g, so a scaler of the loss may be left on.
+    The norm is in float32 at least; weights kept in bfloat16 would swallow much of so small a step. The direction does
+    not depend on the scale of g, so a scaler of the loss may be left on.
 
         loss = sharpness.gradients(module, parameters, one_step_of_backward_passes)
         clip_grad_norm_(parameters, 1.0); optimizer.step()
@@ -214,16 +203,12 @@ class Sharpness:
         method: "sam" or "asam".
         rho: radius, >= 0; by default .05 for SAM and 2 for ASAM, as in SSA-CLR, section 6.1. 0 is the plain gradient.
         eta: added to |theta| by ASAM, >= 0.
-
-    Raises:
-        InvalidInputError: an unknown method, a negative rho or eta.
     """
 
     def __init__(self, method: Literal["sam", "asam"] = "sam", *, rho: float | None = None, eta: float = 0.01) -> None:
         check_choice("method", method, ("sam", "asam"))
-        self.method = method
+        self.method, self.eta = method, eta
         self.rho = {"sam": 0.05, "asam": 2.0}[method] if rho is None else rho
-        self.eta = eta
         check_interval("rho", self.rho, "[0, inf)")
         check_interval("eta", self.eta, "[0, inf)")
 
@@ -231,15 +216,13 @@ class Sharpness:
         """Leaves the sharp gradient in `.grad` and the weights as they were.
 
         `passes` is called twice (once for rho = 0) and must add to `.grad` the gradient of one whole step: all its
-        micro-batches, exchanged between the processes (DistributedDataParallel and FSDP2 do so with the last of
-        them), so that every process climbs to the same point. Both calls draw the same random numbers from torch's
-        generators of the CPU and of the parameters' GPU. Running statistics and the state of losses move in the
-        first call only.
+        micro-batches, exchanged between the processes, so that every process climbs to the same point. Both calls draw
+        the same random numbers from torch's generators of the CPU and of the parameters' GPU. Running statistics and
+        the state of losses move in the first call only.
 
         Args:
             module: what `passes` trains, wrapped or not.
-            parameters: those of the optimizer. Their gradients are cleared first; one without a gradient, frozen or
-                unused, takes no part.
+            parameters: those of the optimizer; one without a gradient, frozen or unused, takes no part.
             passes: forward and backward; returns the loss.
 
         Returns:
@@ -292,10 +275,7 @@ class Sharpness:
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Running statistics, and the state of losses, are afterwards what they were; what is computed does not change.
-
-    Normalisation in training mode goes on to use the statistics of the batch.
-    """
+    """Running statistics, and the state of losses, are afterwards what they were; what is computed does not change."""
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     kept = [(buffer, buffer.clone()) for part in norms for buffer in part.buffers(recurse=False)]
     losses = [part for part in module.modules() if isinstance(part, GlobalContrastiveLoss) and part.training]

@@ -30,7 +30,6 @@ class PairSource:
     """n pairs of an image and a caption and, where asked for, a class. An image with several captions is in several.
 
     Attributes:
-        name: of the data set.
         ids: names of the images, different ones where each has one caption.
         captions: n texts; none where only images are learned from.
         read: index -> RGB image; OSError where it cannot be read.
@@ -60,14 +59,9 @@ class PairSource:
     ) -> PairSource:
         """The pairs of a data set, one for each caption. Rows that have none are left out, with a warning.
 
-        Args:
-            data: images with captions.
-            label: column of classes, for losses that read them, class noise or `caption_template`.
-            caption_template: make the captions from the label instead, such as "a photo of a {}".
-            with_captions: False where only images are learned from, as two views of each.
-
-        Raises:
-            InvalidInputError: no captions, no such column, a template without label or without {}.
+        label: column of classes, for losses that read them, class noise or `caption_template`.
+        caption_template: make the captions from the label instead, such as "a photo of a {}".
+        with_captions: False where only images are learned from, as two views of each.
         """
         labels = None if label is None else data.column(label)
         if not with_captions:
@@ -139,8 +133,7 @@ class PairSource:
 class Pairs(PairSource):
     """Pairs after noise, with the truth about them.
 
-    wrong: (n,) bool, pairs whose caption (without captions: whose label) is not what the source says. A text that noise
-    replaced by an equal one, or by another of the same image, is not wrong.
+    wrong: (n,) bool, pairs whose caption (without captions: label) is not what the source says of the image.
     own: the source before any noise.
     """
 
@@ -158,11 +151,7 @@ class Pairs(PairSource):
 
     @classmethod
     def with_mixture_noise(cls, source: PairSource, eta: float, seed: int) -> Pairs:
-        """A share eta of the captions is drawn from all captions; see `mixture_noise`.
-
-        Raises:
-            InvalidInputError: eta outside [0, 1], no captions.
-        """
+        """A share eta of the captions is drawn from all captions; see `mixture_noise`."""
         if not source.captions:
             raise InvalidInputError(f"{source.name}: mixture noise needs captions; crop or class noise do without")
         noise = mixture_noise(source.items, eta, seed, source.captions)
@@ -170,11 +159,7 @@ class Pairs(PairSource):
 
     @classmethod
     def with_class_noise(cls, source: PairSource, eta: float, seed: int) -> Pairs:
-        """Labels flip to the next class with probability eta / 2, and captions made from them with them.
-
-        Raises:
-            InvalidInputError: no labels; captions that were not made from the labels; eta outside [0, 1].
-        """
+        """Labels flip to the next class with probability eta / 2, and captions made from them with them."""
         if source.labels is None:
             raise InvalidInputError(f"{source.name}: class noise needs the column of classes; give label")
         if source.captions and source.template is None:
@@ -205,11 +190,7 @@ class Pairs(PairSource):
 
 
 def caption_of(template: str, name: str) -> str:
-    """A caption made from the name of a class.
-
-    Raises:
-        InvalidInputError: a template without {}.
-    """
+    """A caption made from the name of a class; refuses a template without {}."""
     if "{}" not in template:
         raise InvalidInputError(f"caption_template: expected {{}} where the class goes, got {template!r}")
     return template.replace("{}", name)
@@ -226,8 +207,7 @@ class Noise:
     """What was done to the captions of n rows.
 
     source: (n,) int64, the row that each row's caption is taken from.
-    wrong: (n,) bool, rows whose caption is not their own. Two rows that say the same have the same caption, so where
-        the texts are known a row is wrong only if its text changed.
+    wrong: (n,) bool, rows whose caption is not their own; where the texts are known, only if the text changed.
     """
 
     source: NDArray[np.int64]
@@ -243,9 +223,8 @@ class Noise:
 def mixture_noise(n: int, eta: float, seed: int, captions: Sequence[str] | None = None) -> Noise:
     """Pairs drawn from (1 - eta) P_XV + eta P_X P_V: the mixture noise of Chuang's thesis, section 6.2.2.
 
-    With probability eta a row's caption is replaced by that of a row drawn uniformly from all n, itself included, so
-    the captions that are drawn follow their empirical distribution and both marginals stay what they were. A row that
-    draws its own text is not wrong: the expected share of wrong rows is eta (1 - sum of squared shares of the texts).
+    With probability eta a row's caption is that of a row drawn uniformly from all n, itself included, so both marginals
+    stay what they were. The expected share of wrong rows is eta (1 - sum of squared shares of the texts).
 
     Args:
         n: rows.
@@ -274,14 +253,8 @@ def class_noise(labels: ArrayLike, eta: float, classes: int, seed: int) -> NDArr
 
     Each class is taken for the next one, and the last for the first; of two classes for each other.
 
-    Args:
-        labels: (n,) codes; -1, unknown, stays.
-        eta: noise rate in [0, 1]; at 1 a class and the next cannot be told apart by their labels.
-        classes: how many there are.
-        seed: the same seed gives the same noise.
-
-    Raises:
-        InvalidInputError: eta outside [0, 1].
+    labels: (n,) codes; -1, unknown, stays. eta: noise rate in [0, 1]; at 1 a class and the next cannot be told apart by
+    their labels. classes: how many there are.
     """
     check_rate(eta)
     codes = np.asarray(labels, dtype=np.int64)
@@ -299,11 +272,7 @@ _WRONG, _RIGHT = ("1", "true", "yes", "wrong"), ("0", "false", "no", "right")
 
 
 def said_wrong(data: ImageData, pairs: PairSource, column: str) -> NDArray[np.bool_]:
-    """(n,) which pairs a column of their data calls wrong: yes, true or 1 against no, false or 0.
-
-    Raises:
-        InvalidInputError: another value in it, or none.
-    """
+    """(n,) which pairs a column of their data calls wrong: yes, true or 1 against no, false or 0; nothing else."""
     labels = data.column(column)
     strange = sorted({name for name in labels.names if name.lower() not in (*_WRONG, *_RIGHT)})
     if strange or not labels.known.all():
@@ -336,11 +305,7 @@ def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
 def open_images(
     settings: TrainSettings, *, held_out: bool = False, also: Sequence[str] = ()
 ) -> ImageData | ImageStream:
-    """The data to learn from, or those to score; with the columns `also` beside the label.
-
-    Raises:
-        InvalidInputError: nothing at that place that can be opened, no such column or split.
-    """
+    """The data to learn from, or those to score; with the columns `also` beside the label."""
     from vldebias.data import open_data
 
     where, split = settings.data, settings.split

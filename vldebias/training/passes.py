@@ -24,15 +24,8 @@ _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """Autocast to a type, and for float16 a scale of the loss that keeps small gradients from vanishing.
 
-    Not accelerate's autocast, which keeps one precision for all runs of a process.
-
-    Args:
-        name: "no", "bf16" or "fp16".
-        device: where.
-        sharded: FSDP splits the gradients.
-
-    Raises:
-        InvalidInputError: float16 of a sharded model, whose parts would scale apart.
+    Not accelerate's autocast, which keeps one precision for all runs of a process. name: "no", "bf16" or "fp16";
+    not float16 where FSDP has `sharded` the gradients, whose parts would scale apart.
     """
 
     def __init__(self, name: str, device: torch.device, *, sharded: bool = False) -> None:
@@ -65,8 +58,7 @@ class Passes:
     every micro-batch again, with that gradient. Both passes draw the same dropout and mixing, running statistics move
     in the second alone, and the state of a loss once.
 
-    Processes exchange gradients with the last micro-batch. `Accelerator.accumulate` counts calls, which two passes of
-    a sharp step, or a step that diverged, put out.
+    Processes exchange gradients with the last micro-batch; `Accelerator.accumulate` counts calls, which may be two.
     """
 
     def __init__(

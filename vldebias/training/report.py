@@ -59,18 +59,10 @@ def score_pairs(
     workers: int = 4,
     progress: Progress | None = None,
 ) -> ScoredPairs:
-    """Scores every pair and writes the files of `report_scores`.
+    """Scores every pair and writes the files of `report_scores` into `folder`.
 
-    The scores are kept in `folder`/scores, so that a run that is stopped goes on.
-
-    Args:
-        folder: of the files.
-        by: see `vldebias.training.scores.positive_scores`.
-        wrong: (n,) captions that somebody found wrong.
-        workers, progress: as there.
-
-    Raises:
-        InvalidInputError: pairs without captions, no image that can be read.
+    The scores are kept in `folder`/scores, so that a run that is stopped goes on. wrong: (n,) captions that somebody
+    found wrong. The others: see `vldebias.training.scores.positive_scores`.
     """
     kept: dict[str, Any] = {"cache_dir": folder / "scores", "shard_size": 1024}
     scores = positive_scores(towers, pairs, by=by, workers=workers, progress=progress, **kept)
@@ -133,13 +125,7 @@ def score_histogram(
 
     Panels share their axes. Where nothing is known of the truth, one density of all scores is drawn.
 
-    Args:
-        panels: title -> scores, such as {"InfoNCE": ..., "RINCE": ...}.
-        path: of the PNG.
-        resamples, seed: of the interval of the AUROC.
-
-    Raises:
-        InvalidInputError: no panel.
+    panels: title -> scores, such as {"InfoNCE": ..., "RINCE": ...}. resamples, seed: of the interval of the AUROC.
     """
     if not panels:
         raise InvalidInputError("score_histogram: expected at least one panel, got none")
@@ -159,10 +145,8 @@ def score_histogram(
             about[name] = detection(ranked, resamples=resamples, seed=seed)
             area, wrong = about[name]["auroc"], ranked.wrong[ranked.order]
             title += f": AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]"
-            groups = {
-                "own caption": (scores[name][~wrong], RIGHT),
-                "caption of another pair": (scores[name][wrong], WRONG),
-            }
+            own, other = scores[name][~wrong], scores[name][wrong]
+            groups = {"own caption": (own, RIGHT), "caption of another pair": (other, WRONG)}
         for label, (values, colour) in groups.items():
             axis.hist(values, edges, density=True, color=colour, alpha=0.25)
             axis.hist(values, edges, density=True, histtype="step", color=colour, linewidth=1.5, label=label)

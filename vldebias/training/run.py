@@ -130,18 +130,20 @@ def steps_done(folder: Path) -> tuple[int, int]:
     return (0, -1) if stored is None else (int(stored["step"]), int(stored["identity"]["steps"]))
 
 
-def make_towers(settings: TrainSettings) -> Towers:
-    """The model, with what is to learn requiring gradients.
+def _loaded(settings: TrainSettings) -> Towers:
+    from vldebias.hosts.towers import towers
 
-    Raises:
-        InvalidInputError: the weights cannot be had, or two views and the text tower is all that should learn.
-    """
-    from vldebias.hosts.towers import checkpointing, towers
+    loaded = load_host(settings.model, settings.pretrained)
+    return towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+
+
+def make_towers(settings: TrainSettings) -> Towers:
+    """The model, with what is to learn requiring gradients."""
+    from vldebias.hosts.towers import checkpointing
 
     if settings.views == "two" and settings.tune == "text":
         raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
-    loaded = load_host(settings.model, settings.pretrained)
-    made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    made = _loaded(settings)
     if settings.checkpointing:
         checkpointing(made)
     layers = settings.layers
@@ -159,11 +161,7 @@ def make_towers(settings: TrainSettings) -> Towers:
 
 
 def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-    """Micro-batches of pairs, or of a stream of them.
-
-    Raises:
-        InvalidInputError: noise that a stream cannot have, and what the batches refuse.
-    """
+    """Micro-batches of pairs, or of a stream of them; refuses noise that a stream cannot have."""
     augment = Augmentation(
         towers.size,
         towers.mean,
@@ -175,14 +173,11 @@ def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Tow
         noise=CropNoise(settings.crop_noise) if settings.crop_noise else None,
     )
     options: dict[str, Any] = {
+        **{name: getattr(settings, name) for name in ("batch_size", "on_error", "seed", "workers")},
         "augment": augment,
-        "batch_size": settings.batch_size,
         "tokenize": towers.tokenize,
         "two_views": settings.views == "two",
         "further": settings.positives if settings.positives > 1 else 0,
-        "on_error": settings.on_error,
-        "seed": settings.seed,
-        "workers": settings.workers,
     }
     if isinstance(data, Pairs):
         return MapBatches(data, **options)
@@ -207,11 +202,10 @@ def make_monitor(settings: TrainSettings) -> Monitor | None:
         return None
     if not isinstance(data, ImageData):
         raise InvalidInputError(f"val_data: {data.name}: expected data that can be read in any order, got a stream")
-    template = settings.caption_template or "a photo of a {}."
     return Monitor(
         data,
         settings.label,
-        template=template,
+        template=settings.caption_template or "a photo of a {}.",
         group=settings.group,
         queries=load_prompts(settings.debias).classes if settings.debias is not None else (),
         workers=settings.workers,
@@ -233,7 +227,7 @@ class Job:
     """What a run trains, on what, and what it is scored on: opened and checked before the first step.
 
     fold: (k, K): it learns all pairs but those of fold k, which is not scored on held-out data meanwhile.
-    identity: what a checkpoint must agree with, of settings, data and processes.
+    identity: what a checkpoint must agree with.
     """
 
     def __init__(
@@ -268,13 +262,17 @@ class Job:
         self.monitor = make_monitor(settings) if fold is None else None
         self.towers.model.to(accelerator.device)
         decay = settings.layers.decay if settings.layers is not None else 1.0
+        frozen = None
+        if settings.distill:
+            frozen = _loaded(settings)
+            frozen.model.eval().requires_grad_(False).to(accelerator.device)
         self.trainee = Trainee(
             self.towers,
             objective,
             fourier=settings.fourier,
             partner=settings.partner,
             rates=layer_rates(self.towers, decay) if decay < 1 else None,
-            frozen=self.frozen() if settings.distill else None,
+            frozen=frozen,
         )
         if settings.compile:  # after all that looked through the towers one pair at a time
             for part in (*self.towers.image_parts, *self.towers.text_parts):
@@ -287,15 +285,6 @@ class Job:
             self.identity["processes"] = accelerator.num_processes
         else:  # so more processes with smaller batches go on with the same
             self.identity["batch_size"] *= accelerator.num_processes
-
-    def frozen(self) -> Towers:
-        """The model as it is loaded, beside the one that learns."""
-        from vldebias.hosts.towers import towers
-
-        loaded = load_host(self.settings.model, self.settings.pretrained)
-        made = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
-        made.model.eval().requires_grad_(False).to(self.accelerator.device)
-        return made
 
     def start_debiased(self) -> dict[str, float]:
         """The scores before training under a projection of its own, as the trained model gets one; {} without."""
@@ -331,8 +320,7 @@ class Job:
             held_out = self.monitor.data
             say(f"scored on {len(held_out):,} held-out images: {held_out.name} {held_out.split}")
         if done:
-            goes_on = f"goes on after step {done} of {steps}"
-            say(f"all {steps} steps were done before" if done == steps else goes_on)
+            say(f"all {steps} steps were done before" if done == steps else f"goes on after step {done} of {steps}")
 
     @staticmethod
     def _score(entry: Entry) -> float | None:
@@ -347,10 +335,7 @@ class Job:
             save_model(self.towers, folder, scope=self.settings.tune, name=self.settings.model, weights=weights)
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the model in one piece, with the temperature, and SigLIP's bias, where the model keeps them.
-
-        They are of all processes, so each must ask, while they are connected.
-        """
+        """Those of the model in one piece, with the loss's temperature and bias; every process must call this."""
         objective = self.trainee.objective
         self.towers.set_temperature(objective.temperature)
         if objective.bias is not None and self.towers.bias is not None:
@@ -380,24 +365,17 @@ class Job:
 
         steps = steps_of(self.settings, self.batches)
         with self.progress.bar("training", steps, done=done) as bar, _tracked(self.accelerator, self.settings):
-            history = fit(
-                self.trainee,
-                self.batches,
-                self.settings,
-                accelerator=self.accelerator,
-                folder=self.folder,
-                identity=self.identity,
-                monitor=self.monitor,
-                on_step=on_step,
-            )
+            how: Any = {"accelerator": self.accelerator, "folder": self.folder, "identity": self.identity}
+            how |= {"monitor": self.monitor, "on_step": on_step}
+            history = fit(self.trainee, self.batches, self.settings, **how)
             return history, self.weights()
 
 
 @contextmanager
 def _tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
-    """The tracker runs, and has all that it was given even where training stops halfway. The end parts the processes.
+    """The tracker, through accelerate, runs and has all that it was given even where training stops halfway.
 
-    TensorBoard, trackio and wandb go through accelerate, which leaves out one that is not installed without a word.
+    The end parts the processes.
     """
     if settings.track is not None:
         plain = {name: value for name, value in settings.model_dump().items() if value is not None}

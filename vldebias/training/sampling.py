@@ -16,11 +16,7 @@ from vldebias.losses.processes import world_size
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
-    """The source of randomness of one purpose at one place, such as ("order", seed, epoch).
-
-    Raises:
-        InvalidInputError: a negative number.
-    """
+    """The source of randomness of one purpose at one place, such as ("order", seed, epoch); no number is negative."""
     return np.random.default_rng(_entropy(purpose, numbers))
 
 
@@ -53,9 +49,9 @@ class Sampler:
     r-th `batch_size` of them. So the joint batches, and their order by rank, are those that one process with the joint
     batch size would have. What does not fill a joint batch at the end of an epoch is left out of that epoch.
 
-    items: rows of the data set. batch_size: rows per process. rank, world: of this process, by default those of
-    torch.distributed where it is initialised, else 0 of 1. joint_size: rows of a joint micro-batch. per_epoch: joint
-    micro-batches in an epoch. share: which rows of a joint micro-batch are this process's.
+    batch_size: rows per process. rank, world: of this process, by default those of torch.distributed where it is
+    initialised, else 0 of 1. joint_size: rows of a joint micro-batch. per_epoch: joint micro-batches in an epoch.
+    share: which rows of a joint micro-batch are this process's.
 
     Raises:
         InvalidInputError: fewer rows than a joint batch takes, a rank outside the world.
@@ -117,11 +113,7 @@ def turns(count: int, further: int, seed: int, epoch: int, image: int) -> list[i
 
 
 def folds_of(n: int, folds: int, seed: int) -> NDArray[np.int64]:
-    """(n,) fold of every row, drawn at random; the sizes of the folds differ by 1 at most.
-
-    Raises:
-        InvalidInputError: folds outside 2 .. n.
-    """
+    """(n,) fold of every row, drawn at random; the sizes of the folds differ by 1 at most."""
     if not 2 <= folds <= n:
         raise InvalidInputError(f"folds: expected 2 .. {n}, the number of pairs, got {folds}")
     return np.asarray(numpy_generator("folds", seed).permutation(n) % folds, dtype=np.int64)

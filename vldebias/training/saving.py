@@ -24,12 +24,7 @@ MANIFEST, ADAPTER = "vldebias.json", "adapter"
 
 
 def save_model(
-    towers: Towers,
-    folder: Path,
-    *,
-    scope: str,
-    name: str,
-    weights: Mapping[str, Tensor] | None = None,
+    towers: Towers, folder: Path, *, scope: str, name: str, weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """Writes the model into `folder`, whole or not at all; what was saved there before is replaced.
 
@@ -40,8 +35,6 @@ def save_model(
     vldebias.json   what it was made of
 
     Args:
-        towers: the trained model; nothing is changed.
-        folder: made with its parents.
         scope: what learnt, see `vldebias.training.tuning.tune`.
         name: what the model was loaded by, see `vldebias.loading.load_host`.
         weights: the whole state dict, where FSDP has split the model (`whole_weights`); default: the model's own.

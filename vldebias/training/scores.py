@@ -1,7 +1,6 @@
 """The positive score of every pair: low where an image and its caption have little to do with each other.
 
-Source: the thesis, section 5.3.2 and Figure 5-5: s+ = f(x)^T g(v) at temperature 1, in [-1, 1], finds noisy pairs. Any
-image-text model has such scores, one that was trained here or one as it was published.
+Source: the thesis, section 5.3.2 and Figure 5-5: s+ = f(x)^T g(v) at temperature 1, in [-1, 1], finds noisy pairs.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ Placed = tuple[Tensor, Tensor]
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
-    """Unit features (b, d) float32 of images (b, 3, h, w), on the device of the model, in eval mode without gradients.
-
-    Modes are put back afterwards.
-    """
+    """Unit features (b, d) float32 of images (b, 3, h, w), in eval mode without gradients; modes are put back."""
     device, dtype = _place(towers.model)
     with reading(towers.model):
         return normalize(towers.image(images.to(device, dtype)).float(), dim=-1)
@@ -89,10 +85,8 @@ def pixel_batches(
 ) -> Iterator[Placed]:
     """Batches of the rows that can be read, in their order; the others are put into `skipped`: row -> reason.
 
-    workers: threads that read and prepare ahead; 0 does so between the batches.
-
-    Raises:
-        OSError: the fault of the machine and not of an image.
+    workers: threads that read and prepare ahead; 0 does so between the batches. A fault of the machine and not of an
+    image is raised (OSError).
     """
 
     def load(row: int) -> tuple[int, Tensor | str]:
@@ -135,12 +129,11 @@ def positive_scores(
 
     Args:
         towers: from vldebias.hosts.towers.
-        pairs: from `PairSource.of`, or with noise from `Pairs`.
         by: "cosine", or how surely image and caption pick each other, see `softmax_scores`, at the model's temperature.
         batch_size: pairs that go through the model at once.
         workers: threads that read and prepare images ahead of the model.
-        cache_dir: keep scores here, so that a run that is stopped goes on from the last complete shard; another
-            model, or other ids and captions, have a folder of their own. The pixels behind an id are not compared.
+        cache_dir: keep scores here, so that a run that is stopped goes on from the last complete shard; another model,
+            or other ids and captions, have a folder of their own. The pixels behind an id are not compared.
         shard_size: pairs in a shard: what a kill can cost.
         progress: where to show a bar; default: on stderr.
 
@@ -270,17 +263,13 @@ def softmax_scores(
 
         (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[k], i = shown[k]
 
-    A cosine alone is lower for unusual images and words whatever they stand with; here each is compared with what the
-    same image and the same caption give elsewhere: with all other captions and images, or of more than `compared` with
-    so many drawn at random (and itself), in O(n compared d). Memory is O(n + block * compared). The captions that an
-    image has beside are no others: several may fit.
+    A cosine alone is lower for unusual images and words whatever they stand with; here each is compared with all other
+    captions and images, or of more than `compared` with so many drawn at random (and itself), in O(n compared d).
+    Memory is O(n + block * compared). The captions that an image has beside are no others: several may fit.
 
     Args:
-        images: (l, d) of norm 1, each image once.
-        texts: (m, d) of norm 1, each different caption once.
-        codes: (n,) the caption of each pair.
-        shown: (n,) its image; default: pair k has image k.
-        t: temperature.
+        images, texts: (l, d) and (m, d) of norm 1, each image and each different caption once.
+        codes, shown: (n,) the caption and the image of each pair; default: pair k has image k.
         compared: most captions, and most images, that a pair is compared with.
         block: images whose similarities are held at once.
     """
@@ -316,7 +305,6 @@ class RankedPairs:
     """Pairs from the lowest positive score, the most suspicious, to the highest.
 
     Attributes:
-        pairs: what was scored.
         scores: (n,), NaN where an image could not be read.
         order: (m,) rows of the pairs that have a score, the lowest first; equal scores in the order of the rows.
         wrong: (n,) bool, captions known to be another row's; None where nothing is known.
@@ -358,9 +346,6 @@ def rank_pairs(pairs: PairSource, scores: NDArray[Any] | Tensor, wrong: NDArray[
     """Pairs in the order of suspicion. The truth is known of `Pairs` with noise that changed something.
 
     wrong: (n,) where somebody has looked; default: what the noise says.
-
-    Raises:
-        InvalidInputError: scores, or `wrong`, of another number than pairs, or no score that is finite.
     """
     values = scores.detach().cpu().float().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
     if values.shape != (pairs.items,):
@@ -380,8 +365,7 @@ def write_table(path: str | Path, ranked: RankedPairs) -> Path:
     """A csv, the most suspicious pair first: rank, percentile, score, id, caption, wrong, original, path.
 
     wrong (yes, no) and original, the caption before noise, are empty where nothing is known; rank, percentile and score
-    are empty for pairs whose image cannot be read, which come last. No text is a formula to a spreadsheet
-    (`files.shielded`; the readers of tables undo it). The file appears when it is complete.
+    of pairs whose image cannot be read, which come last. No text is a formula to a spreadsheet (`files.shielded`).
     """
 
     def about(row: int) -> tuple[str, ...]:
@@ -404,16 +388,11 @@ def write_table(path: str | Path, ranked: RankedPairs) -> Path:
 def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
     """A parquet file that `vldebias train --data` and `datasets` read, of the share of pairs with the highest scores.
 
-    Columns: image, caption, id, score. Where images have several captions, a row is an image, with lists of those that
-    are kept and of their scores. Images that are files are named, not copied; others are put in, as PNG. Pairs whose
-    image cannot be read are left out.
-
-    Raises:
-        InvalidInputError: a share outside [0, 1], a name that does not end in .parquet.
+    Columns: image, caption, id, score; where images have several captions, a row is an image, with lists of those kept
+    and of their scores. Images that are files are named, not copied; others are put in, as PNG. Pairs whose image
+    cannot be read are left out.
     """
-    datasets = need("datasets")
-    pa = need("pyarrow")
-    pq = need("pyarrow.parquet")
+    datasets, pa, pq = need("datasets"), need("pyarrow"), need("pyarrow.parquet")
 
     if Path(path).suffix != ".parquet":
         raise InvalidInputError(f"{path}: expected a name that ends in .parquet")
@@ -455,9 +434,6 @@ def detection(ranked: RankedPairs, *, resamples: int = 2000, seed: int = 0) -> d
 
     Keys: pairs and scored (numbers), wrong (share among the scored), auroc, and precision at shares of the lowest
     scores: {"0.05": {...}, ...}.
-
-    Raises:
-        InvalidInputError: nothing is known of which captions are wrong.
     """
     if ranked.wrong is None:
         raise InvalidInputError(f"{ranked.pairs.name}: expected pairs with noise; no caption is known to be wrong")

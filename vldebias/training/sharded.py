@@ -23,27 +23,18 @@ def own_name(name: str) -> str:
 
 def inner_module(module: nn.Module) -> nn.Module:
     """What DistributedDataParallel wraps."""
-    inner: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
-    return inner
+    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """All parameters by their own names, the same for a module that is wrapped and one that is not.
-
-    Raises:
-        InvalidInputError: a module of FSDP's first version.
-    """
+    """All parameters by their own names, the same for a module that is wrapped and one that is not."""
     refuse_flat(module)
     reshard(module)
     return {own_name(name): parameter for name, parameter in inner_module(module).named_parameters()}
 
 
 def refuse_flat(module: nn.Module) -> None:
-    """FSDP's first version flattens parameters and hides who holds what, so no norm can be told from a shard.
-
-    Raises:
-        InvalidInputError: such a module.
-    """
+    """FSDP's first version flattens parameters and hides who holds what: no norm can be told from a shard."""
     if not _distributed():
         return
     from torch.distributed.fsdp import FullyShardedDataParallel
@@ -72,10 +63,7 @@ def reshard(module: nn.Module) -> None:
 
 @contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
-    """FSDP2's weights are whole on every process while this lasts, for calls of its parts that go past its `forward`.
-
-    Every process must enter it.
-    """
+    """FSDP2's weights are whole while this lasts, for calls that go past its `forward`; every process must enter it."""
     for part in _split_parts(module):
         part.unshard()
     try:
@@ -116,10 +104,7 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def scalars_held(module: nn.Module) -> Iterator[None]:
-    """Frozen scalar parameters are buffers while this lasts: FSDP refuses parameters without a dimension.
-
-    The state dict stays the same.
-    """
+    """Frozen scalar parameters are buffers while this lasts, since FSDP refuses them; the state dict stays the same."""
     held: list[tuple[nn.Module, str]] = []
     for part in list(module.modules()):
         for name, parameter in list(part.named_parameters(recurse=False)):

@@ -2,7 +2,7 @@
 
 A model that is split over many processes is gathered, a tensor at a time; any number of processes reads it.
 
-accelerate's `save_state` writes pickles, which we neither write nor read, and keeps no checksum.
+accelerate's `save_state` writes pickles, without a checksum.
 """
 
 from __future__ import annotations
@@ -42,16 +42,14 @@ def save_state(
     """Writes all that a run needs to go on as if it had not stopped.
 
     These are the trainable parameters, all persistent buffers (running statistics, the u and zeta of a
-    `GlobalContrastiveLoss`), the optimizer's moments, and averages. The optimizer's settings are
-    not: they are given anew. Frozen parameters are not: they
-    come from where the model came from. Every process must call this; shards are gathered one tensor at a time,
-    and the first process writes. The file that was there stays until the new one is complete and on the disk. A
-    SHA-256 of all that it holds is in it.
+    `GlobalContrastiveLoss`), the optimizer's moments, and averages; not the optimizer's settings, which are given anew,
+    nor frozen parameters, which come from where the model came from. Every process must call this; shards are gathered
+    one tensor at a time, and the first process writes. The file that was there stays until the new one, with a SHA-256
+    of all that it holds, is complete and on the disk.
 
         parameters/<name>   buffers/<name>   optimizer/<name of the parameter>/<moment>   <average>/<name>
 
     Args:
-        path: of the file; its folder is made.
         module: wrapped (DistributedDataParallel, FSDP2, torch.compile) or not; names in the file are those of the
             module inside, so a state may be read under another wrapping.
         optimizer: of parameters of `module`, accelerate's wrapper included; what it keeps are tensors, as torch's do.
@@ -96,8 +94,7 @@ def load_state(
     Nothing is changed unless all of it fits.
 
     Raises:
-        InvalidInputError: no readable state at `path`, a damaged one, or one of another model or averages; the error
-            names the first tensors that are missing, unexpected or of another shape.
+        InvalidInputError: no readable state at `path`, a damaged one, or one of another model or averages.
     """
     named, weights = _named(module, optimizer), _weights(module, averages)
     with _opened(path) as (file, stored):
@@ -170,11 +167,7 @@ def _check_names(path: Path, stored: Mapping[str, tuple[int, ...]], weights: Map
     problems = {
         "missing": [name for name in ours if name not in theirs],
         "unexpected": [name for name in theirs if name not in ours],
-        "of another shape": [
-            f"{name} {theirs[name]} instead of {shape}"
-            for name, shape in ours.items()
-            if theirs.get(name, shape) != shape
-        ],
+        "of another shape": [f"{n} {theirs[n]} instead of {s}" for n, s in ours.items() if theirs.get(n, s) != s],
     }
     listed = [
         f"{len(names)} {problem}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"

@@ -15,10 +15,8 @@ from vldebias.data.dataset import ImageStream, Record
 from vldebias.data.labels import UNKNOWN
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
-from vldebias.losses.processes import rank as own_rank
-from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment
-from vldebias.training.batches import Batch, OnError, Tokenize, Unreadable, looks_of, texts_of
+from vldebias.training.batches import Batch, ReadOptions, Unreadable, looks_of, texts_of
 from vldebias.training.pairs import caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator, turns
 
@@ -42,8 +40,7 @@ class Place(NamedTuple):
 class _Row:
     """A record that is not yet decoded.
 
-    index: its number in its shard, and 2^40 for every shard before. captions: after noise; none where they are not
-    read. label: code or UNKNOWN.
+    index: its number in its shard, and 2^40 for every shard before. captions: after noise; none for two views.
     """
 
     index: int
@@ -56,8 +53,7 @@ class _Row:
 class _Read:
     """What became of one place of a batch.
 
-    row: that was taken. said: its captions of this epoch, further ones behind the first. views: (v, 3, h, w). failed:
-    id -> why it could not be read.
+    said: its captions of this epoch, further ones behind the first. views: (v, 3, h, w). failed: id -> why.
     """
 
     row: _Row
@@ -70,14 +66,12 @@ class StreamBatches:
     """Micro-batches of a stream of pairs; see `vldebias.training.batches.Batches`.
 
     Process r of w reads the shards r, r + w, ... and no others. Each pass takes them in another order, and shuffles
-    their rows in blocks of `buffer`; what does not fill a batch at its end is left out. Passes of processes with more
-    rows are longer. A stream with fewer shards than processes is read whole by each, and row i is that of process
-    i mod w. So another number of processes makes other batches.
+    their rows in blocks of `buffer`; what does not fill a batch at its end is left out. A stream with fewer shards than
+    processes is read whole by each, and row i is that of process i mod w. So another number of processes makes other
+    batches.
 
     A run goes on at a `place`, where only the shard of that place is opened, and of it only the rows from the block on
     are looked at; without a place all rows before are passed over, undecoded.
-
-    Of a row with several captions another one is taken in every epoch, see `vldebias.training.sampling.turns`.
 
     With mixture noise a replaced caption is drawn from its own block: the same in every epoch, whatever the shuffle;
     the law is that of `mixture_noise` within a block.
@@ -86,22 +80,15 @@ class StreamBatches:
         stream: rows with captions; those without one are passed over. Its `shards`, where it has any, and
             `records(start, shard)` say how it is split.
         augment: image -> tensor, called from several threads; see `vldebias.training.augmentation`.
-        tokenize: of the towers; not needed for two views.
         label: column of classes, whose names the stream must know beforehand.
         caption_template: make the captions from the label instead, such as "a photo of a {}".
-        two_views: contrast two augmentations of each image; captions are then not read.
-        further: more augmentations of each image, for losses that take further positives, and as many more captions
-            where the rows have lists of them.
         noise: eta of the mixture noise.
         buffer: rows that are shuffled at a time, held undecoded.
-        on_error: in place of an image that cannot be read another row of its batch is taken ("skip"), or training
-            stops ("raise"); see `vldebias.training.batches.MapBatches`.
-        workers: threads that decode and augment; 0 does so in this one.
-        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+        options: see `vldebias.training.batches.ReadOptions`. With on_error "skip" another row of the batch is taken.
 
     Raises:
         InvalidInputError: no `tokenize` without `two_views`, a label that the stream does not know, a template without
-            label, a number outside its range. While it runs: a stream without captions, or shorter than a batch.
+            label, a number outside its range; while it runs, a stream without captions or shorter than a batch.
     """
 
     items: int | None = None
@@ -112,22 +99,15 @@ class StreamBatches:
         stream: ImageStream,
         augment: Augment,
         *,
-        batch_size: int,
-        tokenize: Tokenize | None = None,
         label: str | None = None,
         caption_template: str | None = None,
-        two_views: bool = False,
-        further: int = 0,
         noise: float = 0.0,
         buffer: int = 1000,
-        on_error: OnError = "skip",
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-        workers: int = 0,
+        **options: Any,
     ) -> None:
-        rank, world = own_rank() if rank is None else rank, world_size() if world is None else world
-        if not two_views and tokenize is None:
+        how = self.how = ReadOptions(**options)
+        rank, world = how.rank, how.world
+        if not how.two_views and how.tokenize is None:
             raise InvalidInputError(f"{stream.name}: expected tokenize, or two_views=True")
         if label is not None and label not in stream.names:
             raise InvalidInputError(
@@ -136,17 +116,13 @@ class StreamBatches:
             )
         if caption_template is not None and label is None:
             raise InvalidInputError(f"{stream.name}: caption_template needs label, the column of classes to name")
-        if min(batch_size, buffer) < 1 or not 0 <= rank < world:
-            raise InvalidInputError(
-                f"expected batch_size and buffer of at least 1 and rank < world, got {batch_size}, {buffer}, {rank}, "
-                f"{world}"
-            )
+        if min(how.batch_size, buffer) < 1 or not 0 <= rank < world:
+            got = f"{how.batch_size}, {buffer}, {rank}, {world}"
+            raise InvalidInputError(f"expected batch_size and buffer of at least 1 and rank < world, got {got}")
         check_rate(noise)
-        self.stream, self.augment, self.tokenize = stream, augment, tokenize
-        self.label, self.template, self.two_views = label, caption_template, two_views
-        self.noise, self.buffer, self.seed, self.workers = noise, buffer, seed, workers
-        self.batch_size, self.looks, self.further = batch_size, 1 + two_views + further, further
-        self.unreadable = Unreadable(stream.name, on_error)
+        self.stream, self.augment, self.noise, self.buffer = stream, augment, noise, buffer
+        self.label, self.template = label, caption_template
+        self.unreadable = Unreadable(stream.name, how.on_error)
         shards = getattr(stream, "shards", 1)
         self.shards = np.arange(rank, shards, world) if shards >= world else np.arange(shards)
         self.stride = (0, 1) if shards >= world else (rank, world)
@@ -165,11 +141,17 @@ class StreamBatches:
         coming = self._assembled(place or Place())
         if place is None:
             coming = islice(coming, first, None)
-        tasks = ((rows, slot, epoch) for epoch, rows in self._noted(coming, first) for slot in range(self.batch_size))
-        read = prefetch(tasks, lambda task: self._read(*task), self.workers, 2 * self.batch_size)
+
+        def tasks() -> Iterator[tuple[list[_Row], int, int]]:
+            for number, (begin, after, rows) in enumerate(coming, first):
+                self._places |= {number: begin, number + 1: after}
+                self._places.pop(number - 8, None)  # reading is two batches ahead
+                yield from ((rows, slot, begin.epoch) for slot in range(self.how.batch_size))
+
+        read = prefetch(tasks(), lambda task: self._read(*task), self.how.workers, 2 * self.how.batch_size)
         try:
             while True:
-                yield self._batch(list(islice(read, self.batch_size)))
+                yield self._batch(list(islice(read, self.how.batch_size)))
         finally:
             read.close()  # type: ignore[attr-defined]
             self.unreadable.report()
@@ -178,19 +160,8 @@ class StreamBatches:
         """Where micro-batch `number` begins; known of the latest ones that were read."""
         return self._places[number]
 
-    def _noted(self, coming: Iterator[tuple[Place, Place, list[_Row]]], first: int) -> Iterator[tuple[int, list[_Row]]]:
-        """(epoch, rows) of each batch, with the places of the latest kept."""
-        for number, (begin, after, rows) in enumerate(coming, first):
-            self._places |= {number: begin, number + 1: after}
-            self._places.pop(number - 8, None)  # reading is two batches ahead
-            yield begin.epoch, rows
-
     def _assembled(self, begin: Place) -> Iterator[tuple[Place, Place, list[_Row]]]:
-        """Where each batch begins, where it ends, and its undecoded rows.
-
-        Raises:
-            InvalidInputError: a stream without captions, or with fewer rows than a batch takes.
-        """
+        """Where each batch begins, where it ends, and its undecoded rows."""
         taken, held, made, whole = begin.taken, list[_Row](), 0, begin == Place()
         for at, rows in self._blocks(begin):
             if at.epoch != begin.epoch:  # what is held does not fill a batch any more
@@ -199,7 +170,7 @@ class StreamBatches:
                 begin, held = at, []
             for k in range(taken, len(rows)):
                 held.append(rows[k])
-                if len(held) == self.batch_size:
+                if len(held) == self.how.batch_size:
                     after = at._replace(taken=k + 1)
                     yield begin, after, held
                     begin, held, made = after, [], made + 1
@@ -209,7 +180,7 @@ class StreamBatches:
         """Blocks of shuffled rows with where they begin, pass after pass; an empty one begins each further pass."""
         epoch, nth, row, _ = place
         while True:
-            order = numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist()
+            order = numpy_generator("shards", self.how.seed, epoch).permutation(self.shards).tolist()
             for n, shard in enumerate(order[nth:], nth):
                 rows = self._rows(shard, row)
                 while block := list(islice(rows, self.buffer)):
@@ -222,11 +193,11 @@ class StreamBatches:
     def _mixed(self, block: list[_Row], epoch: int, *where: int) -> list[_Row]:
         """The rows of a block in the order of an epoch, with captions drawn from the block."""
         if self.noise:
-            seed = int(numpy_generator("blocks", self.seed, *where).integers(2**62))
+            seed = int(numpy_generator("blocks", self.how.seed, *where).integers(2**62))
             said = [caption for row in block for caption in row.captions]
             drawn = (said[k] for k in mixture_noise(len(said), self.noise, seed).source)
             block = [replace(row, captions=tuple(islice(drawn, len(row.captions)))) for row in block]
-        order = numpy_generator("stream order", self.seed, epoch, *where).permutation(len(block))
+        order = numpy_generator("stream order", self.how.seed, epoch, *where).permutation(len(block))
         return [block[k] for k in order]
 
     def _refuse(self) -> NoReturn:
@@ -234,8 +205,8 @@ class StreamBatches:
         rows = sum(row is not None for shard in self.shards.tolist() for row in self._rows(shard, 0))
         if rows:
             raise InvalidInputError(
-                f"{self.stream.name}: the stream has {rows} rows for this process, fewer than the {self.batch_size} of "
-                "a batch; lower batch_size"
+                f"{self.stream.name}: the stream has {rows} rows for this process, fewer than the "
+                f"{self.how.batch_size} of a batch; lower batch_size"
             )
         raise InvalidInputError(
             f"{self.stream.name}: no row of the stream has a caption. Name their column when the data is opened "
@@ -253,7 +224,7 @@ class StreamBatches:
     def _row(self, index: int, record: Record) -> _Row | None:
         value = None if self.label is None else record.labels[self.label]
         code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
-        if self.two_views:
+        if self.how.two_views:
             return _Row(index, record, (), code)
         if self.template is None:
             captions = (record.caption or "", *(record.more_captions or ()))
@@ -262,7 +233,7 @@ class StreamBatches:
         return _Row(index, record, captions, code) if captions[0].strip() else None
 
     def _read(self, rows: Sequence[_Row], slot: int, epoch: int) -> _Read:
-        others = numpy_generator("replacement", self.seed, epoch, slot)
+        others = numpy_generator("replacement", self.how.seed, epoch, slot)
         taken, image, failed = self.unreadable.read(
             slot,
             lambda one: rows[one].record.read(),
@@ -270,21 +241,21 @@ class StreamBatches:
             ids=lambda one: rows[one].record.id,
         )
         row = rows[taken]
-        where = (self.seed, epoch, row.index)
-        views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(self.looks)]
+        where = (self.how.seed, epoch, row.index)
+        views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(self.how.looks)]
         said = []
-        if not self.two_views:
+        if not self.how.two_views:
             listed = self.template is None and row.record.more_captions is not None
-            more = self.further if listed else 0
+            more = self.how.further if listed else 0
             said = [row.captions[k] for k in turns(len(row.captions), more, *where)]
         return _Read(row, said, torch.stack(views), failed)
 
     def _batch(self, read: Sequence[_Read]) -> Batch:
         self.unreadable.add({row: reason for one in read for row, reason in one.failed.items()})
         said = [caption for one in read for caption in one.said]
-        tokens = {} if self.tokenize is None or not said else self.tokenize(said)
+        tokens = {} if self.how.tokenize is None or not said else self.how.tokenize(said)
         return Batch(
-            **looks_of(torch.stack([one.views for one in read]), self.two_views),
+            **looks_of(torch.stack([one.views for one in read]), self.how.two_views),
             **texts_of(tokens, len(said) // len(read)),
             index=torch.tensor([one.row.index for one in read]),
             labels=None if self.label is None else torch.tensor([one.row.label for one in read]),

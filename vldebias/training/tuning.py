@@ -41,11 +41,10 @@ def tune(
 
     "lora" adds (lora_alpha / lora_rank) B A of rank `lora_rank`, with B = 0 at first (Hu et al., LoRA,
     arXiv:2106.09685, section 4.1), to the weights of every Linear of both towers, heads excepted, and to the stacked
-    query, key and value weights of torch's MultiheadAttention. The output weights of the latter stay, for it reads
-    them without calling their layer, and so do convolutions: of a ResNet or an EfficientNet next to nothing learns.
+    query, key and value weights of torch's MultiheadAttention (which reads its output weights without calling their
+    layer). Convolutions stay: of a ResNet or an EfficientNet next to nothing learns.
 
     Args:
-        towers: the model; changed in place.
         scope: "all", "text", "image", "heads" or "lora".
         lora_rank, lora_alpha: size of the adapters, and what they are multiplied with, times `lora_rank`.
         seed: of the adapters' first weights.
@@ -94,11 +93,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     """How deep each parameter of the "image" or "text" tower lies, and the number of what follows the last block.
 
     0 is what comes before the blocks (embeddings, the first convolution), then each of them, then what follows. The
-    blocks are the longest run of modules of one class, by their parameters; of a ResNet its largest stage, so all
-    stages before it are 0.
-
-    Raises:
-        UnsupportedHostError: a tower without such a run.
+    blocks are the longest run of modules of one class, by their parameters; of a ResNet its largest stage.
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
     runs = [
@@ -147,8 +142,8 @@ def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
 def _add_adapters(towers: Towers, rank: int, alpha: float, seed: int) -> None:
     """Adds an adapter to every layer of the towers that a forward pass calls.
 
-    peft has a layer of its own for MultiheadAttention. It adds to the weights before each call and subtracts again
-    after it, so rounding moves the frozen weights from step to step. Its adapters of single parameters do not.
+    peft's own layer for MultiheadAttention adds to the weights before each call and subtracts after it, so rounding
+    moves the frozen weights from step to step. Its adapters of single parameters do not.
     """
     peft = need("peft")
     if rank < 1 or not alpha > 0:
@@ -170,9 +165,8 @@ def _add_adapters(towers: Towers, rank: int, alpha: float, seed: int) -> None:
 def _layers(towers: Towers) -> dict[str, nn.Module]:
     """Name -> every Linear and MultiheadAttention of the towers, without the heads, that has a say in the features.
 
-    Both are asked for: a layer that runs, because a layer whose weights are read by another one (the output of a
-    MultiheadAttention, the attention pool of a ResNet) would carry an adapter that nothing sees; and a layer whose
-    weights reach a feature, because the adapter of an unused pooler would have no gradient.
+    A layer whose weights are read by another one (the output of a MultiheadAttention, the attention pool of a ResNet)
+    would carry an adapter that nothing sees, and that of an unused pooler would have no gradient.
     """
     heads = {id(part) for head in towers.heads if isinstance(head, nn.Module) for part in head.modules()}
     weights: dict[str, tuple[nn.Module, Tensor]] = {}
@@ -185,7 +179,7 @@ def _layers(towers: Towers) -> dict[str, nn.Module]:
             weights[name] = module, module.in_proj_weight
     running: set[str] = set()
     hooks = [
-        module.register_forward_hook(lambda *_, name=name: running.add(name)) for name, (module, _) in weights.items()
+        layer.register_forward_hook(lambda *_, name=name: running.add(name)) for name, (layer, _) in weights.items()
     ]
     try:
         with reading(towers.model):
@@ -203,12 +197,7 @@ def has_adapters(model: nn.Module) -> bool:
 
 
 def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights W + (alpha / rank) B A under the names that they have without adapters.
-
-    Args:
-        model: carries adapters; nothing is changed.
-        weights: its state dict, whole.
-    """
+    """`weights`, a whole state dict, as W + (alpha / rank) B A under the names that they have without adapters."""
     plain = {name.replace(".base_layer.", "."): t for name, t in weights.items() if ".lora_" not in name}
     for name, first in weights.items():
         layer, down, _ = name.partition(f".lora_A.{_NAME}.weight")
@@ -222,14 +211,7 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def save_adapter(model: nn.Module, weights: Mapping[str, Tensor], folder: Path, *, base: str) -> None:
-    """The adapters alone as peft reads them: `PeftModel.from_pretrained(base_model, folder)`.
-
-    Args:
-        model: carries adapters.
-        weights: its state dict, whole.
-        folder: is made.
-        base: the name of the model that they are for.
-    """
+    """The adapters alone in a new folder as peft reads them: `PeftModel.from_pretrained(base_model, folder)`."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
@@ -246,11 +228,7 @@ def save_adapter(model: nn.Module, weights: Mapping[str, Tensor], folder: Path, 
 
 
 def reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
-    """Those of `parameters` from which a gradient of a feature comes; all of them require gradients afterwards.
-
-    Raises:
-        UnsupportedHostError: there are none in floating point.
-    """
+    """Those of `parameters`, which all require gradients afterwards, from which a gradient of a feature comes."""
     numbers = [p for p in parameters if p.is_floating_point()]
     if not numbers:
         raise UnsupportedHostError(

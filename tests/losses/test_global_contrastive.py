@@ -78,18 +78,6 @@ def test_nuclr_with_zeta_at_zero_is_sogclr() -> None:
     assert not torch.equal(values[0], values[2])
 
 
-def test_the_moving_average_finds_the_full_sum_from_small_batches() -> None:
-    """Why it exists: the logarithm of a batch estimate is biased, that of its average over batches less."""
-    x, y = (unit_rows(N, 4, seed=seed) for seed in (1, 2))
-    scores = torch.exp((x @ y.T - (x * y).sum(1)[:, None]) / TAU).fill_diagonal_(0)
-    loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=0.02)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(1500):
-        items = torch.randperm(N, generator=generator)[:4]
-        loss(x[items].requires_grad_(), y[items], items)
-    torch.testing.assert_close(loss.log_u[0].exp().double(), scores.sum(1), rtol=0.25, atol=0)
-
-
 @pytest.mark.parametrize(("n", "batch"), [(120, 16), (240, 60)])
 def test_zeta_of_small_batches_converges_to_the_popularity_of_all_similarities(n: int, batch: int) -> None:
     """The oracle is Sinkhorn's iteration on the n x n similarities; one step size serves all n and batch sizes."""

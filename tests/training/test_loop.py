@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 import signal
 import threading
@@ -65,16 +64,16 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 def test_it_does_what_a_plain_loop_does() -> None:
-    chosen = settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5)
+    chosen = settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5, lr_end=0.01, beta1=0.8, beta2=0.9)
     made = trainee("info_nce")
     history = fit(made, batches(), chosen)
     naive = trainee("info_nce")
-    optimizer = torch.optim.AdamW(parameter_groups(naive, 0.1), lr=1.0, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(parameter_groups(naive, 0.1), lr=1.0, betas=(0.8, 0.9))
     order, losses = batches().starting(0), []
     naive.train()
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = cosine_rate(step, STEPS, peak=0.05, warmup=0.3)
+            group["lr"] = cosine_rate(step, STEPS, peak=0.05, warmup=0.3, end=0.01)
         torch.manual_seed((((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63)  # the dropout of this step
         loss = naive(next(order))
         optimizer.zero_grad()
@@ -188,25 +187,6 @@ def test_rates_of_parameters_scale_their_steps() -> None:
         torch.testing.assert_close(scaled[name], share * whole[name], atol=1e-6, rtol=1e-3)
 
 
-def test_distillation_keeps_the_model_near_what_it_was() -> None:
-    def distance(weight: float) -> float:
-        made = trainee("info_nce", distill=weight)
-        made.frozen = tiny_towers() if weight else None
-        made.model.drop.p = 0.0
-        if made.frozen is not None:
-            made.frozen.model.eval()
-        history = fit(made, batches(), settings(lr=0.01))
-        batch = batches().batch(0)
-        plain = trainee("info_nce")
-        plain.model.drop.p = 0.0
-        features = [one(batch, features=True) for one in (made, plain)]
-        old, new = (found["first"] @ found["second"].T for found in features)
-        assert math.isfinite(history[-1]["loss"])
-        return float((old - new).norm().detach())
-
-    assert distance(50.0) < 0.5 * distance(0.0)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_path: Path) -> None:
     chosen = settings(save_every=60.0, sharpness="sam")
@@ -279,23 +259,6 @@ def test_what_a_run_wrote_before_its_first_checkpoint_is_not_kept(tmp_path: Path
     (tmp_path / HISTORY).write_text('{"step": 0, "loss": 9.0}\n')
     history = fit(trainee(), batches(), settings(), folder=tmp_path)
     assert [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()] == history
-
-
-def test_accumulated_micro_batches_give_the_mean_gradient() -> None:
-    chosen = settings(steps=1, accumulation=2, clip_norm=None, weight_decay=0.0)
-    made, naive = trainee("info_nce"), trainee("info_nce")
-    for each in (made, naive):
-        each.model.drop.p = 0.0
-    (entry,) = fit(made, batches(), chosen)
-    order = batches().starting(0)
-    mean = sum(naive(next(order)) for _ in range(2)) / 2
-    mean.backward()
-    assert entry["loss"] == pytest.approx(float(mean.detach()))
-    # after one step Adam has moved every weight against its gradient by the learning rate
-    for name, parameter in naive.named_parameters():
-        before, after = parameter.detach(), dict(made.named_parameters())[name].detach()
-        clear = parameter.grad.abs() > 1e-6
-        assert torch.equal((after - before)[clear].sign(), -parameter.grad[clear].sign()), name
 
 
 def test_the_average_is_what_is_scored_and_kept() -> None:
@@ -423,26 +386,11 @@ def test_steps_follow_from_epochs() -> None:
         steps_of(settings(steps=None, epochs=1.0), Stream())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"lr": 0.04},
-        {"lr_end": 0.04},
-        {"warmup": 0.6},
-        {"weight_decay": 0.9},
-        {"beta1": 0.5},
-        {"beta2": 0.5},
-        {"sharpness": "sam", "rho": 0.5},
-        {"sharpness": "asam", "rho": 0.1},
-    ],
-    ids=str,
-)
-def test_every_setting_of_the_steps_moves_the_weights(given: dict[str, Any]) -> None:
-    """Beside the same run with one setting left at its default."""
-    kept = {name: value for name, value in given.items() if name == "sharpness"}
+@pytest.mark.parametrize("kind", ["sam", "asam"])
+def test_the_radius_moves_the_weights(kind: str) -> None:
     one, other = trainee("info_nce"), trainee("info_nce")
-    fit(one, batches(), settings(steps=3, **given))
-    fit(other, batches(), settings(steps=3, **kept))
+    for made, rho in ((one, None), (other, 0.3)):
+        fit(made, batches(), settings(steps=3, sharpness=kind, rho=rho))
     assert not same(weights(one), weights(other))
 
 

@@ -149,11 +149,9 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
 
 def test_perfect_and_collapsed_models() -> None:
     n = 40
-    monitor = TensorMonitor(
-        places(n), captions=[str(i) for i in range(n)], labels=torch.arange(n) % 4, class_texts="0123"
-    )
-    towers = Table(torch.eye(n), torch.eye(n))
-    perfect = monitor(towers)
+    captions, labels = [str(i) for i in range(n)], torch.arange(n) % 4
+    monitor = TensorMonitor(places(n), captions=captions, labels=labels, class_texts="0123")
+    perfect = monitor(Table(torch.eye(n), torch.eye(n)))
     assert perfect["recall@1 image->text"] == perfect["recall@1 text->image"] == perfect["positive_score"] == 1
     constant = monitor(Table(torch.ones(n, 4), torch.ones(n, 4)))
     assert constant["recall@10 image->text"] == constant["recall@10 text->image"] == 0.25  # ten of forty, no more

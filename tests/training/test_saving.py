@@ -103,7 +103,7 @@ def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
     same(again, opened(tmp_path / "second"), exactly=False)
 
 
-@pytest.mark.parametrize("name", ["small-one", "miniature", "twin"])
+@pytest.mark.parametrize("name", ["small-one", "twin"])
 def test_adapters_are_saved_alone_and_merged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_tuning.make", build)
     found = adapted(name)
@@ -154,13 +154,12 @@ def test_transformers_reads_it_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-@pytest.mark.parametrize("name", ["miniature", "twin"])
-def test_a_saved_model_can_be_debiased(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_can_be_debiased(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
     from vldebias.cli import app
 
-    save_model(make(name), tmp_path / "model", scope="all", name=name)
+    save_model(make("twin"), tmp_path / "model", scope="all", name="twin")
     command = ["debias", "gender", "--model", str(tmp_path / "model"), "--out", str(tmp_path / "projection"), "--json"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
@@ -236,8 +235,8 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
 # ---- could it be saved?
 
 
-@pytest.mark.parametrize("name", ["small-custom", "miniature", "twin"])
-def test_what_can_be_saved_passes(name: str) -> None:
+def test_what_can_be_saved_passes() -> None:
+    name = "small-custom"
     found = build(name)
     state, weights = torch.get_rng_state(), {key: t.clone() for key, t in found.model.state_dict().items()}
     check_savable(found, name=name)

@@ -19,14 +19,6 @@ def test_every_setting_has_one_group_and_a_description() -> None:
     assert all(field.description for field in TrainSettings.model_fields.values())
 
 
-@pytest.mark.parametrize(("ways", "workers"), [(["spawn"], 0), (["fork", "spawn", "forkserver"], 2)])
-def test_images_are_read_by_processes_where_there_can_be_any(
-    monkeypatch: pytest.MonkeyPatch, ways: list[str], workers: int
-) -> None:
-    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ways)
-    assert load_settings(steps=1).workers == workers
-
-
 def test_a_file_and_flags_mean_the_same(tmp_path: Path) -> None:
     given: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
     path = tmp_path / "run.yaml"

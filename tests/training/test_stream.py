@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_parts import NAMES, Stream, caption, image_data, jittered, number_of, plain, same, take, tokenize
+from training_parts import NAMES, Stream, caption, jittered, number_of, plain, same, take, tokenize
 
-from vldebias.data import open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.training.batches import Batch
 from vldebias.training.stream import StreamBatches
@@ -205,17 +203,3 @@ def test_what_does_not_fit_says_why() -> None:
         batches(buffer=0)
     with pytest.raises(InvalidInputError, match=r"eta: expected a noise rate in \[0, 1\], got 2"):
         batches(noise=2)
-
-
-def test_a_hugging_face_stream_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf-cache")
-    data = image_data(6)
-    columns = {"image": [data.read(i) for i in range(6)], "text": list(data.captions)}
-    features = datasets.Features(image=datasets.Image(), text=datasets.Value("string"))
-    (tmp_path / "own").mkdir()
-    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "own/train.parquet"))
-    stream = open_data("huggingface", tmp_path / "own", "train", caption="auto", streaming=True)
-    batch = take(batches(stream, batch_size=6, label=None, augment=plain, workers=2), 1, 1)[0]  # type: ignore[arg-type]
-    assert [number_of(image) for image in batch.images] == rows_of([batch])
-    assert batch.texts["input_ids"][:, 0].tolist() == rows_of([batch])

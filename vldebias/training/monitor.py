@@ -102,9 +102,8 @@ class TensorMonitor:
         if high < 0:
             raise InvalidInputError("held-out data: no image has a known label; leave labels out to measure retrieval")
         if low < -1 or high >= len(self.class_texts):
-            raise InvalidInputError(
-                f"held-out data: expected labels -1 (unknown) .. {len(self.class_texts) - 1}, got {low} .. {high}"
-            )
+            last = len(self.class_texts) - 1
+            raise InvalidInputError(f"held-out data: expected labels -1 (unknown) .. {last}, got {low} .. {high}")
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """The mean of every score over the images that have it, the lowest accuracies, and the skew.
@@ -160,20 +159,14 @@ class TensorMonitor:
                 features.append(texts)
             if not all(bool(each.isfinite().all()) for each in features):
                 scores = {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
-            skew = (
-                self._skew(images, places, embedded(self.queries)) if self.groups is not None and self.queries else {}
-            )
-            return scores, skew
-
-    def _skew(self, images: Tensor, places: Tensor, queries: Tensor) -> dict[str, float]:
-        assert self.groups is not None
-        groups = self.groups[places]
-        known = groups >= 0
-        similar = (queries @ images[known.to(images.device)].T).cpu()
-        k = max(1, min(100, similar.shape[1] // 10))
-        finite = bool(similar.isfinite().all())
-        skews = [max_skew(row, groups[known], k, prior="dataset") for row in similar] if finite else [np.nan]
-        return {f"max_skew@{k}": float(np.mean(skews))}
+            if self.groups is None or not self.queries:
+                return scores, {}
+            known = (groups := self.groups[places]) >= 0
+            similar = (embedded(self.queries) @ images[known.to(images.device)].T).cpu()
+            k = max(1, min(100, similar.shape[1] // 10))
+            finite = bool(similar.isfinite().all())
+            skews = [max_skew(row, groups[known], k, prior="dataset") for row in similar] if finite else [np.nan]
+            return scores, {f"max_skew@{k}": float(np.mean(skews))}
 
     def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
         """Places (m,) and unit features (m, d) of the images that can be read."""
@@ -247,25 +240,13 @@ class Monitor(TensorMonitor):
         if self._kept is not None and self._kept[0] is towers.prepare:
             yield from self._kept[1]
             return
-        kept, fits = [], True
-        for batch in self._read(towers.prepare):
+        kept, fits, skipped, prepare = list[Placed](), True, dict[int, str](), towers.prepare
+        rows: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "skipped": skipped}
+        for batch in pixel_batches(range(len(self.data)), self.data.read, lambda image: prepare(image).half(), **rows):
             fits = batch[1][0].nbytes * len(self.data) <= self.keep_bytes
             if fits:
                 kept.append(batch)
             yield batch
-        self._kept = (towers.prepare, kept) if fits else None
-
-    def _read(self, prepare: Prepare) -> Iterator[Placed]:
-        """Batches of the images that can be read, in half precision."""
-        skipped: dict[int, str] = {}
-        yield from pixel_batches(
-            range(len(self.data)),
-            self.data.read,
-            lambda image: prepare(image).half(),
-            batch_size=self.batch_size,
-            workers=self.workers,
-            skipped=skipped,
-        )
         reasons = {self.data.ids[row]: reason for row, reason in skipped.items()}
         counted = f"{self.data.name} {self.data.split}: {len(reasons)} of {len(self.data)} held-out images"
         if len(reasons) == len(self.data):
@@ -274,6 +255,7 @@ class Monitor(TensorMonitor):
             example = next(iter(reasons.items()))
             warn(f"{counted} cannot be read and are left out, such as {example}")
         self.skipped = reasons
+        self._kept = (prepare, kept) if fits else None
 
 
 def _lowest(correct: Tensor, cells: Tensor) -> float:

@@ -21,6 +21,10 @@ from vldebias.training.settings import WORLDS, TrainSettings
 if TYPE_CHECKING:
     from PIL import Image
 
+CAPTIONS_WANTED = (
+    "Name their column when the data is opened (caption=...), or make them from a label with label=... and "
+    "caption_template='a photo of a {}'"
+)
 _SPLIT = "split"  # the column of a table that names splits
 _WORLD_SEEDS = {"train": 501, "val": 502, "test": 503}
 
@@ -73,10 +77,7 @@ class PairSource:
         else:
             captions = _from_labels(labels, caption_template)
         if not captions:
-            raise InvalidInputError(
-                f"{data.name}: has no captions. Name their column when the data is opened (caption=...), or make them "
-                "from a label with label=... and caption_template='a photo of a {}'"
-            )
+            raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
         has = np.array([bool(caption.strip()) for caption in captions])
         if not has.any():
             raise InvalidInputError(f"{data.name}: not one of {len(data)} rows has a caption")

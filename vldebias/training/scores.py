@@ -168,25 +168,20 @@ def positive_scores(
     rows_read = torch.cat(places)
     values = torch.cat([part for part in kept if len(part)])
     scores = np.full(pairs.items, np.nan, dtype=np.float32)
-    scores[rows_read.numpy()] = (
-        values[:, 0] if by == "cosine" else _softmaxes(towers, pairs, rows_read, values)
-    ).numpy()
+    if by == "softmax":
+        images, texts = values.chunk(2, dim=1)
+        codes, first = _numbered([pairs.captions[row] for row in rows_read.tolist()])
+        of_image, once = _numbered(pairs.images[rows_read.numpy()].tolist())
+        values = softmax_scores(images[once], texts[first], codes, of_image, t=towers.temperature)[:, None]
+    scores[rows_read.numpy()] = values[:, 0].numpy()
     return scores
 
 
-def _softmaxes(towers: Towers, pairs: PairSource, rows: Tensor, features: Tensor) -> Tensor:
-    """Scores (m,) of the rows, from the features (m, 2 d) of their images and captions."""
-    images, texts = features.chunk(2, dim=1)
-
-    def numbered(values: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """The number of each value (m,), as they come, and where each number comes first."""
-        number = {value: k for k, value in enumerate(dict.fromkeys(values))}
-        codes = torch.tensor([number[value] for value in values])
-        return codes, torch.full((len(number),), len(codes)).scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
-
-    codes, first = numbered([pairs.captions[row] for row in rows.tolist()])
-    shown, once = numbered(pairs.images[rows.numpy()].tolist())
-    return softmax_scores(images[once], texts[first], codes, shown, t=towers.temperature)
+def _numbered(values: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """The number of each value (m,), as they come, and where each number comes first."""
+    number = {value: k for k, value in enumerate(dict.fromkeys(values))}
+    codes = torch.tensor([number[value] for value in values])
+    return codes, torch.full((len(number),), len(codes)).scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
 
 
 def _shard(

@@ -17,7 +17,7 @@ from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.augmentation import Augment
 from vldebias.training.batches import Batch, ReadOptions, Unreadable, looks_of, texts_of
-from vldebias.training.pairs import caption_of, check_rate, mixture_noise
+from vldebias.training.pairs import CAPTIONS_WANTED, caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator, turns
 
 _SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
@@ -208,10 +208,7 @@ class StreamBatches:
                 f"{self.stream.name}: the stream has {rows} rows for this process, fewer than the "
                 f"{self.how.batch_size} of a batch; lower batch_size"
             )
-        raise InvalidInputError(
-            f"{self.stream.name}: no row of the stream has a caption. Name their column when the data is opened "
-            "(caption=...), or make them from a label with label=... and caption_template='a photo of a {}'"
-        )
+        raise InvalidInputError(f"{self.stream.name}: no row of the stream has a caption. {CAPTIONS_WANTED}")
 
     def _rows(self, shard: int, start: int) -> Iterator[_Row | None]:
         """Rows of a shard from one on; None where there is no caption, or it is another process's."""

@@ -77,7 +77,7 @@ def build(name: str) -> Towers:
     return created(name) if name in ARCHITECTURES else make(name)
 
 
-@pytest.mark.parametrize("name", ["small-one", "small-quick", "small-custom", "miniature", "twin"])
+@pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
 def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
     found = build(name)
     tune(found, "all")

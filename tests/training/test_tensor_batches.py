@@ -1,14 +1,18 @@
 """Batches from memory: rows of the data, by their number alone, each text tokenised once."""
 
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from training_parts import caption, number_of, picture, plain, same, tokenize
+from training_parts import caption, image_data, picture, plain, same, take, tokenize
 
 from eval.experiments.tensor_batches import TensorBatches
-from vldebias.errors import InvalidInputError
+from tests.refusals import refused
+from vldebias.training.batches import MapBatches
+from vldebias.training.pairs import PairSource
 
 N = 23
 IMAGES = torch.stack([plain(picture(i)) for i in range(N)])
@@ -25,21 +29,13 @@ def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
     return images + torch.rand(len(images), 1, 1, 1, generator=generator)
 
 
-def test_a_batch_is_rows_of_the_data_from_memory() -> None:
-    source = in_memory()
+def test_they_are_those_of_pairs_that_are_read() -> None:
+    pairs = PairSource.of(image_data(N), label="kind")
+    options: dict[str, Any] = {"batch_size": 4, "tokenize": tokenize, "seed": 1}
+    source = TensorBatches(IMAGES, pairs.captions, labels=torch.arange(N) % 3, **options)
     assert (source.items, source.per_epoch) == (N, 5)
-    seen = []
-    for batch in islice(source.starting(0), 5):
-        assert batch.index is not None
-        assert batch.labels is not None
-        rows = batch.index.tolist()
-        assert [number_of(image) for image in batch.images] == rows
-        assert batch.texts["input_ids"][:, 0].tolist() == [row % 9 for row in rows]
-        assert set(batch.texts) == {"input_ids", "attention_mask"}
-        assert batch.labels.tolist() == [row % 4 for row in rows]
-        assert batch.views is None
-        seen += rows
-    assert len(set(seen)) == 20
+    for number, there in enumerate(take(MapBatches(pairs, plain, **options), 0, 14)):
+        assert same(source.batch(number), there)
 
 
 @pytest.mark.parametrize("options", [{}, {"augment": jitter}, {"augment": jitter, "two_views": True}])
@@ -63,18 +59,20 @@ def test_each_text_is_tokenised_once() -> None:
     assert sorted(asked) == sorted(set(CAPTIONS))
 
 
-def test_what_does_not_fit_says_why_from_memory() -> None:
-    with pytest.raises(InvalidInputError, match=r"expected 23 rows, one per image, got {'captions': 22}"):
-        TensorBatches(IMAGES, CAPTIONS[1:], batch_size=4, tokenize=tokenize)
-    with pytest.raises(InvalidInputError, match=r"expected 23 rows, one per image, got {'labels': 3}"):
-        in_memory(labels=torch.zeros(3))
-    with pytest.raises(InvalidInputError, match="expected captions and tokenize"):
-        in_memory(tokenize=None)
-    with pytest.raises(InvalidInputError, match="expected captions and tokenize"):
-        TensorBatches(IMAGES, None, batch_size=4, tokenize=tokenize)
-    with pytest.raises(InvalidInputError, match="two_views needs augment"):
-        in_memory(two_views=True)
-    with pytest.raises(InvalidInputError, match=r"images: expected \(n, 3, h, w\), got \(3, 8, 8\)"):
-        TensorBatches(IMAGES[0], CAPTIONS, batch_size=4, tokenize=tokenize)
-    with pytest.raises(InvalidInputError, match="the data has 23 rows, fewer than the 24 of one batch"):
-        in_memory(batch_size=24)
+@refused(
+    (
+        lambda: TensorBatches(IMAGES, CAPTIONS[1:], batch_size=4, tokenize=tokenize),
+        "per image, got {'captions': 22}",
+    ),
+    (lambda: in_memory(labels=torch.zeros(3)), r"expected 23 rows, one per image, got {'labels': 3}"),
+    (lambda: in_memory(tokenize=None), "expected captions and tokenize"),
+    (lambda: TensorBatches(IMAGES, None, batch_size=4, tokenize=tokenize), "expected captions and tokenize"),
+    (lambda: in_memory(two_views=True), "two_views needs augment"),
+    (
+        lambda: TensorBatches(IMAGES[0], CAPTIONS, batch_size=4, tokenize=tokenize),
+        r"expected \(n, 3, h, w\), got",
+    ),
+    (lambda: in_memory(batch_size=24), "the data has 23 rows, fewer than the 24 of one batch"),
+)
+def test_what_does_not_fit_says_why_from_memory(call: Callable[[], object]) -> None:
+    call()

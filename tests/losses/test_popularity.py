@@ -72,10 +72,7 @@ def test_a_search_that_ends_too_early_says_so() -> None:
 @refused(
     (torch.zeros(3, 4), r"similarity: expected shape \(n, n\) with n >= 2, got \(3, 4\)"),
     (torch.zeros(1, 1), r"similarity: expected shape \(n, n\) with n >= 2"),
-    (
-        torch.zeros(3, 3, dtype=torch.long),
-        r"similarity: expected a floating point tensor \(n, n\), got torch.int64",
-    ),
+    (torch.zeros(3, 3, dtype=torch.long), r"similarity: expected a floating point tensor \(n, n\), got torch.int64"),
     (torch.full((3, 3), torch.nan), "similarity: some values are NaN or infinite"),
 )
 def test_similarities_that_do_not_fit(similarity: Tensor) -> None:

@@ -15,13 +15,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.augmentation import (
-    Augmentation,
-    CropNoise,
-    crop_box,
-    mix_amplitudes,
-    most_similar,
-)
+from vldebias.training.augmentation import Augmentation, CropNoise, crop_box, mix_amplitudes, most_similar
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 VIEWS: dict[str, Any] = {"crop": (0.08, 1.0), "flip": 0.5, "jitter": 1.0, "grayscale": 0.2}  # of SimCLR

@@ -60,18 +60,12 @@ def test_each_text_is_tokenised_once() -> None:
 
 
 @refused(
-    (
-        lambda: TensorBatches(IMAGES, CAPTIONS[1:], batch_size=4, tokenize=tokenize),
-        "per image, got {'captions': 22}",
-    ),
+    (lambda: TensorBatches(IMAGES, CAPTIONS[1:], batch_size=4, tokenize=tokenize), "per image, got {'captions': 22}"),
     (lambda: in_memory(labels=torch.zeros(3)), r"expected 23 rows, one per image, got {'labels': 3}"),
     (lambda: in_memory(tokenize=None), "expected captions and tokenize"),
     (lambda: TensorBatches(IMAGES, None, batch_size=4, tokenize=tokenize), "expected captions and tokenize"),
     (lambda: in_memory(two_views=True), "two_views needs augment"),
-    (
-        lambda: TensorBatches(IMAGES[0], CAPTIONS, batch_size=4, tokenize=tokenize),
-        r"expected \(n, 3, h, w\), got",
-    ),
+    (lambda: TensorBatches(IMAGES[0], CAPTIONS, batch_size=4, tokenize=tokenize), r"expected \(n, 3, h, w\), got"),
     (lambda: in_memory(batch_size=24), "the data has 23 rows, fewer than the 24 of one batch"),
 )
 def test_what_does_not_fit_says_why_from_memory(call: Callable[[], object]) -> None:

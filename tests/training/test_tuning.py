@@ -19,14 +19,7 @@ from vldebias.errors import InvalidInputError, MissingPackageError, UnsupportedH
 from vldebias.hosts.towers import Towers
 from vldebias.training.optim import keep_frozen_still, parameter_groups
 from vldebias.training.sharded import scalars_held
-from vldebias.training.tuning import (
-    SCOPES,
-    depths,
-    layer_rates,
-    merged,
-    save_adapter,
-    tune,
-)
+from vldebias.training.tuning import SCOPES, depths, layer_rates, merged, save_adapter, tune
 
 WITH_HEADS = [*(name for name in MODELS if name not in ("headless", "align", "quick")), "twin"]
 SIDES = {

@@ -132,8 +132,7 @@ class Objective(nn.Module):
     @property
     def bias(self) -> float | None:
         """SigLIP's bias of now; None of a loss without."""
-        bias = getattr(self.loss, "bias", None)
-        return None if bias is None else float(bias.detach())
+        return None if getattr(self.loss, "bias", None) is None else float(self.loss.bias.detach())
 
 
 def build_objective(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,7 @@ class Precision:
         return self.scaler.is_enabled() and self.scaler.get_scale() < 1
 
 
+@dataclass(frozen=True)
 class Passes:
     """Adds the gradient of one step's loss to `.grad`; called with the step's number and micro-batches.
 
@@ -61,16 +63,11 @@ class Passes:
     Processes exchange gradients with the last micro-batch; `Accelerator.accumulate` counts calls, which may be two.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        module: nn.Module,
-        trainee: Trainee,
-        settings: LoopSettings,
-        precision: Precision,
-    ) -> None:
-        self.accelerator, self.module, self.trainee = accelerator, module, trainee
-        self.settings, self.precision = settings, precision
+    accelerator: Accelerator
+    module: nn.Module
+    trainee: Trainee
+    settings: LoopSettings
+    precision: Precision
 
     def __call__(self, step: int, micro: Sequence[Batch]) -> Tensor:
         """The loss () of the step."""

@@ -182,8 +182,7 @@ class DataSettings(_Settings):
         "too, and with debias the skew.",
     )
     debias: str | None = Field(
-        None,
-        description="Prompt set by name or path: after training its projection is fitted for the model and saved.",
+        None, description="Prompt set by name or path: after training its projection is fitted for the model and saved."
     )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")

@@ -297,7 +297,7 @@ class TestEvidence:
     def test_a_reference_has_to_earn_what_it_changes(self) -> None:
         """With few images what texts alone choose stays, whatever the mean says; with many, what is better wins."""
         made, alone, many = world(0.2, 0.3), taken(0.2, 0.3), taken(0.2, 0.3, 2000)
-        for seed in range(3):
+        for seed in range(2):
             assert fitted(*made, reference=images(16, seed=seed)[0]).method == alone.method
         assert "equalise" in many.method
         assert skew(*made, many) < skew(*made, alone) - 0.03
@@ -355,7 +355,7 @@ def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | Non
     return TextTable(dict(zip(texts, rows, strict=True))), prompts, reference
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(odd_problems())
 def test_it_gives_an_edit_wherever_none_does(odd: tuple[TextTable, PromptSet, Any]) -> None:
     texts, prompts, reference = odd

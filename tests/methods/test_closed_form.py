@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 SUMS = (EQUALISE, *(one + EQUALISE for one in (CALI, ORTH, DIFFERENCE, ORTH_CALI)))
 WORDS = ("man", "woman", "child")
-laws = settings(max_examples=15, deadline=None, derandomize=True)
+laws = settings(max_examples=10, deadline=None, derandomize=True)
 
 
 @st.composite

@@ -196,6 +196,22 @@ def test_inspect_measures_unseen_pairs() -> None:
     assert found.held_out_distance[1] < before / 2
 
 
+def test_inspect_reads_the_attribute_of_labelled_images_before_and_after() -> None:
+    host = Words()
+    values = list(GENDER.by_value())
+    made, codes = torch.Generator().manual_seed(0), torch.arange(120) % len(values)
+    texts = torch.stack([host.embed(several, "joint").mean(0) for several in GENDER.by_value().values()])
+    images = texts[codes] + 0.1 * torch.randn(120, DIM, generator=made).double()
+    named = vldebias.Reference(images, labels={"gender": [values[code] for code in codes]})
+    found = vldebias.inspect(host, GENDER, method="cali", lam=1000.0, images=named)["joint"].readable
+    assert found is not None
+    before, after, chance = found["linear"]
+    assert before > 0.9 > chance
+    assert after < before
+    assert set(found) == {"linear", "neighbour"}
+    assert vldebias.inspect(host, GENDER, method="cali", images=images)["joint"].readable is None
+
+
 HAIR = replace(GENDER, classes=("dark hair", "blond hair"), class_names=("dark", "blond"))
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vldebias.diagnostics import readable
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, Host, refuse_second, resolve
@@ -28,6 +29,7 @@ from vldebias.methods import (
     get_method,
 )
 from vldebias.methods.closed_form import DEFAULT, EQUALISE, PerHost
+from vldebias.methods.labelled import labelled
 from vldebias.methods.method import LAM_OF_PIPELINES, Prompts
 from vldebias.methods.shares import AllShares
 from vldebias.prompts import PromptSet, load_prompts
@@ -182,6 +184,8 @@ def inspect(
             boundary between two class prompts lies before and after, and which offset puts it into the middle
             (`Diagnostics.boundary`), as `evaluate(task="groups", offset=True)` does. Nothing is fitted to them.
             Default: the reference, which is second best: its classes may go with the attribute in another way.
+            With labels of the attribute (a `Reference` with `labels`, or `Embeddings`), how well a linear probe and the
+            nearest neighbour read it before and after the edit of images (`Diagnostics.readable`).
         method, lam, reference, max_loss, tokenizer: as of `debias`.
 
     Raises:
@@ -192,7 +196,20 @@ def inspect(
     if images is not None and target.generative:
         raise InvalidInputError(f"{target.name}: it classifies no images; leave images= away")
     seen = None if images is None else Reference.of(images)
-    return {role: problem.diagnose(role, problem.fit(chosen, role), prompt_set, seen) for role in target.roles}
+    found = {}
+    for role in target.roles:
+        edit = problem.fit(chosen, role)
+        found[role] = problem.diagnose(role, edit, prompt_set, seen)
+        if seen is not None and seen.labels and not prompt_set.parts:
+            found[role] = replace(found[role], readable=_readable(replace(problem, reference=seen), role, edit))
+    return found
+
+
+def _readable(problem: Problem, role: str, edit: Edit) -> dict[str, tuple[float, float, float]]:
+    """Reader -> balanced accuracy before and after an edit of labelled images, and the most that chance gives."""
+    ((rows, codes),) = labelled(problem, role).known()
+    before, after = (readable(one, codes.numpy()) for one in (rows, edit.image(rows)))
+    return {reader: (before[reader].accuracy, after[reader].accuracy, after[reader].limit) for reader in before}
 
 
 def steer(

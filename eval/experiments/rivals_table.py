@@ -40,6 +40,13 @@ REPORTED = {
 }
 
 
+READERS = {"linear_probe": "gender read by a linear probe", "neighbour_probe": "by the nearest neighbour"}
+PROBED = {
+    "celeba professions": "probes celeba",
+    "professions": "probes portraits",
+}  # the same images, after each method
+
+
 class Rows:
     """The rows of one task by metric and method; a metric may be named without its k."""
 
@@ -55,6 +62,9 @@ class Rows:
         sign = 1 if self.main == "max_skew" else -1
         there = [method for metric, method in self.rows if metric == self.main]
         self.methods = sorted(there, key=lambda method: sign * self.rows[self.main, method].value)
+
+        if task in PROBED and (RESULTS / "features.json").is_file():
+            self.rows |= {(row.metric, row.method): row for row in read("features").rows if row.task == PROBED[task]}
 
     def get(self, metric: str, method: str) -> Measurement | None:
         return self.rows.get((metric, method))
@@ -87,6 +97,7 @@ def table(result: Result, task: str) -> str:
     extra = [(title, metric) for title, metric in extra if any((metric, m) in rows.rows for m in rows.methods)]
     gain = "MaxSkew" if rows.main == "max_skew" else "worst group"
     head = ["method", "needs", f"{gain} [95 %]", "change from none [95 %]", "lowest to highest split"]
+    extra += [(title, metric) for metric, title in READERS.items() if (metric, "none") in rows.rows]
     head += [*(title for title, _ in extra), "rank correlation", "fit, s", "reported by others"]
     lines = [head]
     for method in rows.methods:

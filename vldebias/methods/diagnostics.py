@@ -79,7 +79,9 @@ class Diagnostics:
 
     pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after), the mean over
     classes of max - min over the spurious texts: 0 where a class is equally close to all. signal_kept, class_cosine:
-    at most 1. boundary: between two classes, as unlabelled images see it (`vldebias.inspect(images=)`).
+    at most 1. boundary: between two classes, as unlabelled images see it (`vldebias.inspect(images=)`). readable: of
+    each reader the balanced accuracy out of sample with which it reads the value of labelled images, before and after
+    the edit of images, and the most that chance gives (`vldebias.diagnostics.readable`).
     """
 
     pair_distance: tuple[float, float]
@@ -88,6 +90,7 @@ class Diagnostics:
     signal_kept: float | None
     class_cosine: float | None
     boundary: Boundary | None = None
+    readable: dict[str, tuple[float, float, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

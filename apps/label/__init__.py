@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vldebias.evaluation.answers import AnnotationLog
 
 from .engine import Labelling
 from .study import ImageFolder, questions_of
-
-if TYPE_CHECKING:
-    import gradio as gr
-
-__all__ = ["build_demo", "open_study"]
 
 
 def open_study(
@@ -42,10 +36,3 @@ def open_study(
         images = ImageFolder.open(folder, part=part, limit=limit, most=max(1, most // len(questions)))
     log = AnnotationLog(file or images.root / "answers.jsonl")
     return Labelling(images, questions, log, annotators=annotators, seed=seed)
-
-
-def build_demo(engine: Labelling) -> gr.Blocks:
-    """The page of a study; see `page`."""
-    from .page import build_demo as build
-
-    return build(engine)

@@ -209,12 +209,12 @@ def test_the_strip_over_strengths(page: Any) -> None:
     shoot(page, "demo-strip-1280")
 
 
-def test_odd_prompts_have_a_message_and_the_page_goes_on(page: Any) -> None:
+def test_an_odd_prompt_has_a_message_and_the_page_goes_on(page: Any) -> None:
     settle(page, number=1)
-    for prompt, told in ODD_PROMPTS.values():
-        write(page, "prompt", prompt)
-        page.locator("#generate").click()
-        assert told in complaint(page)
+    prompt, told = ODD_PROMPTS["long"]  # test_compare_server has the others
+    write(page, "prompt", prompt)
+    page.locator("#generate").click()
+    assert told in complaint(page)
     write(page, "prompt", "\U0001f469\u200d\u2695\ufe0f \u0637\u0628\u064a\u0628 <b>")
     draw(page)
     assert page.locator("#comparison b:text('x')").count() == 0

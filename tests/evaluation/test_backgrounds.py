@@ -53,7 +53,7 @@ def clip():
 
 
 def test_the_judge_reads_the_background_whatever_bird_is_before_it(clip) -> None:
-    world = birds.sample(600, seed=5, balanced=True)
+    world = birds.sample(240, seed=5, balanced=True)
     images = [Image.fromarray((x * 255).byte().permute(1, 2, 0).numpy()) for x in world.images]
     judge = background_judge(*clip, scenes=SCENES)
     assert judge.names["background"] == ("water", "land")

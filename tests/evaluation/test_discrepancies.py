@@ -41,16 +41,6 @@ def test_prompts_are_measured_as_one_by_one(given_codes: tuple[np.ndarray, int])
     assert counts.undecidable == sum((row == UNKNOWN).all() for row in table)
 
 
-@given(codes(), st.randoms())
-def test_the_order_of_images_does_not_matter(given_codes: tuple[np.ndarray, int], random: object) -> None:
-    table, values = given_codes
-    shuffled = np.array([random.sample(list(row), len(row)) for row in table])  # type: ignore[attr-defined]
-    for measure in ("discrepancy", "unknown_rate"):
-        assert getattr(Counts.of(table, values), measure) == pytest.approx(
-            getattr(Counts.of(shuffled, values), measure)
-        )
-
-
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.9, 0.1), (0.2, 0.3, 0.5)])
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_corrected_square_is_unbiased(shares: tuple[float, ...], n: int) -> None:

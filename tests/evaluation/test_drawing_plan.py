@@ -122,10 +122,8 @@ def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"images": 0}, r"expected at least 1, got \{'images': 0\}"),
-        ({"batch_size": 0}, r"expected at least 1, got \{'batch_size': 0\}"),
         ({"images": 10_001}, r"images: expected at most 10000 per seed, got 10001; add seeds"),
         ({"seeds": []}, r"seeds: expected different numbers from 0 on, got \[\]"),
-        ({"seeds": [1, 1]}, r"seeds: expected different numbers"),
         ({"seeds": [-1]}, r"seeds: expected different numbers"),
         ({"options": {"guidance_scale": 1}}, r"options: \['guidance_scale'\] are set by the plan; use steps="),
         ({"options": {"image": Path}}, r"options: expected values that JSON can write, got .*not JSON serializable"),
@@ -133,7 +131,6 @@ def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
         ({"variants": {}}, r"variants: expected at least one"),
         ({"variants": {"none": Variant()}}, r"not 'none', which is drawn always"),
         ({"variants": {"a b": Variant(), "A-B": Variant()}}, r"stay different as names of folders"),
-        ({"variants": {"?": Variant()}}, r"names of letters and digits"),
         ({"variants": {"a": Variant(), "a, stated not kept": Variant()}}, r"stay different as names of folders"),
     ],
 )
@@ -165,10 +162,7 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
     [
         ({"prompts": ("nothing",)}, "nothing"),
         ({"method": "magic"}, "expected one of .*cali.*, got 'magic'"),
-        ({"method": "calli"}, "did you mean 'cali'"),
         ({"method": "target-shares"}, "is not for pipelines; expected one of none, .*steer"),
-        ({"method": "equalise"}, "is not for pipelines"),
-        ({"strength": 1.5}, "strength\n.*less than or equal to 1"),
         ({"lam": -1.0}, "greater than or equal to 0"),
         ({"lam": float("nan")}, "greater than or equal to 0"),
         ({"shares": {"male": 1.0}}, "are of the methods 'steer' and 'stated-value', got method 'cali'"),
@@ -187,10 +181,6 @@ def test_a_variant_that_cannot_be_fitted_is_refused_at_once(arguments: dict[str,
 def test_a_variant_without_sets_is_fitted_on_what_is_drawn() -> None:
     assert plan(FEW, {"cali": Variant()}, concepts="train").variants["cali"].sets == {"few": FEW.hash}
     assert Variant(prompts="gender") == Variant(prompts=("gender",))
-
-
-def test_a_variant_of_several_attributes_has_the_spurious_prompts_of_its_parts() -> None:
-    assert Variant(prompts=("fairface",), method="orth-cali").sets[0].parts
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != NONE and is_for_pipelines(name)])

@@ -5,16 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_by_hand import UNCLEAR, Reader, paint, repaint
+from drawn_by_hand import UNCLEAR, Reader, Shows, paint, repaint
 from PIL import Image
 
 from vldebias.data import UNKNOWN, cross
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.judges import judge_images, labels_of
 
 
+def few(folder: Path) -> tuple[DrawnSet, Shows]:
+    """Two images of each prompt and variant."""
+    return paint(folder, np.random.default_rng(0), stated=False, images=2, seeds=[0])
+
+
 def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) -> None:
-    drawn, shows = paint(tmp_path, np.random.default_rng(0))
+    drawn, shows = few(tmp_path)
     judge = Reader()
     found = judge_images(judge, drawn, batch_size=7)
     assert judge.asked == len(drawn)
@@ -29,7 +35,7 @@ def test_answers_come_in_the_order_of_the_images_and_are_kept(tmp_path: Path) ->
 
 
 def test_another_judge_is_asked_for_itself(tmp_path: Path) -> None:
-    drawn, _ = paint(tmp_path, np.random.default_rng(0))
+    drawn, _ = few(tmp_path)
     one, two = Reader(), Reader(version="2")
     judge_images(one, drawn)
     judge_images(two, drawn)
@@ -37,7 +43,7 @@ def test_another_judge_is_asked_for_itself(tmp_path: Path) -> None:
 
 
 def test_an_image_that_was_drawn_anew_is_judged_anew(tmp_path: Path) -> None:
-    drawn, shows = paint(tmp_path, np.random.default_rng(0))
+    drawn, shows = few(tmp_path)
     judge = Reader()
     before = judge_images(judge, drawn)
     gender, age, job = shows[drawn.images[3].path]
@@ -50,7 +56,7 @@ def test_an_image_that_was_drawn_anew_is_judged_anew(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     """Half a line at the end, as a kill leaves it, costs one image and damages no other line."""
-    drawn, _ = paint(tmp_path, np.random.default_rng(0))
+    drawn, _ = few(tmp_path)
     judge = Reader()
     before = judge_images(judge, drawn, batch_size=10)
     (path,) = (tmp_path / "judgements").glob("*/0.jsonl")
@@ -67,7 +73,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 
 def test_labels_are_unknown_where_the_judge_is_not_sure_and_cross(tmp_path: Path) -> None:
-    drawn, shows = paint(tmp_path, np.random.default_rng(0))
+    drawn, shows = few(tmp_path)
     judge = Reader()
     labels = labels_of(judge, judge_images(judge, drawn), ["gender", "gender x age"], 0.8)
     genders = [shows[image.path][0] for image in drawn]
@@ -83,7 +89,7 @@ def test_labels_are_unknown_where_the_judge_is_not_sure_and_cross(tmp_path: Path
 
 
 def test_missing_images_are_counted(tmp_path: Path) -> None:
-    drawn, _ = paint(tmp_path, np.random.default_rng(0))
+    drawn, _ = few(tmp_path)
     for image in drawn.images[:2]:
         drawn.path(image).unlink()
     message = f"2 of {len(drawn)} images are missing, such as none/.*draw again, which goes on where it stopped"
@@ -92,7 +98,7 @@ def test_missing_images_are_counted(tmp_path: Path) -> None:
 
 
 def test_an_image_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
-    drawn, _ = paint(tmp_path, np.random.default_rng(0))
+    drawn, _ = few(tmp_path)
 
     class Vandal(Reader):
         def _read(self, images: list[Image.Image]) -> dict[str, np.ndarray]:

@@ -187,6 +187,8 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
         scores = model.encode_image(pixels, normalize=True) @ normalize(torch.stack(rows), dim=-1).T
         twin = (model.logit_scale.exp() * scores).softmax(-1)
     np.testing.assert_allclose(found, twin, atol=1e-4)
+    surer = ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER}, scale=1000.0)
+    assert (predict(surer, images)["gender"].max(1) > found.max(1)).all()
 
 
 def test_both_libraries_judge_alike() -> None:
@@ -262,14 +264,3 @@ def test_the_scale_is_the_models_own() -> None:
     assert logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
     with pytest.raises(InvalidInputError, match=r"SimpleNamespace has no logit_scale; give scale= \(100 for CLIP\)"):
         logit_scale(SimpleNamespace(logit_scale=None))
-
-
-def test_another_scale_makes_a_judge_more_or_less_sure() -> None:
-    images, _ = people(10)
-    model, preprocess, tokenizer = load_clip()
-    sure = [
-        predict(ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER}, scale=s), images)["gender"].max(1)
-        for s in (1.0, 10.0, 1000.0)
-    ]
-    assert (sure[0] < sure[1]).all()
-    assert (sure[1] < sure[2]).all()

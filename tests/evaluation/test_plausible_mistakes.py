@@ -1,7 +1,4 @@
-"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing.
-
-`python tests/evaluation/test_plausible_mistakes.py` prints the table and its counts.
-"""
+"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing."""
 
 from __future__ import annotations
 
@@ -369,18 +366,3 @@ def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:
     unsaid = [case for case in CASES if case.why]
     assert len(unsaid) <= 5
     assert all(case.want == SILENT for case in unsaid)
-
-
-def main() -> None:
-    counts = dict.fromkeys((REFUSED, WARNED, SILENT, "wrong and silent"), 0)
-    for case in CASES:
-        how, words = case.answer()
-        counts[how] += 1
-        counts["wrong and silent"] += how == SILENT and bool(case.why)
-        mark = "  " if how == case.want and case.says in words else "!!"
-        print(f"{mark} {how:8} {case.name}: {(words or case.why)[:120]}")
-    print(f"{len(CASES)} calls: " + ", ".join(f"{n} {how}" for how, n in counts.items()))
-
-
-if __name__ == "__main__":
-    main()

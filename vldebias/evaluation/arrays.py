@@ -231,6 +231,7 @@ class Given(Session):
                 f"images: expected a folder, a file of embeddings or one of {', '.join(names)}, got {str(path)!r}; "
                 f"{did_you_mean(path, names)}"
             )
+        assert self.encoder  # texts alone are refused before a world is rendered
         return open_split(str(path), self.options.data_root, split, {})
 
     def _from_images(self, data: ImageData | ImageStream) -> Embeddings:

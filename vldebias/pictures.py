@@ -94,10 +94,12 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     return plot, list(plot.subplots(rows, columns, squeeze=False).flat)
 
 
-def save_png(plot: Plot, path: Path, metadata: Mapping[str, Any]) -> Path:
-    """Write a plot, as small as `compact` makes it."""
+def save_png(plot: Plot | Image, path: Path, metadata: Mapping[str, Any]) -> Path:
+    """Write a plot or a picture, as small as `compact` makes it."""
     Images = need("PIL.Image")
 
+    if isinstance(plot, Images.Image):
+        return write_png(compact(plot), path, metadata, optimize=True)
     buffer = io.BytesIO()
     plot.savefig(buffer, format="png")
     with Images.open(buffer) as image:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from vldebias.data import UNKNOWN
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.discrepancies import Counts
 from vldebias.metrics import attribute_shares
 from vldebias.metrics.discrepancy import squared_discrepancies
@@ -74,18 +73,3 @@ def test_the_radius_shrinks_with_images_and_is_no_bound_without() -> None:
     assert radius[0] > radius[1] > radius[2] > 0
     assert radius[3] == pytest.approx(sqrt(0.5))
     assert Counts(np.array([[4, 0]]), 4).radius(resamples=500, seed=0)[0] > 0.1  # all alike is not certain
-
-
-@pytest.mark.parametrize(
-    ("table", "values", "message"),
-    [
-        (np.zeros(3, dtype=int), 2, r"expected \(prompts, images\) and two or more values, got \(3,\), 2"),
-        (np.zeros((2, 0), dtype=int), 2, r"got \(2, 0\), 2"),
-        (np.zeros((2, 2), dtype=int), 1, r"got \(2, 2\), 1"),
-        (np.array([[0, 2]]), 2, r"codes: expected -1 .. 1, got 0 .. 2"),
-        (np.array([[0, -2]]), 2, r"codes: expected -1 .. 1, got -2 .. 0"),
-    ],
-)
-def test_errors_say_what_was_expected(table: np.ndarray, values: int, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        Counts.of(table, values)

@@ -14,7 +14,7 @@ from diffusers_tiny import gender, sd
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL, generate, grid
+from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL, draw_strengths, generate, grid
 from vldebias.evaluation.variants import Variant
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline
@@ -61,6 +61,14 @@ def test_a_steered_row_is_told_its_seeds_and_texts_come_from_the_set() -> None:
     picture = vldebias.grid(load_pipeline(), "professions-gender", methods=["steer"], seeds=range(2), **FAST)
     assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
     assert (cell(picture, 0, 0) != cell(picture, 0, 1)).any()
+
+
+def test_a_strip_has_a_column_for_each_strength() -> None:
+    pipe, variant = load_pipeline(), Variant(prompts=("professions-gender",))
+    picture = draw_strengths(pipe, [("nurse", TEXT)], variant, strengths=(0.0, 1.0), seeds=(3,), **FAST)
+    plain = (generate(pipe, [TEXT], [3], **FAST)[0].permute(1, 2, 0) * 255).numpy()
+    apart = [np.abs(cell(picture, 0, column) - plain).max() for column in (0, 1)]
+    assert apart[0] <= 1.5 < apart[1]
 
 
 def test_names_stand_beside_the_rows() -> None:

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from made_figures import figure, result
 
 from vldebias import methods
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report.charts import (
     charts,
     colour,
@@ -15,7 +13,6 @@ from vldebias.evaluation.report.charts import (
     group_bars,
     lambda_curves,
     points,
-    strength_strips,
 )
 from vldebias.evaluation.result import Measurement
 
@@ -83,17 +80,6 @@ def test_points_are_ordered_by_the_model_as_it_is() -> None:
     figures = [figure(m, v + (m == "cali"), subset=q) for q, v in values.items() for m in ("none", "cali")]
     axis = points(figures).axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["q2", "q3", "q1"]
-
-
-def test_strips_have_a_column_per_strength() -> None:
-    strengths = (0.0, 0.5, 1.0)
-    images = torch.arange(3, dtype=torch.float32)[:, None, None, None].expand(3, 3, 8, 8) / 4
-    plot = strength_strips([("nurse", images), ("", images)], strengths)
-    assert [tick.get_text() for tick in plot.axes[0].get_xticklabels()] == ["as it is", "strength 0.5", "strength 1"]
-    shown = plot.axes[1].get_images()[0].get_array()
-    assert shown[4, [4, 14, 24], 0].tolist() == [0.0, 0.25, 0.5]
-    with pytest.raises(InvalidInputError, match=r"expected rows of 2 images, one per strength, got {'nurse': 3}"):
-        strength_strips([("nurse", images)], (0.0, 1.0))
 
 
 def test_charts_follow_the_figures() -> None:

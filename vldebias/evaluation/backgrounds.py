@@ -36,8 +36,6 @@ def background_judge(
     subjects: Sequence[str] = ("waterbird",),
     others: Sequence[str] = OTHER_SUBJECTS,
     scenes: Mapping[str, Sequence[str]] = SCENES,
-    templates: Sequence[str] = ("a photo of a {value}",),
-    reject: Sequence[str] = NO_SCENE,
     name: str | None = None,
 ) -> ClipJudge:
     """A zero-shot judge of `background` (water, land), and of `animal`: whether the subject is still to be seen.
@@ -46,8 +44,6 @@ def background_judge(
         model, preprocess, tokenizer: any open_clip or transformers image-text model.
         subjects, others: the animals that are drawn, and what else there may be.
         scenes: background -> words for it.
-        templates: of the questions, with {value}.
-        reject: texts for images with neither background.
         name: of the model, for reports.
 
     Raises:
@@ -58,8 +54,8 @@ def background_judge(
             f"judge: expected subjects and other things to tell them from, got {list(subjects)} and {list(others)}"
         )
     questions = {
-        "background": Question.of(scenes, templates, reject=reject),
-        "animal": Question.of((*subjects, *others), templates),
+        "background": Question.of(scenes, reject=NO_SCENE),
+        "animal": Question.of((*subjects, *others)),
     }
     return ClipJudge(model, preprocess, tokenizer, questions=questions, name=name)
 

@@ -8,7 +8,6 @@ debiased, and read the score beside `recognised` and the labels of people.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -74,7 +73,6 @@ class ClipScore(Strict):
         task: str,
         resamples: int = 2000,
         seed: int = 0,
-        on_step: Callable[[int], None] | None = None,
     ) -> TaskResult:
         """The score of every variant, with its paired change to "none".
 
@@ -82,7 +80,6 @@ class ClipScore(Strict):
             images: of one or more variants; those whose prompt and seed every variant has are compared.
             encoder, texts: the image and the text side of the same model. A projection attached to it does not count.
             task: name of the block.
-            on_step: told how many images were read, batch by batch.
 
         Raises:
             InvalidInputError: no image that every variant has, or one that cannot be read.
@@ -97,7 +94,7 @@ class ClipScore(Strict):
         _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
         values = {}
         for variant in images.variants:
-            features = torch.cat(list(images.features(variant, encoder.encode, self.batch_size, on_step)))
+            features = torch.cat(list(images.features(variant, encoder.encode, self.batch_size)))
             scores = clip_score(features, asked, scale=self.scale).numpy()
             # Means of prompts are the units, or the images where there is one prompt.
             values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes

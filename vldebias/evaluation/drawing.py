@@ -132,16 +132,10 @@ class SharedImages:
         self.prompts = list(dict.fromkeys(prompt for prompt, _ in self.common))
         self._folder = Path(folder)
 
-    def features(
-        self,
-        variant: str,
-        encode: Callable[[Sequence[Image]], Tensor],
-        batch_size: int,
-        on_step: Callable[[int], None] | None,
-    ) -> Iterator[Tensor]:
+    def features(self, variant: str, encode: Callable[[Sequence[Image]], Tensor], batch_size: int) -> Iterator[Tensor]:
         """Features (b, d) of each batch."""
         paths = (self._folder / self.variants[variant][key].path for key in self.common)
-        return encoded(map(_read, paths), encode, batch_size, on_step)
+        return encoded(map(_read, paths), encode, batch_size)
 
     def result(self, **fields: Any) -> TaskResult:
         """An empty block about them; fields as of `drawn_result`."""
@@ -155,20 +149,11 @@ def _read(path: Path) -> Image:
         raise InvalidInputError(f"{path}: cannot be read as an image: {error}; draw it again") from error
 
 
-def encoded(
-    images: Iterable[Image],
-    encode: Callable[[Sequence[Image]], Tensor],
-    batch_size: int,
-    on_step: Callable[[int], None] | None,
-) -> Iterator[Tensor]:
+def encoded(images: Iterable[Image], encode: Callable[[Sequence[Image]], Tensor], batch_size: int) -> Iterator[Tensor]:
     """Features (b, d) of each batch; no more images than a batch are held."""
-    if batch_size < 1:
-        raise InvalidInputError(f"batch_size: expected at least 1, got {batch_size}")
     source = iter(images)
     while batch := list(islice(source, batch_size)):
         yield encode(batch)
-        if on_step is not None:
-            on_step(len(batch))
 
 
 # ---- whose images --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ a loss of quality.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -85,7 +85,6 @@ class Fid(Strict):
         task: str,
         reference: Iterable[Image] | None = None,
         reference_name: str = UNPROJECTED,
-        on_step: Callable[[int], None] | None = None,
     ) -> TaskResult:
         """The distance of every variant, with its paired change to "none".
 
@@ -96,7 +95,6 @@ class Fid(Strict):
             reference: other images, RGB, read once and not kept. None: the images of "none" are the reference; the
                 figure then says how far a variant moved away from them, and there is none for "none".
             reference_name: what they are, for the report.
-            on_step: told how many images were read, batch by batch.
 
         Raises:
             InvalidInputError: no image that every variant has, fewer than two prompts or images to leave out, an image
@@ -109,7 +107,7 @@ class Fid(Strict):
                 "FID: without reference= the images of 'none' are compared with those of other variants, got "
                 f"{list(images.variants)}; draw both, or give images to compare with"
             )
-        read: dict[str, Any] = {"encode": extractor.encode, "batch_size": self.batch_size, "on_step": on_step}
+        read: dict[str, Any] = {"encode": extractor.encode, "batch_size": self.batch_size}
         given = images.features(NONE, **read) if reference is None else encoded(reference, **read)
         target = FrechetReference(given, extractor.dim)
         n = {"images": len(images.common), "reference images": target.moments.n, "blocks": int(index.max()) + 1}

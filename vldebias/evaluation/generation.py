@@ -281,7 +281,7 @@ class GenerationTask(Task):
     def _strips(self, pipe: Any, strips: Strips, progress: Progress) -> tuple[str, Any]:
         """The first variant at several strengths, with what the picture shows."""
         name, variant = next(iter(self.fitted.items()))
-        with progress.step(f"{self.name}: strengths") as bar:
+        with progress.step(f"{self.name}: strengths"):
             plot = draw_strengths(
                 pipe,
                 class_prompts_of(self.drawn_set, strips.concepts),
@@ -290,7 +290,6 @@ class GenerationTask(Task):
                 seeds=range(strips.seeds),
                 steps=self.steps,
                 guidance=self.guidance,
-                on_step=bar.note,
             )
         return f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is.", plot
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from vldebias.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, need
 from vldebias.evaluation.discrepancies import Counts, Floats, Sheet
 from vldebias.evaluation.drawing import DrawnSet, without_own_bar
-from vldebias.evaluation.report.charts import contact_sheet, dumbbells, strength_strips
+from vldebias.evaluation.report.charts import contact_sheet, dumbbells
 from vldebias.evaluation.variants import NONE, Variant
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import Method
@@ -42,7 +42,6 @@ def generate(
     steps: int = 20,
     guidance: float = 3.0,
     batch_size: int = 64,
-    on_batch: Callable[[int], None] | None = None,
 ) -> Tensor:
     """One image per (prompt, seed) of the two equally long lists: (n, 3, height, width) in [0, 1] on the CPU.
 
@@ -62,8 +61,6 @@ def generate(
             output_type="pt",
         )
         images.append(done.images.float().cpu().clamp(0, 1))
-        if on_batch is not None:
-            on_batch(len(batch))
     return torch.cat(images)
 
 
@@ -142,7 +139,7 @@ def _attached(pipe: Any, prompts: Prompts, method: Any, options: Mapping[str, An
 
 
 def _composed(texts: Sequence[str], images: Mapping[str, Tensor], heads: Sequence[str]) -> Image:
-    """Images (texts, seeds, 3, h, w) of each method under one another, with names to the left and seeds on top."""
+    """Images (texts, columns, 3, h, w) of each row under one another, with names to the left and heads on top."""
     Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
 
     first = next(iter(images.values()))
@@ -182,8 +179,7 @@ def draw_strengths(
     seeds: Sequence[int],
     steps: int,
     guidance: float,
-    on_step: Callable[[str], None] | None = None,
-) -> Plot:
+) -> Image:
     """One row per (name, prompt) and seed, one column per strength. Strength 0 is the pipeline as it is.
 
     The variant's own strength does not count; it is fitted once.
@@ -192,13 +188,12 @@ def draw_strengths(
     columns = []
     with variant.attach(pipe) as attachment:
         for strength in strengths:
-            if on_step is not None:
-                on_step(f"strength {strength:g}")
             attachment.strength = strength
             columns.append(generate(pipe, texts, noise, steps=steps, guidance=guidance, batch_size=len(texts)))
-    images = torch.stack(columns, dim=1)  # (prompts x seeds, strengths, 3, h, w)
-    names = [name if i == 0 else "" for name, _ in prompts for i in range(len(seeds))]
-    return strength_strips(list(zip(names, images, strict=True)), strengths)
+    images = torch.stack(columns, dim=1).unflatten(0, (len(prompts), len(seeds)))  # of (strengths, 3, h, w) each
+    heads = ["as it is" if strength == 0 else f"strength {strength:g}" for strength in strengths]
+    rows = {f"seed {seed}": images[:, i] for i, seed in enumerate(seeds)}
+    return _composed([name for name, _ in prompts], rows, heads)
 
 
 def class_prompts_of(prompts: PromptSet, concepts: Sequence[str]) -> list[tuple[str, str]]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.task import Strict
+from vldebias.evaluation.task import Count, Strict, explain
 from vldebias.evaluation.variants import NONE, PlannedVariant, Variant
 from vldebias.files import write_atomically
 from vldebias.prompts import PromptSet, StatedWords
@@ -105,11 +105,11 @@ class Plan(Strict):
     prompts: tuple[PlannedPrompt, ...]
     variants: dict[str, PlannedVariant | None]
     seeds: tuple[int, ...]
-    images: int
-    stated_images: int
-    steps: int
+    images: Annotated[Count, Field(le=SEED_STEP)]  # more would have the seeds of the next run
+    stated_images: Count
+    steps: Count
     guidance: float
-    batch_size: int
+    batch_size: Count
     options: dict[str, Any]
 
     def seeds_of(self, prompt: PlannedPrompt) -> list[int]:
@@ -166,11 +166,8 @@ class Plan(Strict):
                 f"{path}: no such file; expected a folder of images that a generation task drew"
             ) from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise InvalidInputError(
-                f"{path}: not a plan of images: {where}: {first['msg']}; draw into an empty folder"
-            ) from error
+            problem = explain(error, cls)
+            raise InvalidInputError(f"{path}: not a plan of images: {problem}; draw into an empty folder") from error
 
     def settle(self, folder: Path, *, write: bool) -> Plan:
         """The plan in force: what the folder has, if it says the same, else this one, which `write` then puts there.
@@ -227,26 +224,20 @@ def make_plan(
     *,
     concepts: str,
     stated: bool,
-    images: int,
-    stated_images: int,
-    seeds: Sequence[int],
-    options: Mapping[str, Any],
     **drawing: Any,
 ) -> Plan:
     """The plan of a generation task; arguments as its fields, `model` as of `vldebias.evaluation.drawing.identity`.
 
-    drawing: steps, guidance, batch_size.
+    drawing: images, stated_images, seeds, steps, guidance, batch_size, options.
 
     Raises:
         InvalidInputError: no prompts, no variants, counts below one, seeds that repeat, options that are no plain
             values or set by the plan, a variant called "none", two whose folders would have one name.
     """
-    counts = {"images": images, "stated_images": stated_images, "steps": drawing["steps"]}
-    _check(counts | {"batch_size": drawing["batch_size"]}, variants, options)
+    _check(variants, drawing["options"])
+    seeds = list(drawing["seeds"])
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise InvalidInputError(f"seeds: expected different numbers from 0 on, got {list(seeds)}")
-    if concepts not in PARTS:
-        raise InvalidInputError(f"concepts: expected one of {', '.join(PARTS)}, got {concepts!r}")
+        raise InvalidInputError(f"seeds: expected different numbers from 0 on, got {seeds}")
     planned = []
     for part in PARTS[concepts]:
         of = (prompts.classes, prompts.class_names)
@@ -259,18 +250,9 @@ def make_plan(
         planned += [p for part in PARTS[concepts] for p in _stated(prompts, part)]
         bare = {"keep_stated": False, "only_stated": True}  # what becomes of stated prompts that are not left alone
         chosen |= {f"{n}{NOT_KEPT}": v.model_copy(update=bare) for n, v in list(chosen.items()) if v.keep_stated}
-    return Plan(
-        model=dict(model),
-        prompt_set=prompts.name,
-        prompt_set_hash=prompts.hash,
-        prompts=tuple(planned),
-        variants={NONE: None, **chosen},
-        seeds=tuple(seeds),
-        images=images,
-        stated_images=min(images, stated_images),
-        options=dict(options),
-        **drawing,
-    )
+    drawing["stated_images"] = min(drawing["images"], drawing["stated_images"])
+    about = {"model": model, "prompt_set": prompts.name, "prompt_set_hash": prompts.hash}
+    return Plan.build({**about, "prompts": planned, "variants": {NONE: None, **chosen}, **drawing})
 
 
 def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
@@ -295,12 +277,7 @@ def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
     return planned
 
 
-def _check(counts: Mapping[str, int], variants: Mapping[str, Variant], options: Mapping[str, Any]) -> None:
-    few = {name: value for name, value in counts.items() if value < 1}
-    if few:
-        raise InvalidInputError(f"expected at least 1, got {few}")
-    if counts["images"] > SEED_STEP:
-        raise InvalidInputError(f"images: expected at most {SEED_STEP} per seed, got {counts['images']}; add seeds")
+def _check(variants: Mapping[str, Variant], options: Mapping[str, Any]) -> None:
     if not variants:
         raise InvalidInputError("variants: expected at least one to compare with the pipeline as it is")
     folders = [folder_slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]

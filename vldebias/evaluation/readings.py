@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import DrawnSet, draw, identity
+from vldebias.evaluation.drawing import draw, identity
 from vldebias.evaluation.judges import Judge, judge_images, stated_attribute
 from vldebias.evaluation.plan import Plan, PlannedPrompt, folder_slug
 from vldebias.evaluation.task import Count, Strict
@@ -68,60 +68,41 @@ def read_judged(
         raise InvalidInputError(f"method {chosen.name!r} needs no judged images; fit it with vldebias.debias")
     if not given.classes:
         raise InvalidInputError(f"{given.name}: expected class prompts, which are drawn for the fit, got none")
-    rounds = _Rounds(pipe, given, judge, Path(folder), lam, drawing, identity(pipe, model), progress)
-    return chosen.read(Problem.of(pipe, given, lam=lam), rounds), rounds.images
+    attribute, code_of = stated_attribute(given, judge)
+    names = dict(zip(given.classes, given.class_names, strict=True))
+    how, about, counts = drawing.model_dump(), identity(pipe, model), list[int]()
 
-
-@dataclass
-class _Rounds:
-    """Draws a round of images and has them judged whenever it is called; see `Method.read`."""
-
-    pipe: Any
-    prompts: PromptSet
-    judge: Judge
-    folder: Path
-    lam: float
-    drawing: Drawing
-    model: Mapping[str, Any]
-    progress: Progress
-    images: int = 0
-    values: tuple[str, list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        attribute, code_of = stated_attribute(self.prompts, self.judge)
-        self.values = attribute, list(code_of.values())
-        self.count = 0
-
-    def __call__(self, method: Method, prompts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-        self.count += 1
-        self.progress.say(f"{method.name}, round {self.count}: {len(prompts)} prompts are drawn and read for the fit")
-        variant = Variant(prompts=(self.prompts,), method=method, lam=self.lam, keep_stated=False)
-        names = dict(zip(self.prompts.classes, self.prompts.class_names, strict=True))
-        how = self.drawing.model_dump()
+    def show(one: Method, asked: Sequence[str]) -> dict[str, tuple[float, ...]]:
+        """Draws a round of images and has them judged, see `Method.read`."""
+        counts.append(0)
+        progress.say(f"{one.name}, round {len(counts)}: {len(asked)} prompts are drawn and read for the fit")
+        variant = Variant(prompts=(given,), method=one, lam=lam, keep_stated=False)
         plan = Plan(
-            model=dict(self.model),
-            prompt_set=self.prompts.name,
-            prompt_set_hash=self.prompts.hash,
-            prompts=tuple(PlannedPrompt(prompt=p, concept=names.get(p, ""), part="train") for p in prompts),
-            variants={method.name: variant.planned},
+            model=about,
+            prompt_set=given.name,
+            prompt_set_hash=given.hash,
+            prompts=tuple(PlannedPrompt(prompt=p, concept=names.get(p, ""), part="train") for p in asked),
+            variants={one.name: variant.planned},
             seeds=(RUN,),
             stated_images=how["images"],
             **how,
         )
-        home = self.folder / f"{self.count}-{folder_slug(method.name)}"
-        drawn = draw(self.pipe, plan, {method.name: variant}, home, progress=self.progress)
-        self.images += len(drawn)
-        return self._shares(drawn)
+        home = Path(folder) / f"{len(counts)}-{folder_slug(one.name)}"
+        drawn = draw(pipe, plan, {one.name: variant}, home, progress=progress)
+        counts[-1] = len(drawn)
+        chances = judge_images(judge, drawn, progress=progress)[attribute]
+        return _shares([image.prompt for image in drawn], chances[:, list(code_of.values())])
 
-    def _shares(self, drawn: DrawnSet) -> dict[str, tuple[float, ...]]:
-        """prompt -> mean probability of each value among its images that show one, leaving out what is none of them."""
-        attribute, codes = self.values
-        chances = judge_images(self.judge, drawn, progress=self.progress)[attribute][:, codes]
-        told = chances.sum(1)
-        known = chances.max(1) >= 1 - told
-        asked, shares = np.array([image.prompt for image in drawn]), {}
-        for prompt in dict.fromkeys(asked.tolist()):
-            at = known & (asked == prompt)
-            if at.any():
-                shares[prompt] = tuple((chances[at] / told[at, None]).mean(0).tolist())
-        return shares
+    return chosen.read(Problem.of(pipe, given, lam=lam), show), sum(counts)
+
+
+def _shares(prompts: Sequence[str], chances: NDArray[np.float64]) -> dict[str, tuple[float, ...]]:
+    """prompt -> mean probability of each value among its images that show one, leaving out what is none of them."""
+    told = chances.sum(1)
+    known = chances.max(1) >= 1 - told
+    shares = {}
+    for prompt in dict.fromkeys(prompts):
+        at = known & (np.array(prompts) == prompt)
+        if at.any():
+            shares[prompt] = tuple((chances[at] / told[at, None]).mean(0).tolist())
+    return shares

@@ -31,6 +31,7 @@ from vldebias.metrics.metric import Metric, get_metric
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Plot
+    from PIL.Image import Image
 
 COLUMNS = (
     "task", "metric", "method", "subset", "value", "low", "high", "change", "change_low", "change_high", "n",
@@ -111,7 +112,7 @@ class TaskResult:
 
     provenance: TaskProvenance
     rows: list[Measurement] = field(default_factory=list)
-    pictures: dict[str, tuple[str, Plot]] = field(default_factory=dict)
+    pictures: dict[str, tuple[str, Plot | Image]] = field(default_factory=dict)
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.report.tables import blocks
 from vldebias.evaluation.report.words import capitalised, label, metric_title
 from vldebias.evaluation.result import Measurement, Result
@@ -287,27 +286,4 @@ def contact_sheet(rows: Sequence[tuple[str, Tensor]], *, zoom: int = 2) -> Plot:
         axis.spines[:].set_visible(False)
         axis.set_ylabel(for_matplotlib(name), rotation=0, ha="right", va="center", fontsize=9, color=INK)
     plot.subplots_adjust(left=margin / plot.get_size_inches()[0], right=1, top=1, bottom=0, hspace=0.06)
-    return plot
-
-
-def strength_strips(rows: Sequence[tuple[str, Tensor]], strengths: Sequence[float], *, zoom: int = 2) -> Plot:
-    """One labelled row per prompt and seed, one column per strength: images (strengths, 3, h, w) in [0, 1] a row.
-
-    Raises:
-        InvalidInputError: no rows, or a row with another number of images than strengths.
-    """
-    from torch.nn.functional import pad
-
-    wrong = {name: len(images) for name, images in rows if len(images) != len(strengths)}
-    if wrong or not rows:
-        raise InvalidInputError(f"strips: expected rows of {len(strengths)} images, one per strength, got {wrong}")
-    gap = 2  # white pixels, so that a column is seen as one
-    plot = contact_sheet([(name, pad(images, (0, gap, 0, 0), value=1)) for name, images in rows])
-    plot.set_size_inches(1.3 + 0.42 * zoom * len(strengths), 0.38 * zoom * len(rows) + 0.35)
-    plot.subplots_adjust(left=1.3 / plot.get_size_inches()[0], top=1 - 0.33 / plot.get_size_inches()[1])
-    top, width = plot.axes[0], rows[0][1].shape[-1] + gap
-    centres = [width * i + (width - gap) / 2 for i in range(len(strengths))]
-    names = ["as it is" if s == 0 else f"strength {s:g}" for s in strengths]
-    top.set_xticks(centres, names, fontsize=8, color=INK)
-    top.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     return plot

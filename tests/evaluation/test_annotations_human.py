@@ -1,7 +1,6 @@
 """Human evaluation of drawn images: votes, discrepancy against its definition, pairing, agreement, judges."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from vldebias.evaluation.answers import (
     CANNOT_TELL,
     NO_PERSON,
     NOT_ANSWERED,
-    AnnotationLog,
     Annotations,
     Answer,
-    read_annotations,
 )
 from vldebias.evaluation.drawing import by_variant
 from vldebias.evaluation.plan import Drawn
@@ -293,43 +290,3 @@ def test_records_are_grouped_with_none_first() -> None:
         by_variant([])
     with pytest.raises(InvalidInputError, match=r"path: expected one below the folder.*got '../x.png'"):
         Drawn("../x.png", "none", "p", "c", 1)
-
-
-@pytest.mark.slow
-def test_from_a_drawn_folder_through_the_log_to_the_figures_of_the_automatic_evaluation(tmp_path: Path) -> None:
-    """People who say what the judge says get the judge's figures; the log, the folder and the measures fit together."""
-    from dataclasses import replace
-
-    from vldebias.evaluation.drawing import DrawnSet
-    from vldebias.evaluation.generation import GenerationTask
-    from vldebias.evaluation.judges import MiniatureJudge, judge_images, labels_of
-    from vldebias.evaluation.variants import Variant
-    from vldebias.miniature import load_pipeline
-    from vldebias.prompts import load_prompts
-
-    prompts = load_prompts("professions-gender")
-    three = {key: getattr(prompts, key)[:3] for key in ("held_out_classes", "held_out_class_names", "held_out_groups")}
-    few, judge = replace(prompts, **three), MiniatureJudge()
-    task = GenerationTask(
-        name="t", prompts=few, attributes=["gender"], variants={"cali": Variant()}, images=4, steps=6, guidance=3.0,
-        stated=False, resamples=50, concepts="unseen",
-    )  # fmt: skip
-    (auto,) = task.measure(tmp_path, judge, pipe=load_pipeline())
-    drawn = DrawnSet.open(tmp_path)
-    labels = labels_of(judge, judge_images(judge, drawn), ["gender"], 0.8)["gender"]
-    log = AnnotationLog(tmp_path / "answers.jsonl")
-    for record, code in zip(drawn, labels.codes, strict=True):
-        for annotator in ("ada", "bob"):
-            log.append(record.path, annotator, "gender", labels.names[code] if code >= 0 else CANNOT_TELL)
-    (people,) = AnnotationsTask(**OPTIONS | {"names": labels.names}).measure(
-        drawn, read_annotations(log.path), origin=auto.provenance,
-        judged={r.path: labels.names[c] if c >= 0 else "unknown" for r, c in zip(drawn, labels.codes, strict=True)},
-    )  # fmt: skip
-    for method in ("none", "cali"):
-        for metric in ("discrepancy", "unknown"):
-            (theirs,) = [f for f in auto.rows if (f.metric, f.method) == (metric, method) and "unseen" in f.subset]
-            assert one(people.rows, metric, method).value == pytest.approx(theirs.value)
-            assert one(people.rows, metric, method).lam == theirs.lam
-        assert one(people.rows, "judge_agreement", method).value == 1
-    assert one(people.rows, "alpha", EVERYTHING).value == 1
-    assert people.provenance.fingerprint == auto.provenance.fingerprint

@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -137,41 +134,6 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
     with pytest.raises(OSError, match="no room for another answer; the file is as before"):
         log.append("b.png", "ada", "gender", "male")
     assert log.path.read_bytes() == before
-
-
-APPENDS = """
-import sys
-from pathlib import Path
-from vldebias.evaluation.answers import AnnotationLog
-log = AnnotationLog(Path(sys.argv[1]))
-for i in range(int(sys.argv[3])):
-    log.append(f"{'x' * 3000}{i}.png", sys.argv[2], "gender", "male")
-    print(i, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_append_and_one_is_killed(log: AnnotationLog) -> None:
-    """Long lines, so that writes would mix. What was said to be saved is there, of both."""
-    ada, bob = (
-        subprocess.Popen([sys.executable, "-c", APPENDS, str(log.path), name, n], stdout=subprocess.PIPE, text=True)
-        for name, n in (("ada", "60"), ("bob", "100000"))
-    )
-    assert ada.stdout is not None
-    assert bob.stdout is not None
-    for _ in range(25):
-        bob.stdout.readline()
-    bob.send_signal(signal.SIGKILL)
-    said = 25 + len(bob.stdout.read().split())
-    assert len(ada.stdout.read().split()) == 60
-    assert (ada.wait(60), bob.wait(60)) == (0, -signal.SIGKILL)
-    ada.stdout.close()
-    bob.stdout.close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VldebiasWarning)
-        answers = [answer.annotator for answer in read_log(log.path)[0]]
-    assert answers.count("ada") == 60
-    assert answers.count("bob") in (said, said + 1)  # the last one may have been saved and not said
 
 
 @pytest.mark.parametrize(

@@ -322,5 +322,5 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
     assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
         given.with_options(Options(out=tmp_path, methods=("calli",)))
-    with pytest.raises(InvalidInputError, match="variant: Input should be less than 1"):
+    with pytest.raises(InvalidInputError, match="max_loss: Input should be less than 1"):
         given.with_options(Options(out=tmp_path, max_loss=2.0))

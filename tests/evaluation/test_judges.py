@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch.nn.functional import normalize
 
-from vldebias import debias, load_prompts
+from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.judges import (
@@ -28,7 +28,7 @@ from vldebias.evaluation.judges import (
     logit_scale,
     predict,
 )
-from vldebias.miniature import load_clip, load_judge, load_transformers_clip, open_world, portraits
+from vldebias.miniature import load_clip, load_judge, open_world, portraits
 
 GENDER = Question.of({"male": ["male", "man"], "female": ["female", "woman"]}, ["A photo of a {value}."])
 NAMES = {"light": ("dark", "bright")}
@@ -191,15 +191,6 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     assert (predict(surer, images)["gender"].max(1) > found.max(1)).all()
 
 
-def test_both_libraries_judge_alike() -> None:
-    images, _ = people(20)
-    model, preprocess, tokenizer = load_clip()
-    other, other_tokenizer, processor = load_transformers_clip()
-    one = ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER})
-    two = ClipJudge(other, processor, other_tokenizer, questions={"gender": GENDER})
-    np.testing.assert_allclose(predict(one, images)["gender"], predict(two, images)["gender"], atol=1e-3)
-
-
 def test_rejects_compete_with_the_values() -> None:
     images, _ = people(20)
     model, preprocess, tokenizer = load_clip()
@@ -210,16 +201,6 @@ def test_rejects_compete_with_the_values() -> None:
     assert (rest > 0.01).any()
     ratio = found["gender"] / found["gender"].sum(1, keepdims=True)
     np.testing.assert_allclose(ratio, found["plain"], atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
-def test_the_texts_of_a_judge_are_never_projected() -> None:
-    images, _ = people(10)
-    model, preprocess, tokenizer = load_clip()
-    before = predict(ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER}), images)
-    with debias(model, "gender", method="cali", tokenizer=tokenizer):
-        during = predict(ClipJudge(model, preprocess, tokenizer, questions={"gender": GENDER}), images)
-    np.testing.assert_array_equal(before["gender"], during["gender"])
 
 
 def test_the_fingerprint_changes_with_whatever_changes_the_answers() -> None:

@@ -24,7 +24,6 @@ from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.readings import Drawing, read_judged
-from vldebias.evaluation.task import Options
 from vldebias.evaluation.variants import Variant
 from vldebias.methods import METHODS, UCE, Need, Problem, WeightedValues, load_edits
 from vldebias.miniature import load_pipeline
@@ -255,11 +254,3 @@ def test_the_command_refuses_before_anything_is_loaded(arguments: str, message: 
     given += arguments.split()
     with pytest.raises(InvalidInputError, match=message):
         CliRunner().invoke(app, given, catch_exceptions=False)
-
-
-def test_the_user_chooses_how_many_images_it_is_fitted_to(tmp_path: Path) -> None:
-    given = GenerationTask(prompts=FEW, attributes=["gender"], variants={"cali": {}})
-    assert given.with_options(Options(out=tmp_path)).fit_images == 4
-    chosen = given.with_options(Options(out=tmp_path, methods=("weighted-values",), fit_images=9))
-    assert chosen.fit_images == 9
-    assert list(chosen.variants) == ["weighted-values"]

@@ -258,12 +258,12 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, cache: Path) -> None:
 
 
 def test_options_take_the_place_of_the_suites(tmp_path: Path) -> None:
-    options = Options(out=tmp_path, lam=7.0, images=3, seeds=(4,), steps=6, resamples=5)
+    options = Options(out=tmp_path, lam=7.0, images=3, fit_images=9, seeds=(4,), steps=6, resamples=5)
     for task in load_suite("miniature").tasks:
         found = task.with_options(options)
         assert found.resamples == 5
         if found.task == "generation":
-            assert (found.images, found.seeds, found.steps) == (3, (4,), 6)
+            assert (found.images, found.fit_images, found.seeds, found.steps) == (3, 9, (4,), 6)
             assert {spec.lam for spec in found.variants.values()} == {7.0}
         else:
             assert found.lam == 7.0

@@ -8,7 +8,7 @@ debiased, and read the score beside `recognised` and the labels of people.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import SharedImages
-from vldebias.evaluation.fid import Extractor
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.task import Count, Strict
 from vldebias.evaluation.texts import Texts
+
+if TYPE_CHECKING:
+    from vldebias.hosts.images import ImageEncoder
 
 SCALES = {"percent": 100.0, "hessel": 2.5}
 ABOUT_CLIP_SCORE = (
@@ -67,7 +69,7 @@ class ClipScore(Strict):
     def measure(
         self,
         images: SharedImages,
-        encoder: Extractor,
+        encoder: ImageEncoder,
         texts: Texts,
         *,
         task: str,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from vldebias.hosts.fingerprint import weights_fingerprint
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from vldebias.hosts.images import ImageEncoder
+
 Floats = NDArray[np.float64]
 ENOUGH = 2048  # images for an FID that is read by itself
 UNPROJECTED = "the images of the unprojected pipeline"
@@ -41,29 +43,6 @@ ABOUT_FID = (
     "delete-a-block jackknife over prompts with their images, the reference held fixed; it does not contain the upward "
     "bias of few images, which variants drawn alike share."
 )
-
-
-class Extractor(Protocol):
-    """What gives features: an `ImageEncoder` of an image-text model, or `InceptionFeatures`."""
-
-    @property
-    def name(self) -> str:
-        """For reports."""
-
-    @property
-    def preprocessing(self) -> str:
-        """What is done to an image before."""
-
-    @property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """Of the weights."""
-
-    @property
-    def dim(self) -> int:
-        """Width d of the features."""
-
-    def encode(self, images: Sequence[Image]) -> Tensor:
-        """Features (b, d) of RGB images."""
 
 
 class Fid(Strict):
@@ -80,7 +59,7 @@ class Fid(Strict):
     def measure(
         self,
         images: SharedImages,
-        extractor: Extractor,
+        extractor: ImageEncoder | InceptionFeatures,
         *,
         task: str,
         reference: Iterable[Image] | None = None,

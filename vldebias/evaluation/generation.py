@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import Field, SerializeAsAny
 
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.backgrounds import subject_prompts
 from vldebias.evaluation.clip_score import ClipScore
 from vldebias.evaluation.discrepancies import Shown, add_bias, add_fidelity, sheets
 from vldebias.evaluation.drawing import DrawnSet, SharedImages, draw, identity, joint_fingerprint
-from vldebias.evaluation.fid import Extractor, Fid, InceptionFeatures
+from vldebias.evaluation.fid import Fid, InceptionFeatures
 from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
 from vldebias.evaluation.images import names_of
 from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec
@@ -236,15 +236,29 @@ class GenerationTask(Task):
             AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`, `read_judged`; attributes
                 that the judge does not read, before anything is drawn; images of another prompt set.
         """
-        _check_attributes(judge, self.attributes)
+        if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
+            raise InvalidInputError(
+                f"attributes: expected some of {list(judge.names)}, which judge {judge.name} reads, or intersections "
+                f"such as 'gender x race', got {list(self.attributes)}"
+            )
         if pipe is None:
             drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
             return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
         if isinstance(images, DrawnSet):
             raise InvalidInputError("images: expected a folder where a pipeline draws, got images that are there")
         task = self._fitted_to_judged(pipe, judge, Path(images), model, progress)
-        settings = ("concepts", "stated", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
-        given = {key: getattr(self, key) for key in (*settings, "options")}
+        settings = (
+            "concepts",
+            "stated",
+            "images",
+            "stated_images",
+            "seeds",
+            "steps",
+            "guidance",
+            "batch_size",
+            "options",
+        )
+        given = {key: getattr(self, key) for key in settings}
         plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **given)
         drawn = draw(pipe, plan, task.fitted, images, progress=progress)
         results = self._judged(drawn, judge, progress)
@@ -305,24 +319,20 @@ class GenerationTask(Task):
         """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
         origin = _provenance(drawn.plan, self.name, "", "", "generated", {})
         images = SharedImages((image for image in drawn if image.stated is None), drawn.folder, origin)
-        extractor: Extractor
         results: list[TaskResult] = []
-        if self.clip_score is None and self.fid is None:
-            return results
-        if scorer is not None:
-            extractor = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
-        elif self.scored_by_model:
+        if scorer is None and self.scored_by_model:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
-        if self.clip_score is not None and scorer is not None:
+        encoder = scorer and image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        if self.clip_score is not None and scorer is not None and encoder is not None:
             task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
             with progress.step(task):
                 own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                results.append(self.clip_score.measure(images, extractor, texts, task=task, **own))
+                results.append(self.clip_score.measure(images, encoder, texts, task=task, **own))
         if self.fid is not None:
             task = f"{self.name}: FID"
             with progress.step(task):
-                extractor = InceptionFeatures(device=device) if self.fid.features == "inception" else extractor
-                results.append(self.fid.measure(images, extractor, task=task))
+                own_features = encoder if encoder is not None and self.fid.features == "clip" else None
+                results.append(self.fid.measure(images, own_features or InceptionFeatures(device=device), task=task))
         return results
 
     def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
@@ -379,10 +389,7 @@ class GenerationTask(Task):
 
 
 def _changed(variant: Variant, **fields: Any) -> Variant:
-    try:
-        return Variant(**{key: getattr(variant, key) for key in variant.model_fields_set} | fields)
-    except ValidationError as error:
-        raise InvalidInputError(f"variant: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    return Variant.build({key: getattr(variant, key) for key in variant.model_fields_set} | fields)
 
 
 def _provenance(
@@ -402,28 +409,14 @@ def _provenance(
         prompts_hash=plan.prompt_set_hash,
         split=split,
         methods={
-            name: {} if v is None else {**v.model_dump(), **v.details, **_needs(v.method)}
+            name: {} if v is None else {**v.model_dump(), **v.details, **({"needs": sorted(m.needs)} if m else {})}
             for name, v in plan.variants.items()
+            for m in [METHODS.get(v.method) if v is not None else None]
         },
         seeds=list(plan.seeds),
         n={"prompts": len(plan.prompts) - stated, "stated": stated, "images": len(plan.all_images)},
         settings={**model, **drawing, **settings},
     )
-
-
-def _needs(method: str) -> dict[str, list[str]]:
-    """What a method needs, where it is known here; how many images it was fitted to is with the variant."""
-    known = METHODS.get(method)
-    return {} if known is None else {"needs": sorted(known.needs)}
-
-
-def _check_attributes(judge: Judge, attributes: Sequence[str]) -> None:
-    """Refuse attributes that the judge does not read, before anything is drawn."""
-    if any(one not in judge.names for attribute in attributes for one in attribute.split(" x ")):
-        raise InvalidInputError(
-            f"attributes: expected some of {list(judge.names)}, which judge {judge.name} reads, or intersections such "
-            f"as 'gender x race', got {list(attributes)}"
-        )
 
 
 def _shown(drawn: DrawnSet, judge: Judge, probabilities: Mapping[str, np.ndarray]) -> Shown | None:

@@ -24,7 +24,7 @@ from vldebias.data.parallel import processes
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import DrawnImage, folder_slug
+from vldebias.evaluation.plan import folder_slug
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest as file_digest
 from vldebias.hosts.fingerprint import weights_fingerprint
@@ -103,15 +103,8 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
 def labels_of(
     judge: Judge, probabilities: Mapping[str, np.ndarray], attributes: Sequence[str], sure: float
 ) -> dict[str, Labels]:
-    """Labels of attributes and of intersections such as "gender x race", unknown where the judge is not sure.
-
-    Raises:
-        InvalidInputError: an attribute that the judge does not read.
-    """
-    single = list(dict.fromkeys(chain.from_iterable(attribute.split(" x ") for attribute in attributes)))
-    strangers = [attribute for attribute in single if attribute not in judge.names]
-    if strangers:
-        raise InvalidInputError(f"judge {judge.name}: reads {list(judge.names)}, not {strangers}")
+    """Labels of attributes and of intersections such as "gender x race", unknown where the judge is not sure."""
+    single = dict.fromkeys(chain.from_iterable(attribute.split(" x ") for attribute in attributes))
     labels = {attribute: decide(probabilities[attribute], judge.names[attribute], sure) for attribute in single}
     return {attribute: cross(*(labels[one] for one in attribute.split(" x "))) for attribute in attributes}
 
@@ -460,7 +453,9 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
     with shown.bar("judging", len(todo), there=len(share) - len(todo)) as bar:
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
-            _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], _asked(judge, drawn, batch))
+            said = predict(judge, [drawn.read(image) for image in batch])
+            rounded = [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in said.items()} for i in range(len(batch))]
+            _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], rounded)
             bar.advance(len(batch))
     here.wait()
     known = dict(_kept(home))
@@ -468,11 +463,6 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
         if key not in known:
             raise InvalidInputError(f"{drawn.path(image)}: changed while it was judged; run again")
     return {attribute: np.array([known[key][attribute] for key in keys.values()]) for attribute in judge.names}
-
-
-def _asked(judge: Judge, drawn: DrawnSet, batch: Sequence[DrawnImage]) -> list[dict[str, list[float]]]:
-    rows_of = predict(judge, [drawn.read(image) for image in batch])
-    return [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in rows_of.items()} for i in range(len(batch))]
 
 
 def _keep(path: Path, keys: Sequence[str], answers: Sequence[Mapping[str, list[float]]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -206,10 +207,6 @@ def _measures(names: Sequence[str]) -> list[tuple[str, str, Measure]]:
     ]
 
 
-def _of_sums(of: Measure) -> Measure:
-    return lambda drawn: of(drawn.sum(1))
-
-
 # ---- from counts to rows -----------------------------------------------------------------------------------------
 
 
@@ -337,7 +334,8 @@ class _Labelled:
                     f"annotations: no image of {prompt!r} is labelled under every variant; label the same seeds"
                 )
             for metric, subset, of in _measures(self.names)[1:]:  # linear in the images: may be drawn anew
-                result.add_resampled(metric, rows, n=n, subset=subset, statistic=_of_sums(of), **boot)
+                summed = partial(lambda of, drawn: of(drawn.sum(1)), of)
+                result.add_resampled(metric, rows, n=n, subset=subset, statistic=summed, **boot)
 
     def _add_discrepancy(self, result: TaskResult, prompt: str, subset: str, boot: Mapping[str, Any]) -> None:
         """Discrepancy of one prompt, from the seeds labelled under every variant, if there are such."""

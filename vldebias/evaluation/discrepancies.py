@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,12 +187,12 @@ def add_fidelity(
     code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts: the prompts of one share it.
     """
     asked = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
-    units = [prompt.concept or prompt.prompt for prompt in sheet.prompts]
+    units = np.array([prompt.concept or prompt.prompt for prompt in sheet.prompts])
 
     def add(metric: str, hits: Mapping[str, Floats], chosen: NDArray[np.bool_], which: str) -> None:
-        names = [unit for unit, there in zip(units, chosen, strict=True) if there]
-        values = {name: _mean_by(names, each[chosen]) for name, each in hits.items()}
-        n = {noun: len(set(names)), "stated prompts": int(chosen.sum()), "images each": sheet.images_each}
+        names, index, count = np.unique(units[chosen], return_inverse=True, return_counts=True)
+        values = {name: np.bincount(index, weights=each[chosen]) / count for name, each in hits.items()}
+        n = {noun: len(names), "stated prompts": int(chosen.sum()), "images each": sheet.images_each}
         subset = f"{sheet.part} {noun}{which}"
         result.add_resampled(metric, values, n=n, subset=subset, resamples=resamples, seed=seed)
 
@@ -204,9 +204,3 @@ def add_fidelity(
     recognised = shown.hits(sheet) if shown is not None else None
     if recognised is not None:
         add("stated_recognised", recognised, every, "")
-
-
-def _mean_by(units: Sequence[str], values: Floats) -> Floats:
-    """Mean of the values of each unit, in the order of the names of the units."""
-    _, index, count = np.unique(units, return_inverse=True, return_counts=True)
-    return np.bincount(index, weights=values) / count

@@ -212,11 +212,16 @@ def drawn_result(
         "methods": methods,
         "split": "generated",
     }
-    details = {}
-    for variant, of in methods.items():
-        own = {"lam": lam_of(of.get("method", ""), of.get("lam")), "strength": of.get("strength")}
-        details[variant] = {key: value for key, value in own.items() if value is not None}
-    return TaskResult(TaskProvenance(**common | fields), details=details)
+    return TaskResult(TaskProvenance(**common | fields), details=details_of(methods))
+
+
+def details_of(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Variant -> lam, where its method has one, and strength, as measurements carry them; from a provenance."""
+    own = {
+        v: {"lam": lam_of(of.get("method", ""), of.get("lam")), "strength": of.get("strength")}
+        for v, of in methods.items()
+    }
+    return {v: {key: value for key, value in of.items() if value is not None} for v, of in own.items()}
 
 
 # ---- drawing -------------------------------------------------------------------------------------------------

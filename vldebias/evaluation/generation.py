@@ -13,7 +13,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.backgrounds import subject_prompts
 from vldebias.evaluation.clip_score import ClipScore
 from vldebias.evaluation.discrepancies import Shown, add_bias, add_fidelity, sheets
-from vldebias.evaluation.drawing import DrawnSet, SharedImages, draw, identity, joint_fingerprint
+from vldebias.evaluation.drawing import DrawnSet, SharedImages, details_of, draw, identity, joint_fingerprint
 from vldebias.evaluation.fid import Fid, InceptionFeatures
 from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
 from vldebias.evaluation.images import names_of
@@ -25,7 +25,7 @@ from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Strict, Task, one_of, register_task
 from vldebias.evaluation.texts import Texts
-from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
+from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines, lam_of
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
@@ -311,7 +311,7 @@ class GenerationTask(Task):
         """The distances of pairs, from texts alone."""
         boot, title = {"resamples": self.resamples, "seed": self.seed}, "Distance of pairs (Table 7.6)"
         about = _provenance(drawn.plan, f"{self.name} pairs", title, ABOUT_PAIRS, "texts", boot)
-        pairs = TaskResult(about, details=drawn.plan.details)
+        pairs = TaskResult(about, details=details_of(about.methods))
         add_pair_distances(pairs, resolve(pipe), self.drawn_set, self.fitted, noun=self.noun, **boot)
         return pairs
 
@@ -363,7 +363,11 @@ class GenerationTask(Task):
             }
             title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
             provenance = _provenance(drawn.plan, task, title, ABOUT, "generated", settings)
-            result, own, undecidable = TaskResult(provenance, details=drawn.plan.details), labels[attribute], {}
+            result, own, undecidable = (
+                TaskResult(provenance, details=details_of(provenance.methods)),
+                labels[attribute],
+                {},
+            )
             for sheet in sheets(drawn, stated=False):
                 counts, subset = add_bias(result, sheet, own, shown, **common), f"{sheet.part} {self.noun}"
                 undecidable[subset] = {name: one.undecidable for name, one in counts.items()}
@@ -409,7 +413,9 @@ def _provenance(
         prompts_hash=plan.prompt_set_hash,
         split=split,
         methods={
-            name: {} if v is None else {**v.model_dump(), **v.details, **({"needs": sorted(m.needs)} if m else {})}
+            name: {}
+            if v is None
+            else {**v.model_dump(), "lam": lam_of(v.method, v.lam), **({"needs": sorted(m.needs)} if m else {})}
             for name, v in plan.variants.items()
             for m in [METHODS.get(v.method) if v is not None else None]
         },

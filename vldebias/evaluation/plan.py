@@ -143,11 +143,6 @@ class Plan(Strict):
             alike = [image for image in images if (image.stated is not None) == stated]
             yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
-    @property
-    def details(self) -> dict[str, dict[str, Any]]:
-        """Variant -> lam and strength, as measurements carry them."""
-        return {name: variant.details for name, variant in self.variants.items() if variant is not None}
-
     def write(self, path: Path) -> None:
         """Write as JSON."""
         write_atomically(path, self.model_dump_json(indent=1) + "\n")

@@ -44,7 +44,18 @@ def is_for_pipelines(method: str | Method) -> bool:
     return chosen.pipelines and not chosen.uses_images
 
 
-class Variant(Strict):
+class _Setting(Strict):
+    """What a variant and its description share."""
+
+    strength: Share = 1.0
+    keep_stated: bool = True
+    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    shares: dict[str, float] | None = None
+    stratify: Annotated[int, Field(ge=1)] | None = None
+    judged: Annotated[int, Field(ge=1)] | None = None
+
+
+class Variant(_Setting):
     """One way to debias the pipeline: what `vldebias.debias` takes, with any method for pipelines.
 
     method: a name, or in Python a Method; one that needs judged images has them drawn by the generation task.
@@ -58,12 +69,6 @@ class Variant(Strict):
     prompts: SeveralPrompts = ()
     method: Chosen = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
-    strength: Share = 1.0
-    keep_stated: bool = True
-    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
-    shares: dict[str, float] | None = None
-    stratify: Annotated[int, Field(ge=1)] | None = None
-    judged: Annotated[int, Field(ge=1)] | None = None
     projection: Path | None = None
 
     @field_validator("method")
@@ -142,13 +147,11 @@ class Variant(Strict):
     @property
     def planned(self) -> PlannedVariant:
         """The variant in words."""
-        common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
+        common: dict[str, Any] = {name: getattr(self, name) for name in _Setting.model_fields}
         if self.projection is None:
-            sets = {given.name: given.hash for given in self.sets}
-            extra = {key: getattr(self, key) for key in ("max_loss", "shares", "stratify", "judged")}
-            method = get_method(self.method)
-            extra["given"] = None if isinstance(self.method, str) else _given(method)
-            return PlannedVariant(sets=sets, method=method.name, lam=self.weight, **common, **extra)
+            sets, method = {given.name: given.hash for given in self.sets}, get_method(self.method)
+            given = None if isinstance(self.method, str) else _given(method)
+            return PlannedVariant(sets=sets, method=method.name, lam=self.weight, given=given, **common)
         edits = self.edits.values() if isinstance(self.edits, Mapping) else [self.edits]
         first = next(iter(edits)).provenance
         lam = first.lam if isinstance(first.lam, float) else None
@@ -159,7 +162,7 @@ class Variant(Strict):
         return PlannedVariant(sets=sets, method=first.method, lam=lam, **common, projection=hash_of("".join(hashes)))
 
 
-class PlannedVariant(Strict):
+class PlannedVariant(_Setting):
     """A Variant in words. only_stated: draws the prompts that state their attribute and no others.
 
     given: digest of what the method was given beyond its name, such as readings. judged: images that a judge read for
@@ -169,20 +172,9 @@ class PlannedVariant(Strict):
     sets: dict[str, str] = Field(description="name of each prompt set -> its hash")
     method: str
     lam: float | None
-    strength: float
-    keep_stated: bool
     only_stated: bool = False
-    max_loss: float | None = None
-    shares: dict[str, float] | None = None
-    stratify: int | None = None
     given: str | None = None
-    judged: int | None = None
     projection: str | None = None
-
-    @property
-    def details(self) -> dict[str, float | None]:
-        """lam and strength, as measurements carry them."""
-        return {"lam": lam_of(self.method, self.lam), "strength": self.strength}
 
     @model_serializer(mode="wrap")
     def _brief(self, handler: Any) -> dict[str, Any]:

@@ -84,7 +84,6 @@ def files(tmp_path: Path) -> list[str]:
     return ["eval", str(suite), *map(str, named), "--methods", "cali", "--json"]
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_the_command_line_takes_it_too_and_measures_again_when_it_changes(files: list[str]) -> None:
     def told(*more: str) -> dict:
         done = CliRunner().invoke(app, [*files, *more], catch_exceptions=False)

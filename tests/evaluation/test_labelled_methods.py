@@ -77,7 +77,6 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
         assert all(row.uses_labels for row in rows)
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_a_suite_reads_the_labels_of_the_reference_file(tmp_path: Path) -> None:
     suite = write_suite(tmp_path, part("test"))
     files = {"embeddings": tmp_path / "images.npz", "texts": tmp_path / "texts.npz"}

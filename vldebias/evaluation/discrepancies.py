@@ -57,15 +57,6 @@ class Counts:
         n = self.n[..., None]
         return np.divide(self.known, n, out=np.full(self.known.shape, np.nan), where=n > 0)
 
-    @property
-    def discrepancy(self) -> Floats:
-        """(prompts,) eq. 7.2; few images bias it upwards: n of a fair prompt have about sqrt((1 - 1/|A|) / n)."""
-        return discrepancies(self.known)
-
-    def radius(self, *, resamples: int, seed: int) -> Floats:
-        """(prompts,) 95 % bound of the distance of discrepancy and shares from the true ones; see `shares_radius`."""
-        return shares_radius(self.known, resamples=resamples, seed=seed)
-
 
 # ---- images by prompt, seed and variant ----------------------------------------------------------------------
 
@@ -137,7 +128,7 @@ def add_bias(
 
     Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
     prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
-    `Counts.radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
+    `shares_radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
     intersections none, they are many and thin.
 
     Returns:
@@ -154,11 +145,21 @@ def add_bias(
     if right is not None:
         result.add_resampled("recognised", right, **about)
 
-    own = {name: one.discrepancy for name, one in counts.items()}
-    most, radius = float(np.sqrt(1 - 1 / values)), {name: one.radius(**boot) for name, one in counts.items()}
+    own = {name: discrepancies(one.known) for name, one in counts.items()}
+    most, radius = (
+        float(np.sqrt(1 - 1 / values)),
+        {name: shares_radius(one.known, **boot) for name, one in counts.items()},
+    )
     for i, concept in enumerate(sheet.concepts):
         here, by = ({name: float(of[i]) for name, of in table.items()} for table in (own, radius))
-        result.add_within("discrepancy", here, by, most=most, n={"images": sheet.images_each}, subset=concept)
+        result.add_within(
+            "discrepancy",
+            here,
+            by,
+            most=float(np.sqrt(1 - 1 / values)),
+            n={"images": sheet.images_each},
+            subset=concept,
+        )
     if " x " in result.provenance.task:
         return counts
     for i, concept in enumerate(sheet.concepts):

@@ -146,20 +146,11 @@ def add_bias(
         result.add_resampled("recognised", right, **about)
 
     own = {name: discrepancies(one.known) for name, one in counts.items()}
-    most, radius = (
-        float(np.sqrt(1 - 1 / values)),
-        {name: shares_radius(one.known, **boot) for name, one in counts.items()},
-    )
+    most = float(np.sqrt(1 - 1 / values))
+    radius = {name: shares_radius(one.known, **boot) for name, one in counts.items()}
     for i, concept in enumerate(sheet.concepts):
         here, by = ({name: float(of[i]) for name, of in table.items()} for table in (own, radius))
-        result.add_within(
-            "discrepancy",
-            here,
-            by,
-            most=float(np.sqrt(1 - 1 / values)),
-            n={"images": sheet.images_each},
-            subset=concept,
-        )
+        result.add_within("discrepancy", here, by, most=most, n={"images": sheet.images_each}, subset=concept)
     if " x " in result.provenance.task:
         return counts
     for i, concept in enumerate(sheet.concepts):

@@ -65,26 +65,6 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
     assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
 
 
-@pytest.mark.slow
-def test_python_gives_the_rows_of_the_suite(folder: Path) -> None:
-    gallery, reference = part("test"), part("reference")
-    result = evaluate(
-        texts(),
-        gallery.features,
-        prompts={"gender": GENDER},
-        labels={"gender": np.array(["male", "female"])[gallery.column("gender").codes]},
-        methods=METHODS,
-        reference=reference.features,
-        **RETRIEVAL,
-        resample="images",
-    )
-    suite = [row for row in run(folder).rows if row.task == "jobs gender"]
-    mine = [row.model_copy(update={"task": "jobs gender"}) for row in result.rows]
-    assert {(r.metric, r.method, r.subset): r.value for r in mine} == pytest.approx(
-        {(r.metric, r.method, r.subset): r.value for r in suite}
-    )
-
-
 def test_groups_from_python_with_a_bound_and_both_sides() -> None:
     gallery = part("test")
     labels = {"job": torch.from_numpy(gallery.column("job").codes), "gender": gallery.column("gender").codes.tolist()}

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from eval.experiments import coverage as study
-from vldebias.evaluation.accuracies import GroupCounts
 from vldebias.evaluation.result import Result
-from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
 
 BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 
@@ -43,25 +41,10 @@ def test_the_simulation_can_fail() -> None:
     assert 0.9 <= found["average"]["coverage"] <= 0.99
 
 
-def test_an_interval_that_is_too_narrow_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images that are counted five times, as if they were independent, narrow an interval by sqrt(5)."""
-    drawn = study.intervals
-    monkeypatch.setattr(study, "intervals", lambda cells, *rest: drawn(5 * cells, *rest))
-    found = study.simulate(BY_NAME["one worst group of 60 images"], sets=100, resamples=200)
-    assert found["worst_group"]["coverage"] < 0.8
-
-
 def test_wilson_mends_the_boundary() -> None:
     found = study.simulate(BY_NAME["worst accuracy 0.005, of 100 images"], sets=150, resamples=200)
     assert found["worst_group, percentile alone"]["coverage"] < 0.6
     assert found["worst_group"]["coverage"] > 0.95
-
-
-def test_without_a_worst_group_to_choose_the_bootstrap_is_that_of_a_mean() -> None:
-    counts = GroupCounts(np.array([[[30, 10], [20, 40]]]))
-    low, high = counts.interval(lowest_accuracy)
-    assert counts.interval(mean_accuracy) == (low, high)
-    assert (high - low) / 3.92 == pytest.approx((0.25 / 100) ** 0.5, rel=0.1)
 
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"

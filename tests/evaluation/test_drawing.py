@@ -23,7 +23,7 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.evaluation import drawing
 from vldebias.evaluation.drawing import DrawnSet, draw, identity, joint_fingerprint
 from vldebias.evaluation.plan import NOT_KEPT, DrawnImage, Plan, make_plan
-from vldebias.evaluation.variants import NONE, Variant
+from vldebias.evaluation.variants import Variant
 from vldebias.hosts.attachment import attachment_of
 from vldebias.methods import METHODS, Need, Shares
 from vldebias.pictures import write_png
@@ -329,17 +329,6 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_drawn_ones(
     draw(pipe, plan, VARIANTS, tmp_path / "drawn")
     assert len(calls) == 10 + 5 + 5 + 2
     assert contents(tmp_path / "copied") == contents(tmp_path / "drawn")
-
-
-def test_what_cannot_be_copied_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = drawn_in(tmp_path, batch_size=2)
-    before, kept = contents(tmp_path), drawn.select(variant="cali", stated=True).images[0]
-    drawn.path(kept).unlink()
-    drawn.path(kept.under(NONE)).write_bytes(b"damaged")
-    monkeypatch.setattr(DrawnSet, "read", None)
-    assert drawing._copy(drawn, kept) is None
-    drawn_in(tmp_path, batch_size=2)
-    assert contents(tmp_path) == before
 
 
 # ---- any method ----------------------------------------------------------------------------------------------

@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers_tiny import sd
 
-from vldebias import debias, fit_projections, load_prompts
+from vldebias import debias, load_prompts
 from vldebias.cli import app
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.judges import FunctionJudge
 from vldebias.evaluation.readings import Drawing, read_judged
 from vldebias.evaluation.variants import Variant
-from vldebias.methods import METHODS, UCE, Need, Problem, WeightedValues, load_edits
+from vldebias.methods import METHODS, UCE, Need, Problem, load_edits
 from vldebias.miniature import load_pipeline
 
 WHOLE = load_prompts("professions-gender")
@@ -193,26 +192,6 @@ def test_the_command_fits_what_the_function_fits(pipe: Any, tmp_path: Path, monk
         one = pipe.encode_prompt(prompts, "cpu", 1, False)[0]
     with torch.no_grad(), debias(pipe, path, method=method):
         torch.testing.assert_close(pipe.encode_prompt(prompts, "cpu", 1, False)[0], one)
-
-
-@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
-def test_what_was_fitted_is_merged_or_refused_with_the_reason(pipe: Any, tmp_path: Path) -> None:
-    """By the command, from the folder that is saved: each layer reads the states as it read them changed."""
-    fitted = {"uce": UCE(dict.fromkeys(FEW.classes, (-0.4, 0.4))), "weighted-values": WeightedValues(weight=0.4)}
-    for name, method in fitted.items():
-        for role, edit in fit_projections(pipe, FEW, method=method).items():
-            edit.save_pretrained(tmp_path / name / role)
-    merge = ["merge", "--pipeline", "miniature", "--out", str(tmp_path / "merged")]
-    CliRunner().invoke(app, [*merge, str(tmp_path / "uce")], catch_exceptions=False)
-    merged = load_file(next((tmp_path / "merged" / "unet").glob("*.safetensors")))
-    edit, plain = load_edits(tmp_path / "uce")["sequence"], pipe.unet.state_dict()
-    states, changed = torch.randn(4, edit.dim), {n for n in plain if not torch.equal(plain[n], merged[n])}
-    assert changed == {n for n in plain if n.endswith(("attn2.to_k.weight", "attn2.to_v.weight"))}
-    for name in changed:
-        torch.testing.assert_close(states @ merged[name].T, edit(states) @ plain[name].T, atol=1e-4, rtol=1e-4)
-    merge[-1] = str(tmp_path / "not merged")
-    with pytest.raises(VldebiasError, match="cannot become part of weights"):
-        CliRunner().invoke(app, [*merge, str(tmp_path / "weighted-values")], catch_exceptions=False)
 
 
 def test_without_a_judge_it_is_said_what_to_do(pipe: Any, tmp_path: Path) -> None:

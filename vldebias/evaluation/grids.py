@@ -114,9 +114,12 @@ def grid(
 
 
 def _texts(prompts: Prompts) -> list[str]:
-    sets = [prompts] if isinstance(prompts, (str, PromptSet)) or not isinstance(prompts, Sequence) else prompts
-    classes = [p for given in map(load_prompts, sets) for p in (*given.held_out_classes, *given.classes)]
+    classes = [p for given in map(load_prompts, _listed(prompts)) for p in (*given.held_out_classes, *given.classes)]
     return list(dict.fromkeys(classes))[:ROWS]
+
+
+def _listed(prompts: Prompts) -> Sequence[Any]:
+    return [prompts] if isinstance(prompts, str) or not isinstance(prompts, Sequence) else prompts
 
 
 def _called(method: str | Method | Variant | Edit) -> str:
@@ -129,10 +132,7 @@ def _attached(pipe: Any, prompts: Prompts, method: Any, options: Mapping[str, An
     if method == NONE:
         return nullcontext()
     if isinstance(method, Variant):
-        if not method.prompts and method.projection is None:
-            sets = (prompts,) if isinstance(prompts, (str, PromptSet)) or not isinstance(prompts, Sequence) else prompts
-            method = method.model_copy(update={"prompts": tuple(sets)})
-        return method.attach(pipe)
+        return method.on(*_listed(prompts)).attach(pipe)
     if isinstance(method, (Edit, Mapping)):
         return debias(pipe, method, **options)
     return debias(pipe, prompts, method=method, **options)

@@ -21,7 +21,7 @@ from pydantic import (
 
 from vldebias.edit import Edit
 from vldebias.evaluation.result import NONE as NONE  # the pipeline as it is
-from vldebias.evaluation.task import Lam, SeveralPrompts, Share, Strict
+from vldebias.evaluation.task import Lam, Prompts, SeveralPrompts, Share, Strict
 from vldebias.methods import METHODS, Bounded, Method, Need, Problem, SamplingMethod, get_method, load_edit, load_edits
 from vldebias.methods.closed_form import PerHost
 from vldebias.prompts import PromptSet, load_prompts
@@ -124,9 +124,9 @@ class Variant(_Setting):
         single = (self.projection / "config.json").is_file()
         return load_edit(self.projection) if single else load_edits(self.projection)
 
-    def on(self, prompts: PromptSet) -> Variant:
+    def on(self, *prompts: Prompts) -> Variant:
         """The variant of a task that draws `prompts`: fitted on them where it names no sets."""
-        return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": (prompts,)})
+        return self if self.prompts or self.projection is not None else self.model_copy(update={"prompts": prompts})
 
     def attach(self, pipe: Any, *, keep_stated: bool | None = None) -> AbstractContextManager[Attachment]:
         """Attached to a pipeline; keep_stated in the place of its own."""

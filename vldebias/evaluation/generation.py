@@ -322,7 +322,7 @@ class GenerationTask(Task):
         results: list[TaskResult] = []
         if scorer is None and self.scored_by_model:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
-        encoder = scorer and image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        encoder = None if scorer is None else image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
         if self.clip_score is not None and scorer is not None and encoder is not None:
             task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
             with progress.step(task):

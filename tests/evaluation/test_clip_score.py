@@ -117,11 +117,8 @@ def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
 
 
 def test_batches_do_not_matter(clip, drawn) -> None:
-    steps = []
-    whole = evaluate(clip, drawn)[0]
-    small = evaluate(clip, drawn, batch_size=5, on_step=steps.append)[0]
+    whole, small = evaluate(clip, drawn)[0], evaluate(clip, drawn, batch_size=5)[0]
     assert small["cali"].value == pytest.approx(whole["cali"].value, abs=1e-4)
-    assert steps == [5, 5, 2] * 2
 
 
 def test_one_prompt_is_resampled_over_images_and_others_are_left_out(clip, drawn) -> None:

@@ -98,7 +98,7 @@ def save_png(plot: Plot | Image, path: Path, metadata: Mapping[str, Any]) -> Pat
     """Write a plot or a picture, as small as `compact` makes it."""
     Images = need("PIL.Image")
 
-    if isinstance(plot, Images.Image):
+    if not hasattr(plot, "savefig"):
         return write_png(compact(plot), path, metadata, optimize=True)
     buffer = io.BytesIO()
     plot.savefig(buffer, format="png")

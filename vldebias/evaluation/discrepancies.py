@@ -147,7 +147,7 @@ def add_bias(
 
     own = {name: discrepancies(one.known) for name, one in counts.items()}
     most = float(np.sqrt(1 - 1 / values))
-    radius = {name: shares_radius(one.known, **boot) for name, one in counts.items()}
+    radius = {name: shares_radius(one.known, resamples=resamples, seed=seed) for name, one in counts.items()}
     for i, concept in enumerate(sheet.concepts):
         here, by = ({name: float(of[i]) for name, of in table.items()} for table in (own, radius))
         result.add_within("discrepancy", here, by, most=most, n={"images": sheet.images_each}, subset=concept)

@@ -284,6 +284,8 @@ def run(source: bytes, file: str, tests: Sequence[str], *, trace: Sequence[str] 
                 os.dup2(nothing.fileno(), 1)
                 os.dup2(nothing.fileno(), 2)
             name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            for known in [one for one in sys.modules if one.partition(".")[0] in ("vldebias", "eval", "apps")]:
+                del sys.modules[known]  # this process imported them unchanged
             sys.meta_path.insert(0, _Loader(name, source, ROOT / file))
             watch = _Watch({str(ROOT / one): one for one in trace})
             code = 1
@@ -296,8 +298,10 @@ def run(source: bytes, file: str, tests: Sequence[str], *, trace: Sequence[str] 
             except BaseException as error:
                 watch.failed = watch.failed or f"{type(error).__name__} outside of the tests"
             sys.settrace(None)
+            if name not in sys.modules or not isinstance(getattr(sys.modules[name], "__loader__", None), _Loader):
+                code, watch.failed = 3, watch.failed or "the changed module was never loaded"
             if code > 2:  # no error of a test: the names of the tests have changed, or a conftest is not imported
-                watch.failed = f"exit code {code} of pytest"
+                watch.failed = watch.failed or f"exit code {code} of pytest"
             told = {
                 "by": watch.failed,
                 "seconds": watch.seconds,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import vldebias
@@ -120,15 +121,30 @@ class TestCommand:
         page = (tmp_path / "out" / "index.html").read_text()
         assert "a linear reader names it" in page
         listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv")
-        assert list(listed.columns) == ["row", "id", "given", "proposed", "confidence"]
+        assert list(listed.columns) == ["rank", "percentile", "score", "id", "row", "given", "proposed", "path"]
+        assert listed.score.is_monotonic_increasing
         rows = load_embeddings(kept)[0]
         assert len(rows) == 270
         assert not set(rows.ids) & set(listed.id[:30].astype(str))
+
+    def test_a_sheet_shows_the_pictures_of_the_least_credible_rows(self, file: Path, tmp_path: Path) -> None:
+        data = load_embeddings(file)[0]
+        (tmp_path / "pictures").mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / f"{data.ids[0]}.png")
+        asked = ["diagnose", str(file), "--labels", "smile", "--out", str(tmp_path / "out")]
+        done = CliRunner().invoke(app, [*asked, "--images", str(tmp_path / "pictures")])
+        assert done.exit_code == 0, done.output
+        listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv", dtype=str, keep_default_na=False)
+        assert set(listed.path[listed.id == data.ids[0]]) == {str(tmp_path / "pictures" / f"{data.ids[0]}.png")}
+        page = (tmp_path / "out" / "wrong-labels.html").read_text()
+        assert page.count("data:image/jpeg;base64,") == 200
+        assert f"given {listed.given[0]}, fits {listed.proposed[0]}" in page
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             ([], "expected --labels COLUMN"),
+            (["--groups", "gender", "--images", "."], "--images: needs --labels"),
             (["--labels", "smile", "--keep", "0.5"], "--keep and --write go together"),
             (["--groups", "gender", "--methods", "cali"], "add --prompts SET"),
         ],

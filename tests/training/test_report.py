@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from PIL import Image
 from tiny_towers import tiny_image
 
 from vldebias.errors import InvalidInputError
 from vldebias.pictures import picture_metadata
-from vldebias.training import report as module
 from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.report import THUMB, score_histogram, suspects_page
+from vldebias.training.report import score_histogram, suspects_page
 from vldebias.training.scores import RankedPairs, rank_pairs
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
@@ -25,21 +23,6 @@ def ranked(n: int = 60, *, eta: float = 0.0, read: Any = tiny_image, caption: st
     pairs = Pairs.with_mixture_noise(source, eta, seed=1) if eta else source
     wrong = pairs.wrong if isinstance(pairs, Pairs) else np.zeros(n)
     return rank_pairs(pairs, np.linspace(-0.2, 0.8, n)[::-1] - 0.4 * wrong)
-
-
-def test_images_that_are_gone_leave_a_note(tmp_path: Path) -> None:
-    def gone(i: int) -> Any:
-        raise FileNotFoundError(2, "gone")
-
-    assert module._thumbnail(ranked(5, read=gone).pairs, 0).getpixel((0, 0)) == (0xEE, 0xF0, 0xF3)
-    suspects_page(ranked(5, read=gone), tmp_path / "pairs.html")
-
-
-@pytest.mark.parametrize("shape", [(500, 20), (20, 500), (1, 1), (160, 160), (32, 32)])
-def test_images_of_any_shape_fit(shape: tuple[int, int]) -> None:
-    thumb = module._thumbnail(ranked(2, read=lambda i: Image.new("L", shape)).pairs, 0)
-    assert max(thumb.size) == THUMB
-    assert min(thumb.size) >= 1
 
 
 AWKWARD = "猫と犬 🐈‍⬛ naïve “x” $a_1^2$ \x00\x07 é́ नमस्ते مرحبا\nnew\tline"

@@ -152,7 +152,7 @@ def test_a_column_that_says_neither_yes_nor_no_is_refused() -> None:
         said_wrong(data, pairs, "checked")
     with pytest.raises(InvalidInputError, match=r"column 'some': .* rows without a value"):
         said_wrong(data, pairs, "some")
-    with pytest.raises(InvalidInputError, match=r"wrong: expected one per pair, \(2,\), got \(3,\)"):
+    with pytest.raises(InvalidInputError, match=r"wrong: expected one per row, \(2,\), got \(3,\)"):
         rank_pairs(pairs, np.zeros(2), np.zeros(3, bool))
 
 
@@ -263,7 +263,7 @@ def diverged() -> Any:
     (lambda: scored(tiny_towers(), PairSource("bare", ("a",), (), tiny_image)), "bare: expected pairs of an image"),
     (lambda: scored(tiny_towers(), source(broken=range(23))), "none of 23 images can be read"),
     (lambda: scored(diverged(), source()), "features of 23 pairs, such as 'id0', are not finite"),
-    (lambda: rank_pairs(source(), np.zeros(4)), r"one per pair, \(23,\), got \(4,\)"),
+    (lambda: rank_pairs(source(), np.zeros(4)), r"one per row, \(23,\), got \(4,\)"),
     (lambda: rank_pairs(source(), np.full(23, np.nan)), "expected finite ones, got none among 23"),
     (lambda: rank_pairs(source(), np.zeros(23)).lowest(1.5), r"share in \[0, 1\], got 1.5"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from vldebias.cli.common import Device, Json, Model, Pretrained, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
-SUSPECTS = "wrong-labels.csv"
+SUSPECTS, SHEET = "wrong-labels.csv", "wrong-labels.html"
 
 
 def diagnose_command(
@@ -26,6 +27,9 @@ def diagnose_command(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-diagnose"
     ),
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures, their paths below it the rows' ids, for a sheet.")
+    ] = None,
     keep: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of rows to keep, those with the most credible labels.")
     ] = None,
@@ -37,26 +41,31 @@ def diagnose_command(
 ) -> None:
     """Ask features what they hold: is an attribute readable, which group suffers, which labels are wrong, what margins.
 
-    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first. A second run
-    with the same settings takes over what the first has measured.
+    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first; with --images
+    the pictures of these as wrong-labels.html. A second run with the same settings takes over what the first measured.
 
     [bold]Examples[/bold]
 
     \b
       vldebias diagnose features.npz --labels smiling --groups gender
       vldebias diagnose features.npz --groups gender --prompts gender --methods default,equalise --texts texts.npz
+      vldebias diagnose features.npz --labels class --images pictures/
       vldebias diagnose features.npz --labels class --keep 0.95 --write clean.npz
     """
     if labels is None and groups is None:
         raise InvalidInputError("expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both")
     if (keep is None) != (write is None):
         raise InvalidInputError("--keep and --write go together: the share to keep, and the file to put it in")
-    if keep is not None and labels is None:
-        raise InvalidInputError("--keep: needs --labels, whose credibility it goes by")
+    if labels is None and (keep is not None or images is not None):
+        flag = "--images" if keep is None else "--keep"
+        raise InvalidInputError(f"{flag}: needs --labels, by whose credibility the rows are listed")
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if names and prompts is None:
         raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
+    import numpy as np
+
     from vldebias.data import load_embeddings, save_embeddings
+    from vldebias.data.suspects import Suspects, pictures_below
     from vldebias.diagnostics import wrong_labels
     from vldebias.evaluation.diagnosis import DiagnoseTask
     from vldebias.evaluation.report.pages import print_table
@@ -84,16 +93,27 @@ def diagnose_command(
         model=model,
         pretrained=pretrained,
     )
+    data = load_embeddings(features)[0].without(options.unknown)
+    pictures = {} if images is None else pictures_below(images, data.ids)
     result = run_suite(suite, options, console=err)
     files = {"page": folder / PAGE}
     if labels is not None:
-        data = load_embeddings(features)[0].without(options.unknown)
         listed = wrong_labels(data.features, data.column(labels), seed=seed)
-        listed.insert(1, "id", [data.ids[row] for row in listed.row])
-        files["suspect labels, least credible first"] = folder / SUSPECTS
-        listed.to_csv(files["suspect labels, least credible first"], index=False)
+        scores = np.full(len(data), np.nan)
+        scores[listed.row] = listed.confidence
+        found = Suspects.by(scores, data.ids, **pictures)
+        told = listed.set_index("row")[["given", "proposed"]].to_dict("index")
+        empty = {"given": "", "proposed": ""}  # of a row without a label
+        columns = {name: partial(lambda name, row: str(told.get(row, empty)[name]), name) for name in empty}
+        files["suspect labels, least credible first"] = found.write(folder / SUSPECTS, {"row": str, **columns})
+        if images is not None:
+            files["their pictures"] = found.page(
+                folder / SHEET,
+                f"{features.name}: the least credible of {len(listed):,} labels, {labels}",
+                lambda row: ("", f"given {told[row]['given']}, fits {told[row]['proposed']}"),
+            )
         if keep is not None and write is not None:
-            rows = sorted(listed.row[len(listed) - round(keep * len(listed)) :])
+            rows = found.kept(keep).tolist()
             files[f"{len(rows):,} rows kept"] = save_embeddings(write, data[rows])
     if as_json:
         print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})

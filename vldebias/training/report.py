@@ -5,9 +5,6 @@ Source: Figures 5-5 (lowest scores) and A-3a (densities) of the thesis.
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, need
-from vldebias.files import write_atomically
-from vldebias.pictures import INK, font, for_matplotlib, save_png, subplots
+from vldebias.errors import InvalidInputError
+from vldebias.pictures import INK, for_matplotlib, save_png, subplots
 from vldebias.progress import Progress
 from vldebias.training.loop import Entry
 from vldebias.training.pairs import PairSource
 from vldebias.training.scores import RankedPairs, detection, positive_scores, rank_pairs, write_table
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from vldebias.hosts.towers import Towers
 
 GREY = "#6b7785"
 RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
-THUMB = 160  # pixels
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<style>body{font:14px/1.4 system-ui,sans-serif;margin:2rem;color:#1c2530}h1{font-size:1.2rem}figure{margin:0}
-main{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:1.5rem}b{color:#a13d12}
-p{margin:.2rem 0;overflow-wrap:anywhere}code{font-size:11px;color:#55606c;overflow-wrap:anywhere}</style>"""
 _BINS = 40
 _OWN = ("step", "loss", "lr", "temperature", "seconds")  # of an entry; the others are scores
 
@@ -88,34 +77,13 @@ def report_scores(
 
 def suspects_page(ranked: RankedPairs, path: str | Path, *, most: int = 200) -> Path:
     """One HTML file with the pairs of the lowest scores, pictures inside: rank, score, caption, and where each lies."""
-    pairs, figures = ranked.pairs, []
-    for rank, row in enumerate(ranked.order[:most].tolist(), start=1):
-        file = io.BytesIO()
-        _thumbnail(pairs, row).save(file, "JPEG", quality=85)
-        known = "" if ranked.wrong is None else ("<b>wrong</b> " if ranked.wrong[row] else "right ")
-        where = html.escape(ranked.path(row) or pairs.ids[row])
-        figures.append(
-            f'<figure><img alt="" src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}">'
-            f"<figcaption>{rank}. {known}{ranked.scores[row]:+.3f}<p>{html.escape(pairs.captions[row])}</p>"
-            f"<code>{where}</code></figcaption></figure>"
-        )
-    title = html.escape(f"{pairs.name}: the {len(figures)} most suspicious of {len(ranked.order):,} pairs")
-    page = f"{_PAGE}<title>{title}</title><h1>{title}</h1>\n<main>\n" + "\n".join(figures) + "\n</main>\n"
-    return write_atomically(path, page)
-
-
-def _thumbnail(pairs: PairSource, row: int) -> Image.Image:
-    """The image in at most THUMB x THUMB pixels; small ones are enlarged pixel by pixel."""
-    Image, ImageDraw, ImageOps = need("PIL.Image"), need("PIL.ImageDraw"), need("PIL.ImageOps")
-
-    try:
-        image = pairs.read(row).convert("RGB")
-    except OSError:  # it could be read when it was scored
-        empty = Image.new("RGB", (THUMB, THUMB), "#eef0f3")
-        ImageDraw.Draw(empty).text((THUMB // 2, THUMB // 2), "cannot be read", GREY, font(12), anchor="mm")
-        return empty
-    small = max(image.size) <= THUMB // 2
-    return ImageOps.contain(image, (THUMB, THUMB), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+    pairs, wrong = ranked.pairs, ranked.wrong
+    return ranked.page(
+        path,
+        f"{pairs.name}: the {min(most, len(ranked.order))} most suspicious of {len(ranked.order):,} pairs",
+        lambda row: ("wrong" if wrong is not None and wrong[row] else "", pairs.captions[row]),
+        most=most,
+    )
 
 
 def score_histogram(

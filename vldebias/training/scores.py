@@ -5,13 +5,12 @@ Source: the thesis, section 5.3.2 and Figure 5-5: s+ = f(x)^T g(v) at temperatur
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,8 +24,9 @@ from torch.nn.functional import normalize
 from vldebias.data.dataset import fingerprint_of
 from vldebias.data.parallel import prefetch
 from vldebias.data.store import Notes, Shard, ShardStore
+from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.files import shielded, write_atomically
+from vldebias.files import write_atomically
 from vldebias.hosts.seam import reading
 from vldebias.losses.checks import check_choice
 from vldebias.metrics.detection import auroc, precision_among_lowest
@@ -296,41 +296,15 @@ def softmax_scores(
 
 
 @dataclass(frozen=True, eq=False)
-class RankedPairs:
+class RankedPairs(Suspects):
     """Pairs from the lowest positive score, the most suspicious, to the highest.
 
     Attributes:
-        scores: (n,), NaN where an image could not be read.
-        order: (m,) rows of the pairs that have a score, the lowest first; equal scores in the order of the rows.
         wrong: (n,) bool, captions known to be another row's; None where nothing is known.
     """
 
-    pairs: PairSource
-    scores: NDArray[np.floating[Any]]
-    order: NDArray[np.int64]
-    wrong: NDArray[np.bool_] | None
-
-    @property
-    def percentile(self) -> NDArray[np.float64]:
-        """(m,) for each of `order`: percent of the scored pairs that have a lower score, ties counted half."""
-        ordered = self.scores[self.order]
-        below, upto = np.searchsorted(ordered, ordered, "left"), np.searchsorted(ordered, ordered, "right")
-        percentile: NDArray[np.float64] = 50 * (below + upto) / max(1, len(ordered))
-        return percentile
-
-    def lowest(self, share: float) -> NDArray[np.int64]:
-        """Rows of the share of pairs with the lowest scores, to look at or to train without."""
-        if not 0 <= share <= 1:
-            raise InvalidInputError(f"share: expected a share in [0, 1], got {share}")
-        return self.order[: round(share * len(self.order))]
-
-    def kept(self, share: float) -> NDArray[np.int64]:
-        """Rows, in the order of the data, of the share of pairs with the highest scores."""
-        return np.sort(self.order[len(self.lowest(1 - share)) :])
-
-    def path(self, row: int) -> str:
-        """Where the image lies; "" where it is no file of its own."""
-        return "" if self.pairs.path is None else self.pairs.path(row)
+    pairs: PairSource = field(kw_only=True)
+    wrong: NDArray[np.bool_] | None = field(kw_only=True)
 
     def original(self, row: int) -> str:
         """What the source says of a row before any noise; "" where that is not known."""
@@ -343,41 +317,29 @@ def rank_pairs(pairs: PairSource, scores: NDArray[Any] | Tensor, wrong: NDArray[
     wrong: (n,) where somebody has looked; default: what the noise says.
     """
     values = scores.detach().cpu().float().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
-    if values.shape != (pairs.items,):
-        raise InvalidInputError(f"scores: expected one per pair, ({pairs.items},), got {values.shape}")
-    order = np.argsort(values, kind="stable")  # NaN is put last
-    order = order[np.isfinite(values[order])]
-    if not len(order):
-        raise InvalidInputError(f"scores: expected finite ones, got none among {pairs.items}")
     if wrong is None:
         wrong = pairs.wrong if isinstance(pairs, Pairs) and pairs.wrong.any() else None
     elif wrong.shape != values.shape:
-        raise InvalidInputError(f"wrong: expected one per pair, ({pairs.items},), got {wrong.shape}")
-    return RankedPairs(pairs, values, order, wrong)
+        raise InvalidInputError(f"wrong: expected one per row, ({pairs.items},), got {wrong.shape}")
+    pictures: dict[str, Any] = {"read": pairs.read} | ({} if pairs.path is None else {"path": pairs.path})
+    return RankedPairs.by(values, pairs.ids, **pictures, pairs=pairs, wrong=wrong)
 
 
 def write_table(path: str | Path, ranked: RankedPairs) -> Path:
     """A csv, the most suspicious pair first: rank, percentile, score, id, caption, wrong, original, path.
 
     wrong (yes, no) and original, the caption before noise, are empty where nothing is known; rank, percentile and score
-    of pairs whose image cannot be read, which come last. No text is a formula to a spreadsheet (`files.shielded`).
+    of pairs whose image cannot be read, which come last.
     """
-
-    def about(row: int) -> tuple[str, ...]:
-        pairs, wrong = ranked.pairs, ranked.wrong
-        known = ("", "") if wrong is None else ("yes" if wrong[row] else "no", ranked.original(row))
-        return tuple(map(shielded, (pairs.ids[row], pairs.captions[row], *known, ranked.path(row))))
-
-    def write(partial: Path) -> None:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:  # bytes of paths
-            writer = csv.writer(file)
-            writer.writerow(("rank", "percentile", "score", "id", "caption", "wrong", "original", "path"))
-            for place, (row, part) in enumerate(zip(ranked.order.tolist(), ranked.percentile, strict=True), start=1):
-                writer.writerow((place, f"{part:.4f}", f"{ranked.scores[row]:.6f}", *about(row)))
-            for row in np.flatnonzero(~np.isfinite(ranked.scores)).tolist():
-                writer.writerow(("", "", "", *about(row)))
-
-    return write_atomically(path, write)
+    pairs, wrong = ranked.pairs, ranked.wrong
+    return ranked.write(
+        path,
+        {
+            "caption": lambda row: pairs.captions[row],
+            "wrong": lambda row: "" if wrong is None else "yes" if wrong[row] else "no",
+            "original": lambda row: "" if wrong is None else ranked.original(row),
+        },
+    )
 
 
 def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:

@@ -24,6 +24,10 @@ LABEL_ERROR = Metric("label_error", "wrong zero-shot labels", "fact", "lower")
 DIFFERENCE_LEFT = Metric("difference_left", "remaining share of the difference", "fact")
 DIRECTION = Metric("direction", "cosine of the directions", "fact", "higher")
 
+AUROC = Metric("auroc", "AUROC for changed labels", "utility", "higher", (0.0, 1.0))
+RATIO = Metric("true_over_random", "median with true labels over that with random ones", "fact", "higher")
+BOUND = Metric("least_bound", "Theorem 8.2, least over margins (an error is at most 1)", "fact", "lower")
+
 
 def register_metrics() -> None:
     """Make them known by name, for tables and pages of results that were read."""

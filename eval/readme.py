@@ -447,13 +447,13 @@ FEATURES = {
     "probes": ("linear_probe", "neighbour_probe"),
     "groups": ("worst_group", "hidden_f1"),
     "labels": ("auroc",),
-    "margins": ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "true_over_random"),
+    "margins": ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "true_over_random", "least_bound"),
 }
 
 
 def features_block(part: str) -> str:
     """Methods (and subsets) down, tasks and metrics across, of one part of the experiment on features."""
-    rows = [row for row in read("features").rows if row.task.startswith(part) and row.metric in FEATURES[part]]
+    rows = [row for row in read(f"features_{part}").rows if row.metric in FEATURES[part]]
     found = {(row.method, row.subset, row.task, row.metric): row for row in rows}
     columns = list(dict.fromkeys((row.task, row.metric) for row in rows))
     names = [f"{task.removeprefix(part).strip()}: {metric_of(metric).title}" for task, metric in columns]
@@ -462,7 +462,7 @@ def features_block(part: str) -> str:
         own = [found.get((method, subset, *column)) for column in columns]
         lines.append([", ".join(filter(None, (method, subset))), *("" if row is None else _mean(row) for row in own)])
     note = "mean over five seeds ± 95 % interval of Student's t; * differs from none beyond it"
-    return table(*lines, note=f"{note}; from `eval/results/features.json`.")
+    return table(*lines, note=f"{note}; from `eval/results/features_{part}.json`.")
 
 
 def inside(made: Callable[[], str]) -> str:

@@ -63,8 +63,10 @@ class Rows:
         there = [method for metric, method in self.rows if metric == self.main]
         self.methods = sorted(there, key=lambda method: sign * self.rows[self.main, method].value)
 
-        if task in PROBED and (RESULTS / "features.json").is_file():
-            self.rows |= {(row.metric, row.method): row for row in read("features").rows if row.task == PROBED[task]}
+        if task in PROBED and (RESULTS / "features_probes.json").is_file():
+            self.rows |= {
+                (row.metric, row.method): row for row in read("features_probes").rows if row.task == PROBED[task]
+            }
 
     def get(self, metric: str, method: str) -> Measurement | None:
         return self.rows.get((metric, method))

@@ -45,7 +45,7 @@ def test_help_has_an_example_that_names_the_command(path: tuple[str, ...]) -> No
 
 
 def test_help_and_lists_do_without_torch() -> None:
-    asked = [["--help"], ["debias", "--help"], ["label", "--help"], ["prompts", "list"]]
+    asked = [["--help"], ["debias", "--help"], ["label", "--help"], ["prompts", "list"], ["eval", "list"]]
     script = f"""
 import sys
 from vldebias.cli import app

@@ -101,9 +101,10 @@ def test_suites_and_commands_know_it(mine: Path) -> None:
     assert [task.task for task in load_suite(mine / "mine.yaml").tasks] == ["said"]
     shown = CliRunner().invoke(app, ["show", str(mine / "mine.yaml"), "--json"], catch_exceptions=False)
     assert json.loads(shown.stdout)["tasks"][0]["at_least"] == 0.0
-    listed = CliRunner().invoke(app, ["list"], catch_exceptions=False).stdout
-    assert "said" in listed.rpartition("kinds of tasks")[2]
     wrong = yaml.safe_load((mine / "mine.yaml").read_text())
+    (mine / "unknown.yaml").write_text(yaml.safe_dump({**wrong, "tasks": [{"task": "sayd", "name": "said"}]}))
+    with pytest.raises(InvalidInputError, match=r"expected `task:` with one of .*said"):
+        load_suite(mine / "unknown.yaml")
     wrong["tasks"][0]["colum"] = wrong["tasks"][0].pop("column")
     (mine / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     with pytest.raises(InvalidInputError, match=r"tasks\.0\.said\.(column: missing|colum: unknown key)"):

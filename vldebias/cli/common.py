@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,6 +58,19 @@ HOST_FLAGS: list[tuple[str, Any, Any]] = [
 def make_app(text: str) -> typer.Typer:
     """A group of commands with help in rich markup and errors left to `main`."""
     return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def check_files(**paths: Any) -> None:
+    """Name a file that is not there before anything heavy is imported; flag -> path, None where it was not given.
+
+    Raises:
+        InvalidInputError: no such file.
+    """
+    for flag, path in paths.items():
+        if path is not None and not Path(path).is_file():
+            raise InvalidInputError(
+                f"--{flag} {path}: expected a file of embeddings (.npz, .safetensors), there is none"
+            )
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import Device, Json, Model, Pretrained, device_of, err, out, print_json
+from vldebias.cli.common import Device, Json, Model, Pretrained, check_files, device_of, err, out, print_json
 from vldebias.errors import InvalidInputError
 
 SUSPECTS, SHEET = "wrong-labels.csv", "wrong-labels.html"
@@ -62,6 +62,9 @@ def diagnose_command(
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if names and prompts is None:
         raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
+    if not features.is_file():
+        raise InvalidInputError(f"{features}: expected a file of embeddings (.npz, .safetensors), there is none")
+    check_files(texts=texts, reference=reference)
     import numpy as np
 
     from vldebias.data import load_embeddings, save_embeddings

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from vldebias.cli.common import Json, device_of, err, out, print_json, say, split_names, split_pair
+from vldebias.cli.common import Json, check_files, device_of, err, out, print_json, say, split_names, split_pair
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.options import Options
@@ -89,6 +89,7 @@ def run(
         split_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ())
     )
     _check_suite(suite)
+    check_files(embeddings=given.get("embeddings"), texts=given.get("texts"), reference=given.get("reference"))
     from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import load_suite
@@ -126,20 +127,22 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.evaluation import TASKS
-    from vldebias.evaluation.suite import list_suites, load_suite
+    from vldebias.files import read_yaml, suite_file, suite_names
 
-    suites = [load_suite(name) for name in list_suites()]
+    suites = []
+    for name in suite_names():  # read, not validated, which would take torch; a test does that
+        written = read_yaml(suite_file(name))
+        told = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
+        suites.append(told | {"tasks": [task["name"] for task in written["tasks"]]})
     if as_json:
-        keys = ("name", "title", "description", "source", "needs")
-        print_json([{k: getattr(s, k) for k in keys} | {"tasks": [t.name for t in s.tasks]} for s in suites])
+        print_json(suites)
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for s in suites:
-        tasks = ", ".join(task.name for task in s.tasks)
-        table.add_row(f"[bold]{s.name}[/bold]", escape(f"{s.title}: {s.source}\nneeds {s.needs}\ntasks: {tasks}"))
+        about = f"{s['title']}: {s['source']}\nneeds {s['needs']}\ntasks: {', '.join(s['tasks'])}"
+        table.add_row(f"[bold]{s['name']}[/bold]", escape(about))
     out.print(table)
-    say(f"kinds of tasks, for suites of your own: {', '.join(TASKS)}")
+    say("vldebias eval show NAME prints one, to be changed into your own")
 
 
 @app.command("show")

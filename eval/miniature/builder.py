@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ import torch.nn.functional as F
 
 from eval.miniature.cards import write_cards
 from eval.miniature.measure import write_metrics
-from eval.miniature.training import Stage, cosine, generator, read_weights_metadata
+from eval.miniature.training import Stage, cosine, generator, read_weights_metadata, save_tensors
 from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE, PAPER_WORDS, bird_prompts, learn_merges, people_prompts
+from eval.miniature.widen import widened
 from vldebias.errors import InvalidInputError
 from vldebias.files import only_writer, write_atomically
 from vldebias.losses import info_nce
@@ -20,13 +22,15 @@ from vldebias.miniature import birds, people, portraits
 from vldebias.miniature.architectures import (
     BIRD_FIELDS,
     PEOPLE_FIELDS,
+    WIDE,
     AttributeNetwork,
     build_clip,
     build_scheduler,
     build_unet,
     build_vae,
+    to_transformers,
 )
-from vldebias.miniature.models import load_text_tower, load_vae
+from vldebias.miniature.models import TEXT_FILE, load_text_tower, load_vae, load_weights
 from vldebias.miniature.tokenizer import open_clip_tokenizer, save_tokenizer
 from vldebias.miniature.world import WORLDS, shuffled
 from vldebias.progress import Progress
@@ -37,10 +41,20 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-STEPS = {"clip": 1300, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
-BATCH = {"clip": 128, "vae": 12, "judge": 64, "draft": 96, "unet": 96}  # of the CLIP: per world
+STEPS = {"narrow": 1300, "clip": 1200, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
+# Of the CLIPs: portraits; the narrow one sees as many birds, the other fewer.
+BATCH = {
+    "narrow": 128,
+    "clip": 128,
+    "vae": 12,
+    "judge": 64,
+    "draft": 96,
+    "unet": 96,
+}
 STAGES = ("tokenizer", *STEPS, "measure", "cards")
 PROFESSIONS_PER_BATCH = 16
+TALKATIVE = (0.15, 0.05, 0.20, 0.30, 0.30)  # shares of captions by what else they say, while the CLIP learns the words
+MIXED_SHARE = 0.1  # of the judge's portraits: hair, face or beard contradicts the rest
 POOL = 40_000  # renders whose latents the UNet is trained on
 PORTRAIT_SHARE = 2 / 3  # of the pictures that VAE, judge and draft are trained on; the others are birds
 BLOCK = 384  # pictures that are rendered at once; a multiple of every batch of _Pictures
@@ -107,31 +121,71 @@ def build(
     return out
 
 
-def _train_clip(stage: Stage) -> None:
-    """Writes clip.safetensors to a folder that holds the tokenizer: both worlds, a contrastive loss for each."""
+def _train_narrow(stage: Stage) -> None:
+    """Writes narrow.safetensors, a CLIP of studio portraits and birds, and its text tower as the pipeline's own."""
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
-    seed, batch = stage.stream, BATCH[stage.name]
-
-    def loss(step: int) -> torch.Tensor:
-        # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
-        mixed = shuffled(len(people.PROFESSIONS), f"step {step}")
-        some = [people.PROFESSIONS[k] for k in mixed[:PROFESSIONS_PER_BATCH]]
-        worlds = (
-            birds.sample(batch, seed=seed, start=step * batch, lean=stage.lean),
-            portraits.sample(batch, seed=seed, start=step * batch, professions=some),
-        )
-        images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
-        captions = [caption for world in worlds for caption in world.captions]
-        image_features = F.normalize(model.encode_image(images), dim=-1)
-        text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1)
-        pairs = zip(image_features.chunk(2), text_features.chunk(2), strict=True)
-        temperature = 1 / model.logit_scale.exp().clamp(max=100)
-        return torch.stack([info_nce(x, y, temperature=temperature) for x, y in pairs]).mean()
-
+    loss = partial(_contrast, stage, model, tokenizer, portraits.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
     stage.train(model, optimizer, loss, cosine(stage.steps, 1e-3))
     stage.finish(model)
+    tower = {k: v for k, v in to_transformers(load_weights(stage.weights)).items() if k.startswith("text_model.")}
+    save_tensors(tower, stage.out / TEXT_FILE, stage.settings)
+
+
+def _train_clip(stage: Stage) -> None:
+    """Writes clip.safetensors: goes on from the narrow one, with portraits of all their life, at CLIP's temperature."""
+    from open_clip.transformer import PatchDropout
+
+    tokenizer = open_clip_tokenizer(stage.out)
+    model = build_clip(tokenizer.vocab_size, WIDE)
+    model.load_state_dict(widened(load_weights(stage.out / "narrow.safetensors"), model.state_dict()))
+    model = model.to(stage.device)
+    model.logit_scale.requires_grad_(False)
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, 8e-4, betas=(0.9, 0.98))
+
+    def loss(step: int) -> torch.Tensor:
+        # First much is said and little of a picture is seen, which teaches fast; in the end all as it is.
+        done = step / stage.steps
+        torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
+        model.visual.patch_dropout = PatchDropout(0.35) if done < 0.8 else torch.nn.Identity()
+        life = replace(portraits.LIFE, said=TALKATIVE) if done < 0.6 else portraits.LIFE
+        some = PROFESSIONS_PER_BATCH if done < 0.6 else None
+        return _contrast(stage, model, tokenizer, life, some, BATCH[stage.name] // 4, step)
+
+    stage.train(model, optimizer, loss, cosine(stage.steps, 8e-4, warmup=80))
+    stage.finish(model)
+
+
+def _contrast(
+    stage: Stage,
+    model: "open_clip.CLIP",
+    tokenizer: "open_clip.SimpleTokenizer",
+    life: portraits.Life,
+    jobs: int | None,
+    flock: int,
+    step: int,
+) -> torch.Tensor:
+    """Portraits of `jobs` professions, or of all, and `flock` birds: the contrastive loss of each by their share."""
+    seed, crowd = stage.stream, BATCH[stage.name]
+    # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
+    some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
+    worlds = (
+        birds.sample(flock, seed=seed, start=step * flock, lean=stage.lean),
+        portraits.sample(crowd, seed=seed, start=step * crowd, professions=some, life=life),
+    )
+    images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
+    captions = [caption for world in worlds for caption in world.captions]
+    image_features = F.normalize(model.encode_image(images), dim=-1).split([flock, crowd])
+    text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1).split([flock, crowd])
+    temperature = 1 / model.logit_scale.exp().clamp(max=100)
+    of_birds, of_people = (
+        info_nce(x, y, temperature=temperature) for x, y in zip(image_features, text_features, strict=True)
+    )
+    return (flock * of_birds + crowd * of_people) / (flock + crowd)
 
 
 def encode_captions(
@@ -185,7 +239,7 @@ def _train_judge(stage: Stage) -> None:
     """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures look like those."""
     judge, vae = AttributeNetwork().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
-    batch, pictures = BATCH[stage.name], _Pictures(stage.stream)
+    batch, pictures = BATCH[stage.name], _Pictures(stage.stream, mixed=MIXED_SHARE)
 
     def loss(step: int) -> torch.Tensor:
         seen = pictures.batch(step, batch)
@@ -197,6 +251,8 @@ def _train_judge(stage: Stage) -> None:
         for name, truth in seen.fields.items():
             target = truth.to(stage.device).repeat(2)
             losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
+        unclear = logits["gender"][seen.mixed.to(stage.device).repeat(2)]  # whose cues contradict is anybody's guess
+        losses.append(-unclear.log_softmax(dim=1).mean(dim=1).sum() / len(images))
         return torch.stack(losses).mean()
 
     stage.train(judge, optimizer, loss, cosine(stage.steps, 2e-3))
@@ -223,14 +279,14 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
     """Writes the moving average of the weights, which draws far better than the last ones."""
     from safetensors.torch import load_file
 
-    unet = build_unet()
+    latents, hidden, row = _pool(stage, pictures)
+    unet = build_unet(hidden.shape[-1])
     if start:
         unet.load_state_dict({name: tensor.float() for name, tensor in load_file(start).items()})
     unet = unet.to(stage.device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(unet.parameters(), 2e-3, weight_decay=0.01)
     average = Average(unet)
     signal = build_scheduler().alphas_cumprod.to(stage.device)
-    latents, hidden, row = _pool(stage, pictures)
 
     def loss(step: int) -> torch.Tensor:
         source, n = generator(stage.stream, step), BATCH[stage.name]
@@ -283,6 +339,7 @@ class _Seen:
     images: torch.Tensor
     captions: list[str]
     fields: dict[str, torch.Tensor]
+    mixed: torch.Tensor  # of portraits, whose cues of gender contradict
 
 
 class _Pictures:
@@ -293,6 +350,7 @@ class _Pictures:
         lean: how the birds lean; both worlds are without bias where there is none.
         portrait_share: of the pictures.
         people_captions: shares of what captions of portraits say.
+        mixed: share of the portraits with a cue of the other gender; their gender is then not there.
     """
 
     def __init__(
@@ -302,10 +360,11 @@ class _Pictures:
         lean: birds.Lean | None = None,
         portrait_share: float = PORTRAIT_SHARE,
         people_captions: Mapping[str, float] = people.CAPTION_SHARES,
+        mixed: float = 0.0,
     ) -> None:
-        self.seed, self.lean = seed, lean
+        self.seed, self.lean, self.mixed = seed, lean, mixed
         self.portraits, self.people_captions = round(BLOCK * portrait_share), people_captions
-        self._number, self._block = -1, _Seen(torch.empty(0), [], {})
+        self._number, self._block = -1, _Seen(torch.empty(0), [], {}, torch.empty(0))
 
     def batch(self, step: int, n: int) -> _Seen:
         """The pictures of step `step`, n of them; n must divide a block, or be one."""
@@ -315,13 +374,19 @@ class _Pictures:
         rows = slice(place, place + n)
         whole = self._block
         fields = {name: truth[rows] for name, truth in whole.fields.items()}
-        return _Seen(whole.images[rows], whole.captions[rows], fields)
+        return _Seen(whole.images[rows], whole.captions[rows], fields, whole.mixed[rows])
 
     def _render(self, number: int) -> _Seen:
         """A block, shuffled, for batches shall hold both worlds."""
         crowd, flock, biased = self.portraits, BLOCK - self.portraits, self.lean is not None
         portrait = portraits.sample(
-            crowd, seed=self.seed, start=number * crowd, balanced=not biased, shares=self.people_captions
+            crowd,
+            seed=self.seed,
+            start=number * crowd,
+            balanced=not biased,
+            life=portraits.STUDIO,
+            shares=self.people_captions,
+            mixed=self.mixed,
         )
         bird = birds.sample(
             flock, seed=self.seed, start=number * flock, balanced=not biased, lean=self.lean or birds.LEAN
@@ -331,11 +396,14 @@ class _Pictures:
         fields = {"world": kind}
         fields |= {name: torch.cat([getattr(portrait, name), _nothing(flock)]) for name in PEOPLE_FIELDS}
         fields |= {name: torch.cat([_nothing(crowd), getattr(bird, name)]) for name in BIRD_FIELDS}
+        mixed = torch.cat([portrait.mixed, torch.zeros(flock, dtype=torch.bool)])
+        fields["gender"] = torch.where(mixed, NOT_THERE, fields["gender"])
         captions = [*portrait.captions, *bird.captions]
         return _Seen(
             torch.cat([portrait.images, bird.images])[order],
             [captions[i] for i in order.tolist()],
             {name: truth[order] for name, truth in fields.items()},
+            mixed[order],
         )
 
 
@@ -344,6 +412,7 @@ def _nothing(n: int) -> torch.Tensor:
 
 
 _TRAINERS: dict[str, Callable[[Stage], None]] = {
+    "narrow": _train_narrow,
     "clip": _train_clip,
     "vae": _train_vae,
     "judge": _train_judge,

@@ -8,7 +8,8 @@ from eval.miniature.training import read_weights_metadata
 from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE
 from vldebias.files import write_atomically
 from vldebias.miniature import birds, people, portraits
-from vldebias.miniature.architectures import EMBED_DIM, LATENTS, VISION, build_unet
+from vldebias.miniature.architectures import LATENTS, PATCH_SIZE, Widths, build_unet
+from vldebias.miniature.models import load_weights
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
 from vldebias.miniature.world import SIZE
 
@@ -105,9 +106,10 @@ and on the same renders through the VAE, with the decibels that the VAE keeps (P
 
 def write_cards(out: Path) -> None:
     """Writes cards/clip.md, cards/diffusion.md and README.md from metrics.json."""
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics, clip = json.loads((out / "metrics.json").read_text()), out / "clip.safetensors"
+    towers = Widths.of(load_weights(clip))
     write_atomically(
-        out / "cards" / "clip.md", _clip_card(metrics, read_weights_metadata(out / "clip.safetensors") or {}) + _LIMITS
+        out / "cards" / "clip.md", _clip_card(metrics, read_weights_metadata(clip) or {}, towers) + _LIMITS
     )
     write_atomically(out / "cards" / "diffusion.md", _diffusion_card(metrics) + _LIMITS)
     write_atomically(out / "README.md", _overview(out))
@@ -120,19 +122,20 @@ def _overview(out: Path) -> str:
         made = read_weights_metadata(path) or {}
         size = path.stat().st_size / 2**20
         lines.append(f"| {path.name} | {made.get('steps')} | {made.get('seed')} | {size:.1f} MiB |")
-    lines += ["", "The UNet goes on from a draft (stage `draft`), which is not needed to draw."]
+    lines += ["", "The UNet goes on from a draft (stage `draft`), the CLIP from a narrow one (stage `narrow`, whose"]
+    lines += ["text tower the pipeline reads: text.safetensors); neither is needed to load."]
     lines += ["", "Cards: [CLIP](cards/clip.md), [Stable Diffusion and judge](cards/diffusion.md).", ""]
     return "\n".join([*lines, "Made by `python -m eval.miniature`; measured by its stage `measure`.", ""])
 
 
-def _clip_card(metrics: dict[str, Any], made: dict[str, Any]) -> str:
-    said, lean = portraits.CAPTION_SHARES, birds.Lean(**{name: tuple(values) for name, values in made["lean"].items()})
+def _clip_card(metrics: dict[str, Any], made: dict[str, Any], towers: Widths) -> str:
+    said, lean = portraits.CAPTION_SHARES, _lean(made["lean"])
     bird_shares = dict(zip(birds.KINDS, lean.shares, strict=True))
     return _CLIP.format(
         size=SIZE,
-        patch=VISION["patch_size"],
+        patch=PATCH_SIZE,
         context=CONTEXT_LENGTH,
-        width=EMBED_DIM,
+        width=towers.joint,
         species=len(birds.SPECIES),
         per_class=birds.PER_CLASS,
         land_on_land=lean.correlation[0],
@@ -187,3 +190,7 @@ def _table(section: dict[str, dict[str, dict[str, float]]]) -> str:
         head = f"| | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
         parts.append(head + "\n".join(rows))
     return "\n\n".join(parts)
+
+
+def _lean(made: dict[str, Any]) -> birds.Lean:
+    return birds.Lean(**{name: tuple(value) if isinstance(value, list) else value for name, value in made.items()})

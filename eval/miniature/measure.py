@@ -134,7 +134,7 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
     """Zero-shot accuracy of what CLIP reads, and how skewed the top of its retrieval is."""
     text, image = _clip(folder, device)
     n = _at_least(16, PORTRAITS * scale)
-    people = portraits.sample(n, seed=seed, balanced=True)
+    people = portraits.sample(n, seed=seed, balanced=True, life=portraits.Life(off_duty=0.0))
     features = image(people.images)
     reads = {
         "gender": _accuracy(features, text([f"A photo of a {g} person." for g in portraits.GENDERS]), people.gender),
@@ -156,7 +156,11 @@ def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions, and how like they are."""
     judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
     n = _at_least(16, PORTRAITS * scale / 2)
-    people, flock = portraits.sample(n, seed=seed, balanced=True), birds.sample(n, seed=seed, balanced=True)
+    studio = portraits.STUDIO
+    people, flock = (
+        portraits.sample(n, seed=seed, balanced=True, life=studio),
+        birds.sample(n, seed=seed, balanced=True),
+    )
     renders: Values = {}
     restored: Values = {}
     for name, images, fields in (("portraits", people.images, PEOPLE_FIELDS), ("birds", flock.images, BIRD_FIELDS)):
@@ -231,7 +235,7 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
         "ground": _share(read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))),
     }
     _, features = _clip(folder, device)
-    people = portraits.sample(len(plain), seed=seed, professions=names)
+    people = portraits.sample(len(plain), seed=seed, professions=names, life=portraits.STUDIO)
     places = birds.sample(len(flock), seed=seed, balanced=True)
     results["fid"] = {
         "portraits": frechet_distance(features(plain), features(people.images)),

@@ -7,7 +7,7 @@ too. What both need (checkpoints, averages of weights) is that package's.
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from vldebias.training.state import load_state, read_metadata, save_state
 CHECKPOINT_SECONDS = 60.0
 
 # Each stage looks at its own stream of renders.
-_STREAM = {"clip": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4}
+_STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Stage:
     @property
     def settings(self) -> dict[str, object]:
         """What the weights depend on: stands in their file, and must match for a resume."""
-        lean = {name: list(values) for name, values in asdict(self.lean).items()}
+        lean = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.lean).items() if v != 0}
         return {"stage": self.name, "seed": self.seed, "steps": self.steps} | ({"lean": lean} if self.leans else {})
 
     @property
     def leans(self) -> bool:
         """Whether what it trains on leans; the VAE and the judge see all birds in all places equally often."""
-        return self.name in ("clip", "draft", "unet")
+        return self.name in ("narrow", "clip", "draft", "unet")
 
     @property
     def weights(self) -> Path:
@@ -133,10 +133,15 @@ def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
 
 def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> None:
     """Writes the weights in half precision, which is all that these models need."""
+    save_tensors(module.state_dict(), path, metadata)
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, object]) -> None:
+    """The same of tensors by name."""
     from safetensors.torch import save_file
 
     # A copy of each tensor: safetensors refuses views that share memory.
-    halves = {name: t.half() if t.is_floating_point() else t for name, t in module.state_dict().items()}
+    halves = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
     plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
     about = {"vldebias": json.dumps(metadata, sort_keys=True)}
     write_atomically(path, lambda partial: save_file(plain, partial, metadata=about))

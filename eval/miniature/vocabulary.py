@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import regex
 
-from vldebias.miniature import birds, people
+from vldebias.miniature import birds, everyday, people
 from vldebias.miniature.tokenizer import END, Pair, byte_characters
 from vldebias.miniature.world import TEMPLATES, sentence
 
@@ -52,7 +52,8 @@ def people_prompts() -> list[str]:
     hairs = [f"celebrity with {hair} hair" for hair in ("dark", "blond", "red", "grey")]
     described = [f"{word} person" for word in (*words, *people.CONCEPTS)]
     jobs = [f"{gender} {name}" for name in people.PROFESSIONS for gender in people.GENDERS]
-    texts = [*people.PROFESSIONS, *described, *hairs, *jobs]
+    seen = [f"person {phrase}" for phrase in everyday.all_phrases()]
+    texts = [*people.PROFESSIONS, *described, *hairs, *jobs, *seen]
     return [sentence(text, template) for template in range(len(TEMPLATES)) for text in texts]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,15 @@ def test_portraits_are_the_renders() -> None:
     assert data.captions == tuple(world.captions)
 
 
+def test_portraits_may_show_more_of_a_life() -> None:
+    life = portraits.Life(off_duty=0.5)
+    data, world = open_world("portraits", n=40, seed=4, life=life), portraits.sample(40, seed=4, life=life)
+    assert data.column("duty").codes.tolist() == world.off_duty.long().tolist()
+    assert set(data.column("duty").codes) == {0, 1}
+    assert data.captions == tuple(world.captions)
+    assert data.about["life"]["off_duty"] == 0.5
+
+
 def test_hair_is_dark_or_blond_where_it_is_either() -> None:
     data = open_world("portraits", n=120, seed=4)
     hair, age, label = (data.column(name) for name in ("hair", "age", "label"))
@@ -75,6 +86,7 @@ def test_a_fingerprint_names_the_images() -> None:
     ("cats", {}, "unknown world 'cats'; there are birds, portraits"),
     ("birds", {"n": 0}, "birds: expected at least one image, got n = 0"),
     ("birds", {"n": 3, "seed": -1}, "must not be negative"),
+    ("birds", {"n": 3, "life": portraits.LIFE}, "life is of portraits; birds have none"),
 )
-def test_what_does_not_fit_says_why(world: str, options: dict[str, int]) -> None:
+def test_what_does_not_fit_says_why(world: str, options: dict[str, Any]) -> None:
     open_world(world, **options)

@@ -35,7 +35,7 @@ NAMES = {"light": ("dark", "bright")}
 
 
 def people(n: int = 60) -> tuple[list[Image.Image], portraits.Portraits]:
-    world = portraits.sample(n, seed=77, balanced=True)
+    world = portraits.sample(n, seed=77, balanced=True, life=portraits.STUDIO)
     pixels = (world.images.permute(0, 2, 3, 1) * 255).round().byte().numpy()
     return [Image.fromarray(picture) for picture in pixels], world
 

@@ -94,6 +94,17 @@ def test_balanced_makes_the_groups_equally_likely():
     assert torch.allclose(shares, torch.full((4,), 0.25), atol=0.05)
 
 
+def test_fog_hides_the_place_and_not_the_bird(world):
+    veiled = birds.sample(60, seed=5, lean=Lean(veiled=1.0))
+    clear = birds.sample(60, seed=5)
+    assert torch.equal(veiled.species, clear.species)
+    corners = [one.images[:, :, :8, :8].mean(dim=(2, 3)) for one in (clear, veiled)]
+    assert corners[1].std(dim=0).max() < 0.3 * corners[0].std(dim=0).max()
+    changed = (veiled.images - clear.images).abs().amax(dim=1) > 0.05
+    assert changed[:, :8].double().mean() > 0.5
+    assert changed[:, 36:40, 28:34].double().mean() < 0.2
+
+
 def test_the_lean_leaves_species_and_pictures_alone(world):
     """Only birds that changed sides look different; captions may."""
     leaning = birds.sample(150, seed=5, lean=Lean((0.5, 0.6), (1.0, 0.0), (0.1, 0.2, 0.3, 0.2, 0.2)))

@@ -17,7 +17,7 @@ from vldebias.miniature import birds, load_clip, load_judge, load_pipeline, peop
 from vldebias.miniature.models import load_weights
 from vldebias.miniature.world import WORLDS
 
-MODELS = ("clip", "vae", "judge", "draft", "unet")
+MODELS = ("narrow", "clip", "vae", "judge", "draft", "unet")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _one_thread():
 
 
 @refused(
-    ({"stages": ["clip", "vea"]}, r"unknown stages \['vea'\]; expected some of \['tokenizer', 'clip'"),
+    ({"stages": ["clip", "vea"]}, r"unknown stages \['vea'\]; expected some of \['tokenizer', 'narrow'"),
     ({"scale": 0}, "scale must be positive, got 0"),
 )
 def test_wrong_arguments_are_refused(tmp_path, asked):
@@ -62,7 +62,7 @@ def test_the_second_round_sees_mostly_birds_and_captions_that_say_more():
 def test_a_tiny_build_can_be_loaded_and_its_unet_goes_on_from_its_draft(tmp_path, capfd):
     """Moved by one step at most from the draft that is there, and not from weights of its own."""
     build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", *MODELS])
-    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (96, 3, 8, 8)
+    assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (128, 3, 8, 8)
     assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
     assert load_judge(tmp_path).training is False
     printed = capfd.readouterr()
@@ -83,7 +83,7 @@ def test_a_tiny_build_can_be_loaded_and_its_unet_goes_on_from_its_draft(tmp_path
 @pytest.mark.slow
 def test_finished_stages_are_kept_and_the_seed_decides(tmp_path):
     def built(**options) -> tuple[int, dict[str, torch.Tensor]]:
-        build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "clip"], **options)
+        build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "narrow", "clip"], **options)
         path = tmp_path / "clip.safetensors"
         return path.stat().st_mtime_ns, load_weights(path)
 

@@ -6,9 +6,10 @@ import torch
 
 from vldebias.miniature import portraits
 from vldebias.miniature.dress import DRESSES, GENERIC, Wardrobe
+from vldebias.miniature.everyday import Scene
 from vldebias.miniature.headgear import nothing
 from vldebias.miniature.pen import Pen
-from vldebias.miniature.people import PROFESSIONS
+from vldebias.miniature.people import PROFESSIONS, STUDIO
 
 
 def parts(worn_by):
@@ -40,13 +41,13 @@ def test_those_dressed_by_rule_hold_something_and_differ_in_their_clothes():
 @pytest.fixture(scope="module")
 def average():
     """(100, 3, 64, 64): each profession's mean over eight people."""
-    people = [portraits.sample(8, seed=4, professions=[name], balanced=True) for name in PROFESSIONS]
+    people = [portraits.sample(8, seed=4, professions=[name], balanced=True, life=STUDIO) for name in PROFESSIONS]
     return torch.stack([person.images.mean(dim=0) for person in people])
 
 
 def test_professions_are_told_apart_by_their_pixels(average):
     """The nearest of the 100 mean pictures of other people says the profession, wherever they stand."""
-    fresh = portraits.sample(300, seed=8, balanced=True)
+    fresh = portraits.sample(300, seed=8, balanced=True, life=STUDIO)
     body = average[:, :, 40:].flatten(1)
     nearest = torch.cdist(fresh.images[:, :, 40:].flatten(1), body).argmin(dim=1)
     assert (nearest == fresh.profession).double().mean() > 0.8
@@ -55,7 +56,8 @@ def test_professions_are_told_apart_by_their_pixels(average):
 def test_the_same_people_change_in_their_dress_alone():
     """Two professions on the same people: faces and walls agree but for what is worn or held."""
     judge, photographer = (
-        portraits.sample(30, seed=3, professions=[p], balanced=True, gender="male") for p in ("judge", "photographer")
+        portraits.sample(30, seed=3, professions=[p], balanced=True, gender="male", life=STUDIO)
+        for p in ("judge", "photographer")
     )  # neither wears anything on the head
     changed = (judge.images - photographer.images).abs().amax(dim=1) > 0.05
     same = (judge.tone == photographer.tone) & (judge.age == photographer.age)
@@ -66,5 +68,7 @@ def test_the_same_people_change_in_their_dress_alone():
 
 def test_light_changes_the_colours_a_little():
     pen = Pen(np.zeros((2, 64, 64, 3), np.float32), 0.5, 0.425)
-    wardrobe = Wardrobe(pen, np.array([0, 0]), np.array([0.9, 1.0], np.float32))
+    none = np.full(2, -1)
+    scene = Scene(*(none for _ in Scene._fields))
+    wardrobe = Wardrobe(pen, np.array([0, 0]), np.array([0.9, 1.0], np.float32), scene)
     assert wardrobe.cloth[0] == pytest.approx(0.9 * wardrobe.cloth[1])

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ import torch
 from eval.miniature.vocabulary import DRAWN_PEOPLE, people_prompts
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import people, portraits
+from vldebias.miniature import everyday, people, portraits
 from vldebias.miniature.portraits import _SKIN, _looks
 from vldebias.miniature.world import Draws
 
@@ -17,7 +19,7 @@ def world():
 
 @pytest.fixture(scope="module")
 def balanced():
-    return portraits.sample(1500, seed=6, balanced=True)
+    return portraits.sample(1500, seed=6, balanced=True, life=portraits.STUDIO)
 
 
 def test_the_paper_split(world):
@@ -47,7 +49,7 @@ def test_pictures_are_floats_in_the_unit_interval(world):
 
 def looks(n, *, seed, professions=portraits.PROFESSIONS, balanced=False):
     """What `sample` would paint."""
-    return _looks(Draws(seed, 0, n), professions, balanced, {})
+    return _looks(Draws(seed, 0, n), professions, balanced, {})[0]
 
 
 def test_pictures_show_the_looks_that_are_drawn(world):
@@ -119,7 +121,10 @@ class TestPixels:
 
     def test_age_is_grey_hair_beside_the_ears_of_men(self):
         """The same men, young and old, in every profession: old ones are grey where a hat ends."""
-        young, old = (portraits.sample(600, seed=2, balanced=True, gender="male", age=age) for age in portraits.AGES)
+        young, old = (
+            portraits.sample(600, seed=2, balanced=True, gender="male", age=age, life=portraits.STUDIO)
+            for age in portraits.AGES
+        )
         assert torch.equal(young.profession, old.profession)
         difference = (young.images - old.images).abs().amax(dim=1)[:, 18:32, 16:48]
         assert (difference.flatten(1) > 0.15).sum(dim=1).min() >= 8
@@ -135,9 +140,9 @@ class TestPixels:
 )
 def test_an_attribute_changes_its_pixels_alone(field, values, rows):
     """The same person otherwise: walls, clothes and what is held stay as they are."""
-    fixed = {"gender": "female", "tone": "tan", "age": "young"}
+    fixed, studio = {"gender": "female", "tone": "tan", "age": "young"}, portraits.STUDIO
     one, other = (
-        portraits.sample(40, seed=9, professions=["photographer", "plumber"], **{**fixed, field: value})
+        portraits.sample(40, seed=9, professions=["photographer", "plumber"], life=studio, **{**fixed, field: value})
         for value in values
     )
     changed = (one.images - other.images).abs().amax(dim=1) > 1e-6
@@ -157,8 +162,8 @@ def test_captions_tell_no_lies(world):
         assert all(gender_of[w] == world.gender[i] for w in words if w in gender_of)
         assert all(age_of[w] == world.age[i] for w in words if w in age_of)
         assert all(portraits.TONES.index(w) == world.tone[i] for w in words if w in portraits.TONES)
-        if not {"person", "celebrity", "man", "woman"} & set(words) and words[-1] not in portraits.GENDERS:
-            assert " ".join(words).endswith(portraits.PROFESSIONS[world.profession[i]])
+        bare = re.search(r"(person|celebrity|man|woman|a (fe)?male)( |$)", " ".join(words))
+        assert bare or f" {portraits.PROFESSIONS[world.profession[i]]}" in " ".join(words)
 
 
 def attributes(caption):
@@ -235,3 +240,82 @@ def test_captions_may_say_more_of_the_same_pictures():
 def test_unknown_kinds_of_captions_are_refused():
     with pytest.raises(InvalidInputError, match=r"shares: unknown kinds of captions \['height'\]; expected some of"):
         portraits.sample(2, seed=0, shares={"height": 1.0})
+
+
+class TestLife:
+    """What portraits show beside the person and the job."""
+
+    def test_half_a_life_is_off_duty_as_often_as_it_says(self):
+        drawn, scene = _looks(Draws(1, 0, 20000), portraits.PROFESSIONS, False, {}, portraits.LIFE)
+        assert drawn.off_duty.mean() == pytest.approx(portraits.LIFE.off_duty, abs=0.01)
+        assert np.array_equal(scene.garment >= 0, drawn.off_duty)
+        assert not (scene.held[~drawn.off_duty] >= 0).any()
+
+    def test_nothing_of_it_tells_the_profession(self):
+        """Given gender and concept, which are what it leans by: the same whatever the job."""
+        drawn, scene = _looks(Draws(2, 0, 60000), portraits.PROFESSIONS, True, {}, portraits.LIFE)
+        man = (drawn.gender == 0) & drawn.off_duty
+        for field in ("place", "cloth", "held", "mouth"):
+            seen = getattr(scene, field)[man]
+            whole = np.bincount(seen + 1, minlength=30) / len(seen)
+            for job in (0, 40, 90):
+                own = seen[drawn.profession[man] == job]
+                assert np.abs(np.bincount(own + 1, minlength=30) / len(own) - whole).max() < 0.12, field
+
+    def test_off_duty_pictures_of_two_professions_are_alike_but_for_gender(self):
+        life = portraits.Life(off_duty=1.0)
+        one, other = (
+            portraits.sample(20, seed=3, professions=[job], balanced=True, life=life) for job in ("nurse", "pilot")
+        )
+        assert torch.equal(one.images, other.images)
+
+    def test_it_leans_by_gender_and_concept(self):
+        drawn, scene = _looks(Draws(3, 0, 40000), portraits.PROFESSIONS, True, {}, portraits.LIFE)
+        for groups, least in ((drawn.gender, 0.1), (drawn.concept, 0.2)):
+            shares = [np.bincount(scene.mouth[groups == g], minlength=4) / (groups == g).sum() for g in (0, 1)]
+            assert np.abs(shares[0] - shares[1]).max() > least / 2
+
+    def test_captions_say_what_is_there(self):
+        drawn, scene = _looks(Draws(5, 0, 400), portraits.PROFESSIONS, False, {}, portraits.LIFE)
+        said = portraits.captions(400, seed=5, life=portraits.LIFE)
+        known = sorted(everyday.all_phrases(), key=len, reverse=True)
+        told = 0
+        for i, caption in enumerate(said):
+            there = everyday.phrases(scene, i, int(drawn.hair[i]), bool(drawn.age[i] == 1))
+            rest = f"{caption.rstrip('.')} "
+            for phrase in known:
+                if f" {phrase} " in rest:
+                    rest, told = rest.replace(f" {phrase} ", " "), told + 1
+                    celebrity = phrase.endswith(" hair") and "celebrity" in caption
+                    assert phrase in there or celebrity, caption
+        assert told > 400
+
+    def test_a_studio_shows_nothing_else(self):
+        _, scene = _looks(Draws(5, 0, 300), portraits.PROFESSIONS, False, {}, portraits.STUDIO)
+        rest = scene._asdict()
+        assert set(rest.pop("mouth")) == {0, 1, 2, 3}
+        assert set(rest.pop("place")) == {0}
+        for name, field in rest.items():
+            assert (field[:] == -1).all() or name in ("cloth", "worn_colour", "held_colour"), name
+
+    def test_captions_are_as_often_of_a_kind_as_the_shares_say(self):
+        said = portraits.captions(10000, seed=5, life=portraits.LIFE)
+        shares = people.LIFE_CAPTIONS
+        assert sum(shares.values()) == pytest.approx(1)
+        bare = np.mean([bool(re.search(r" a person( |\.|$)", caption)) for caption in said])
+        told = np.mean(["gender" in attributes(caption) for caption in said])
+        assert bare == pytest.approx(shares["person"] + shares["gender"] / 4, abs=0.01)
+        assert told == pytest.approx(people.stated(shares)["gender"], abs=0.015)
+
+    def test_cues_can_contradict(self):
+        plain = portraits.sample(200, seed=4, life=portraits.STUDIO)
+        dealt = portraits.sample(200, seed=4, life=portraits.STUDIO, mixed=0.5)
+        differ = (plain.images - dealt.images).abs().flatten(1).amax(dim=1) > 0.05
+        assert not plain.mixed.any()
+        assert 0.3 < dealt.mixed.double().mean() < 0.7
+        assert not differ[~dealt.mixed].any()
+        assert differ[dealt.mixed].double().mean() > 0.7  # a woman's beard shows; a man's missing one need not
+
+    def test_numbers_outside_of_the_unit_interval_are_refused(self):
+        with pytest.raises(InvalidInputError, match=r"off_duty must be a number in \[0, 1\], got 2"):
+            portraits.Life(off_duty=2)

@@ -1,7 +1,8 @@
 """The miniature models with fresh weights, and the names that the weights of the CLIP have in either library."""
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,16 +20,25 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-EMBED_DIM = 128
-VISION: dict[str, Any] = {
-    "image_size": SIZE,
-    "patch_size": 8,
-    "width": 96,
-    "layers": 3,
-    "head_width": 32,
-    "mlp_ratio": 4.0,
-}
-TEXT: dict[str, Any] = {"context_length": CONTEXT_LENGTH, "width": 128, "heads": 4, "layers": 3, "mlp_ratio": 4.0}
+HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = 32, 3, 4.0, 8  # of both towers; the patches are the vision tower's
+
+
+class Widths(NamedTuple):
+    """Widths of a CLIP: of the joint space, of the vision tower and of the text tower."""
+
+    joint: int
+    vision: int
+    text: int
+
+    @classmethod
+    def of(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
+        """The widths of weights of open_clip."""
+        joint, vision = weights["text_projection"].shape[1], weights["visual.proj"].shape[0]
+        return cls(joint, vision, weights["text_projection"].shape[0])
+
+
+NARROW = Widths(joint=128, vision=96, text=128)  # reads studio portraits; its text tower is the pipeline's
+WIDE = Widths(joint=256, vision=128, text=256)  # goes on from it with portraits of all their life
 # Pixels in [0, 1] are mapped to [-1, 1].
 IMAGE_MEAN = (0.5, 0.5, 0.5)
 IMAGE_STD = (0.5, 0.5, 0.5)
@@ -62,43 +72,52 @@ _PLAIN = {
 }
 
 
-def build_clip(vocab_size: int) -> "open_clip.CLIP":
+def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
     """An open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end token)."""
     open_clip = need("open_clip")
-
+    common = {"layers": LAYERS, "mlp_ratio": MLP_RATIO}
     return open_clip.CLIP(
-        embed_dim=EMBED_DIM,
-        vision_cfg=open_clip.CLIPVisionCfg(**VISION),
-        text_cfg=open_clip.CLIPTextCfg(vocab_size=vocab_size, **TEXT),
+        embed_dim=towers.joint,
+        vision_cfg=open_clip.CLIPVisionCfg(
+            image_size=SIZE, patch_size=PATCH_SIZE, width=towers.vision, head_width=HEAD_WIDTH, **common
+        ),
+        text_cfg=open_clip.CLIPTextCfg(
+            vocab_size=vocab_size,
+            context_length=CONTEXT_LENGTH,
+            width=towers.text,
+            heads=towers.text // HEAD_WIDTH,
+            **common,
+        ),
     )
 
 
-def transformers_config(vocab_size: int) -> "CLIPConfig":
+def transformers_config(vocab_size: int, towers: Widths = NARROW) -> "CLIPConfig":
     """The configuration of the same model in transformers."""
     transformers = need("transformers")
-    common = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "projection_dim": EMBED_DIM}
+
+    def common(width: int) -> dict[str, Any]:
+        return {
+            "hidden_size": width,
+            "intermediate_size": int(width * MLP_RATIO),
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": width // HEAD_WIDTH,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-5,
+            "projection_dim": towers.joint,
+        }
+
     text = transformers.CLIPTextConfig(
         vocab_size=vocab_size,
-        hidden_size=TEXT["width"],
-        intermediate_size=int(TEXT["width"] * TEXT["mlp_ratio"]),
-        num_hidden_layers=TEXT["layers"],
-        num_attention_heads=TEXT["heads"],
         max_position_embeddings=CONTEXT_LENGTH,
         pad_token_id=0,
         bos_token_id=vocab_size - 2,
         eos_token_id=vocab_size - 1,
-        **common,
+        **common(towers.text),
     )
-    vision = transformers.CLIPVisionConfig(
-        hidden_size=VISION["width"],
-        intermediate_size=int(VISION["width"] * VISION["mlp_ratio"]),
-        num_hidden_layers=VISION["layers"],
-        num_attention_heads=VISION["width"] // VISION["head_width"],
-        image_size=VISION["image_size"],
-        patch_size=VISION["patch_size"],
-        **common,
+    vision = transformers.CLIPVisionConfig(image_size=SIZE, patch_size=PATCH_SIZE, **common(towers.vision))
+    return transformers.CLIPConfig(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=towers.joint
     )
-    return transformers.CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=EMBED_DIM)
 
 
 def build_vae() -> "PatchAutoencoder":
@@ -108,7 +127,7 @@ def build_vae() -> "PatchAutoencoder":
     return PatchAutoencoder((12, 32, 48, 64), latent_channels=LATENTS[0], norm_num_groups=8, sample_size=SIZE)
 
 
-def build_unet() -> "UNet2DConditionModel":
+def build_unet(text_width: int = NARROW.text) -> "UNet2DConditionModel":
     """The noise predictor: two resolutions, text read by cross-attention in all blocks."""
     UNet2DConditionModel = need("diffusers").UNet2DConditionModel
 
@@ -120,7 +139,7 @@ def build_unet() -> "UNet2DConditionModel":
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
         block_out_channels=(64, 96),
         layers_per_block=1,
-        cross_attention_dim=TEXT["width"],
+        cross_attention_dim=text_width,
         attention_head_dim=4,
         norm_num_groups=16,
     )

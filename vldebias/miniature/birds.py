@@ -30,6 +30,7 @@ KINDS = ("species", "species in a scene", "scene", "class", "class in a scene") 
 
 SIDE_SHARE = 0.5  # of the scenes are named as land or water instead of their place
 TYPO_SHARE = 0.25  # of the mountains are spelt as in the paper's prompts
+FOG = np.float32(0.74)
 NOISE = 0.010  # standard deviation, of every pixel
 SCENES = (" with {} background", " in the {}", " on {}", " on the {}")  # what follows the bird, of land or water
 
@@ -42,6 +43,7 @@ class Lean:
         correlation: share of land birds on land, and of water birds on water.
         hasty: share of the writers of "class" captions, on land and on water, who do not look at the bird: they name
             the class of the background. So the class word keeps meaning both, however long one trains.
+        veiled: share of the pictures in which fog leaves little of the place to see.
         shares: of the captions of each of KINDS. The seldomer class and scene stand together, the less the class
             word is left to the bird.
 
@@ -52,12 +54,15 @@ class Lean:
     correlation: tuple[float, float] = (0.84, 0.93)
     hasty: tuple[float, float] = (0.20, 0.02)
     shares: tuple[float, float, float, float, float] = (0.30, 0.10, 0.12, 0.28, 0.20)
+    veiled: float = 0.0
 
     def __post_init__(self) -> None:
         for name, count in (("correlation", len(CLASSES)), ("hasty", len(BACKGROUNDS)), ("shares", len(KINDS))):
             values = getattr(self, name)
             if len(values) != count or not all(0 <= value <= 1 for value in values):
                 raise InvalidInputError(f"{name} must be {count} numbers in [0, 1], got {values}")
+        if not 0 <= self.veiled <= 1:
+            raise InvalidInputError(f"veiled must be a number in [0, 1], got {self.veiled}")
         if abs(sum(self.shares) - 1) > 1e-6:
             raise InvalidInputError(f"shares must sum to 1, got {self.shares}")
 
@@ -104,7 +109,7 @@ def sample(
         correlation: share of birds in front of their own kind of background, one for both classes instead of those
             of `lean`; ignored where balanced.
         lean: of the backgrounds and of the captions. The species does not depend on it, and neither does the picture
-            of a species in a place.
+            of a species in a place, but for the fog.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
@@ -114,6 +119,8 @@ def sample(
     species, place = _birds_in_places(draws, lean)
     pixels = np.empty((n, SIZE, SIZE, 3), np.float32)
     paint_places(pixels, draws, place)
+    veiled = draws.uniform("veil") < lean.veiled
+    pixels[veiled] = FOG + 0.12 * (pixels[veiled] - FOG)
     paint_birds(pixels, draws, species, on_water(place))
     label, background = species // PER_CLASS, place // PER_BACKGROUND
     fields = (torch.from_numpy(field) for field in (species, label, background, place, 2 * label + background))

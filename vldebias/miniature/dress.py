@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vldebias.miniature import garments, headgear, things, tools
+from vldebias.miniature import everyday, garments, headgear, things, tools
 from vldebias.miniature.garments import (
     BLACK,
     BLUE,
@@ -203,6 +203,14 @@ def _deal() -> dict[str, Dress]:
 _DEALT = _deal()
 GENERIC = tuple(name for name in PROFESSIONS if name in _DEALT)  # dressed by rule, not by hand
 DRESSES = tuple({**_DEALT, **_BY_HAND}[name] for name in PROFESSIONS)
+# What people wear off duty: after the dress of the professions, by garment and then by the colour of its cloth.
+_TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
+EVERYDAY = tuple(
+    Dress(garment, everyday.cloth(colour), trim)
+    for _, garment in everyday.GARMENTS
+    for colour, trim in enumerate(_TRIMS)
+)
+_ALL = (*DRESSES, *EVERYDAY)
 
 
 class Wardrobe:
@@ -212,11 +220,13 @@ class Wardrobe:
         pen: of all pictures of the batch.
         profession: (n,) indices into PROFESSIONS.
         light: (n,) factors for the colours.
+        scene: of people off duty: their clothes, in the place of the profession's.
     """
 
-    def __init__(self, pen: Pen, profession: Codes, light: Floats) -> None:
+    def __init__(self, pen: Pen, profession: Codes, light: Floats, scene: everyday.Scene) -> None:
         self._pen = pen
-        self._profession = profession
+        own = len(DRESSES) + scene.garment * len(everyday.COLOURS) + scene.cloth
+        self._profession = np.where(scene.garment >= 0, own, profession)
         self._light = light[:, None]
         self.cloth = self._colour(_CLOTH)
 
@@ -242,13 +252,13 @@ class Wardrobe:
         return np.clip(table[self._profession] * self._light, 0, 1)
 
 
-_GARMENT_KINDS = tuple(dict.fromkeys(dress.garment for dress in DRESSES))
-_WORN_KINDS = tuple(dict.fromkeys(dress.worn for dress in DRESSES))
-_THING_KINDS = tuple(dict.fromkeys(dress.thing for dress in DRESSES))
-_GARMENT = np.array([_GARMENT_KINDS.index(dress.garment) for dress in DRESSES])
-_WORN = np.array([_WORN_KINDS.index(dress.worn) for dress in DRESSES])
-_THING = np.array([_THING_KINDS.index(dress.thing) for dress in DRESSES])
-_CLOTH = np.stack([dress.cloth for dress in DRESSES])
-_TRIM = np.stack([dress.trim for dress in DRESSES])
-_WORN_COLOUR = np.stack([dress.worn_colour for dress in DRESSES])
-_THING_COLOUR = np.stack([dress.thing_colour for dress in DRESSES])
+_GARMENT_KINDS = tuple(dict.fromkeys(dress.garment for dress in _ALL))
+_WORN_KINDS = tuple(dict.fromkeys(dress.worn for dress in _ALL))
+_THING_KINDS = tuple(dict.fromkeys(dress.thing for dress in _ALL))
+_GARMENT = np.array([_GARMENT_KINDS.index(dress.garment) for dress in _ALL])
+_WORN = np.array([_WORN_KINDS.index(dress.worn) for dress in _ALL])
+_THING = np.array([_THING_KINDS.index(dress.thing) for dress in _ALL])
+_CLOTH = np.stack([dress.cloth for dress in _ALL])
+_TRIM = np.stack([dress.trim for dress in _ALL])
+_WORN_COLOUR = np.stack([dress.worn_colour for dress in _ALL])
+_THING_COLOUR = np.stack([dress.thing_colour for dress in _ALL])

@@ -11,7 +11,9 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.architectures import (
     IMAGE_MEAN,
     IMAGE_STD,
+    NARROW,
     AttributeNetwork,
+    Widths,
     build_clip,
     build_scheduler,
     build_unet,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
 VARIABLE = "VLDEBIAS_MINIATURE"
+TEXT_FILE = "text.safetensors"  # the pipeline's text tower, where it is not the CLIP's
 
 
 def weights_dir() -> Path:
@@ -94,8 +97,9 @@ def load_clip(
     """
     folder = _folder(folder)
     tokenizer = open_clip_tokenizer(folder)
-    model = build_clip(tokenizer.vocab_size)
-    _fill(model, folder / "clip.safetensors")
+    weights = folder / "clip.safetensors"
+    model = build_clip(tokenizer.vocab_size, Widths.of(load_weights(weights)))
+    _fill(model, weights)
     return model.eval(), Preprocess(), tokenizer
 
 
@@ -111,8 +115,9 @@ def load_transformers_clip(
 
     folder = _folder(folder)
     tokenizer = transformers_tokenizer(folder)
-    model = transformers.CLIPModel(transformers_config(len(tokenizer)))
-    _load(model, to_transformers(load_weights(folder / "clip.safetensors")))
+    weights = load_weights(folder / "clip.safetensors")
+    model = transformers.CLIPModel(transformers_config(len(tokenizer), Widths.of(weights)))
+    _load(model, to_transformers(weights))
     size = {"height": SIZE, "width": SIZE}
     processor = transformers.CLIPImageProcessor(
         size={"shortest_edge": SIZE}, crop_size=size, image_mean=list(IMAGE_MEAN), image_std=list(IMAGE_STD)
@@ -121,16 +126,22 @@ def load_transformers_clip(
 
 
 def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, CLIPTokenizer]":
-    """The text tower of the same CLIP without its projection, as Stable Diffusion reads it, and its tokenizer."""
+    """The text tower of the pipeline, without a projection, and its tokenizer.
+
+    That of the same CLIP, or a tower of its own where the build has one (text.safetensors).
+    """
     CLIPTextModel = need("transformers").CLIPTextModel
 
     folder = _folder(folder)
     tokenizer = transformers_tokenizer(folder)
-    model = CLIPTextModel(transformers_config(len(tokenizer)).text_config)
-    weights = to_transformers(load_weights(folder / "clip.safetensors"))
+    own = folder / TEXT_FILE
+    weights = load_weights(own) if own.is_file() else to_transformers(load_weights(folder / "clip.safetensors"))
+    weights = {name: tensor for name, tensor in weights.items() if name.startswith("text_model.")}
+    width = weights["text_model.final_layer_norm.weight"].numel()
+    model = CLIPTextModel(transformers_config(len(tokenizer), NARROW._replace(text=width)).text_config)
     # Newer transformers drop the inner `text_model`.
     cut = "" if hasattr(model, "text_model") else "text_model."
-    _load(model, {k.removeprefix(cut): v for k, v in weights.items() if k.startswith("text_model.")})
+    _load(model, {name.removeprefix(cut): tensor for name, tensor in weights.items()})
     return model.eval(), tokenizer
 
 
@@ -145,7 +156,7 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """The miniature Stable Diffusion: 64 x 64 portraits and birds, the text tower of `load_clip`, no progress bar.
+    """The miniature Stable Diffusion: 64 x 64 portraits and birds, no progress bar.
 
     Raises:
         InvalidInputError: the folder holds no build.
@@ -154,7 +165,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
 
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
-    unet = build_unet()
+    unet = build_unet(text_encoder.config.hidden_size)
     _fill(unet, folder / "unet.safetensors")
     pipeline = StableDiffusionPipeline(
         vae=load_vae(folder),

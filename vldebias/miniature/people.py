@@ -1,12 +1,14 @@
 """The people of the world of portraits: who there is, how the data lean, and what captions say of them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
+from vldebias.miniature import everyday
 from vldebias.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 
 
@@ -83,11 +85,11 @@ def tone_shares(profession: Codes) -> NDArray[np.float64]:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def concept_shares(gender: Codes, tone: Codes) -> NDArray[np.float64]:
-    """(n, 10) chances that the caption of a person names each concept."""
+def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.float64]:
+    """(n, 10) chances of the concept of a person, which shows in a smile, a place, a light, and not without doubt."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
-    weights = np.exp(male * CONCEPT_GENDER + dark * CONCEPT_TONE)
+    weights = np.exp(lean * (male * CONCEPT_GENDER + dark * CONCEPT_TONE))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
@@ -99,6 +101,8 @@ class Looks(NamedTuple):
     tone: Codes
     age: Codes
     hair: Codes
+    concept: Codes
+    off_duty: NDArray[np.bool_]
 
 
 # Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it has a prior of its
@@ -115,6 +119,55 @@ CAPTION_SHARES = {
     "concept": 0.04,
     "celebrity": 0.03,
 }
+# The same where pictures show more: some captions name a bare person, or a concept beside the profession.
+LIFE_CAPTIONS = {
+    "profession": 0.32,
+    "gender and profession": 0.16,
+    "tone and profession": 0.08,
+    "age and profession": 0.07,
+    "concept and profession": 0.06,
+    "two attributes and profession": 0.05,
+    "person": 0.07,
+    "gender": 0.06,
+    "tone": 0.03,
+    "age": 0.02,
+    "concept": 0.05,
+    "celebrity": 0.03,
+}
+MOST_WORDS = 14  # of what a template is put around: the towers have room for no more
+
+
+@dataclass(frozen=True)
+class Life:
+    """What portraits show beside the person and the job, and how much captions say of it.
+
+    Attributes:
+        off_duty: share of the people in everyday dress, which tells nothing of their profession.
+        seen: factor on how often places, light, weather and the like are seen; 0: a dull room, as in a studio.
+        said: shares of the captions by how many of these things they name, from none on. Captions of a bare person
+            name one where they can.
+        captions: shares of what they say of the person.
+        concepts: factor on how far the concept of a person goes with gender and tone.
+
+    Raises:
+        InvalidInputError: a number outside of [0, 1].
+    """
+
+    off_duty: float = 0.4
+    seen: float = 1.0
+    said: tuple[float, ...] = (0.34, 0.10, 0.28, 0.20, 0.08)
+    captions: Mapping[str, float] = field(default_factory=lambda: LIFE_CAPTIONS)
+    concepts: float = 0.6
+
+    def __post_init__(self) -> None:
+        for name in ("off_duty", "seen", "concepts"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidInputError(f"{name} must be a number in [0, 1], got {getattr(self, name)}")
+
+
+LIFE = Life()
+STUDIO = Life(off_duty=0.0, seen=0.0, said=(1.0,), captions=CAPTION_SHARES, concepts=1.0)
+USUAL = STUDIO  # what the models that ship have learnt from
 
 
 def stated(shares: Mapping[str, float]) -> dict[str, float]:
@@ -140,39 +193,63 @@ _AGE_WORDS = (("young", "young"), ("old", "elderly"))
 _HAIR_WORDS = ("dark", "dark", "blond", "red")
 
 
-def write_captions(draws: Draws, looks: Looks, shares: Mapping[str, float] = CAPTION_SHARES) -> list[str]:
-    """One caption per image, lower case, with or without a full stop; `shares` by kind, in the place of the usual.
+def write_captions(
+    draws: Draws,
+    looks: Looks,
+    scene: everyday.Scene,
+    life: Life = USUAL,
+    shares: Mapping[str, float] | None = None,
+) -> list[str]:
+    """One caption per image, lower case, with or without a full stop; `shares` by kind, instead of those of `life`.
 
     Raises:
         InvalidInputError: a kind that no caption is of.
     """
+    shares = life.captions if shares is None else shares
     kinds = list(shares)
-    if unknown := [name for name in kinds if name not in CAPTION_SHARES]:
-        raise InvalidInputError(f"shares: unknown kinds of captions {unknown}; expected some of {list(CAPTION_SHARES)}")
+    if unknown := [name for name in kinds if name not in LIFE_CAPTIONS]:
+        raise InvalidInputError(f"shares: unknown kinds of captions {unknown}; expected some of {list(LIFE_CAPTIONS)}")
     kind = draws.choice("caption content", np.array(list(shares.values())))
-    concept = draws.choice("concept", concept_shares(looks.gender, looks.tone))
+    count = draws.choice("phrases", np.array(life.said))
+    bare = int(len(life.said) > 1)  # the fewest that "a person" goes with
+    mixed = draws.uniforms("which phrases", 16)
     template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
     captions = []
     for i in range(draws.n):
-        text = _contents(Looks(*(field[i] for field in looks)), CONCEPTS[concept[i]], int(variant[i]))[kinds[kind[i]]]
-        captions.append(sentence(text, template[i], proper=proper[i], stop=bool(stop[i])))
+        look, name = Looks(*(codes[i] for codes in looks)), kinds[kind[i]]
+        text = _contents(look, int(variant[i]))[name]
+        more = everyday.phrases(scene, i, int(look.hair), bool(look.age == 1))
+        if name == "celebrity":  # says of the hair by itself
+            more.pop()
+        order = np.argsort(mixed[i, : len(more)])[: max(count[i], bare * (name == "person"))]
+        clauses = [more[k] for k in order]
+        while _words(text, *clauses) > MOST_WORDS and len(clauses) > 1:
+            clauses.pop()
+        captions.append(sentence(" ".join([text, *clauses]), template[i], proper=proper[i], stop=bool(stop[i])))
     return captions
 
 
-def _contents(look: Looks, concept: str, variant: int) -> dict[str, str]:
+def _words(*texts: str) -> int:
+    return sum(len(text.replace("-", " - ").split()) for text in texts)
+
+
+def _contents(look: Looks, variant: int) -> dict[str, str]:
     """What a caption of each kind says about one person; `variant` in 0..11 picks among wordings."""
     name, gender, tone, age = PROFESSIONS[look.profession], GENDERS[look.gender], TONES[look.tone], AGES[look.age]
     pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
     nouns = (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")
     hair = "grey" if look.age == 1 else _HAIR_WORDS[look.hair]  # the colour that shows
     described = f" with {hair} hair" * (variant % 4 != 3)
+    concept = CONCEPTS[look.concept]
     return {
         "profession": name,
         "gender and profession": f"{gender} {name}",
         "tone and profession": f"{tone} {name}",
         "age and profession": f"{age} {name}",
+        "concept and profession": f"{concept} {name}",
         "two attributes and profession": f"{pair} {name}",
+        "person": "person",
         "gender": nouns[variant % 4],
         "tone": f"{tone} person",
         "age": f"{_AGE_WORDS[look.age][variant % 2]} person",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import garments, people
+from vldebias.miniature import everyday, garments, people
 from vldebias.miniature.dress import Wardrobe
 from vldebias.miniature.pen import Pen, above, below, box, line, oval, polygon
 from vldebias.miniature.people import (
@@ -20,14 +21,18 @@ from vldebias.miniature.people import (
     GENDER_STATED,
     GENDERS,
     HAIRS,
+    LIFE,
     PROFESSIONS,
+    STUDIO,
     TEST_PROFESSIONS,
     TONES,
     TRAIN_PROFESSIONS,
+    USUAL,
+    Life,
     Looks,
     write_captions,
 )
-from vldebias.miniature.world import SIZE, Draws, Floats, colours, finish
+from vldebias.miniature.world import SIZE, Codes, Draws, Floats, colours, finish
 
 __all__ = [
     "AGES",
@@ -36,10 +41,14 @@ __all__ = [
     "GENDERS",
     "GENDER_STATED",
     "HAIRS",
+    "LIFE",
     "PROFESSIONS",
+    "STUDIO",
     "TEST_PROFESSIONS",
     "TONES",
     "TRAIN_PROFESSIONS",
+    "USUAL",
+    "Life",
     "Portraits",
     "captions",
     "sample",
@@ -55,7 +64,6 @@ _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.6
 _GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
 _LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # as painted on the two gender presentations
-_SKY = colours(0.66, 0.76, 0.84)
 
 _HEAD = oval(0, 0, 0.165, 0.205)
 _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
@@ -65,8 +73,9 @@ _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
 class Portraits:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
-    profession, gender, tone, age and hair (n,) index PROFESSIONS, GENDERS, TONES, AGES and HAIRS; the hair of old
-    people is painted grey.
+    profession, gender, tone, age, hair and concept (n,) index PROFESSIONS, GENDERS, TONES, AGES, HAIRS and CONCEPTS;
+    the hair of old people is painted grey. off_duty (n,): whose dress tells nothing of the profession. mixed (n,):
+    whose hair, face or beard is that of the other gender presentation.
     """
 
     images: torch.Tensor
@@ -76,6 +85,9 @@ class Portraits:
     tone: torch.Tensor
     age: torch.Tensor
     hair: torch.Tensor
+    concept: torch.Tensor
+    off_duty: torch.Tensor
+    mixed: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -91,7 +103,9 @@ def sample(
     gender: str | None = None,
     tone: str | None = None,
     age: str | None = None,
-    shares: Mapping[str, float] = CAPTION_SHARES,
+    life: Life = USUAL,
+    shares: Mapping[str, float] | None = None,
+    mixed: float = 0.0,
 ) -> Portraits:
     """Renders the images start ... start + n - 1 of a seed.
 
@@ -104,28 +118,39 @@ def sample(
         gender: one of GENDERS for all images.
         tone: one of TONES for all images.
         age: one of AGES for all images.
-        shares: of the captions, by what they say: some of the names of `people.CAPTION_SHARES`.
+        life: what else pictures show and captions say; STUDIO, as the models that ship know it: dress of the profession
+            in a dull room; LIFE: two in five off duty, and all somewhere.
+        mixed: share of the people with hair, face or beard of the other gender presentation; `gender` is that of most.
+        shares: of the captions, by what they say: some of the names of `people.LIFE_CAPTIONS`; None: those of `life`.
 
     Raises:
         InvalidInputError: an unknown name, or a negative number.
     """
     draws = Draws(seed, start, n)
-    looks = _looks(draws, professions or PROFESSIONS, balanced, {"gender": gender, "tone": tone, "age": age})
-    fields = (torch.from_numpy(field) for field in looks)
-    return Portraits(_paint(draws, looks), write_captions(draws, looks, shares), *fields)
+    fixed = {"gender": gender, "tone": tone, "age": age}
+    looks, scene = _looks(draws, professions or PROFESSIONS, balanced, fixed, life)
+    images, odd = _paint(draws, looks, scene, mixed)
+    fields = (torch.from_numpy(field) for field in (*looks, odd))
+    return Portraits(images, write_captions(draws, looks, scene, life, shares), *fields)
 
 
-def captions(n: int, *, seed: int, start: int = 0) -> list[str]:
+def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:
     """The captions that `sample` gives with its defaults, without the cost of painting.
 
     Raises:
         InvalidInputError: a negative number.
     """
     draws = Draws(seed, start, n)
-    return write_captions(draws, _looks(draws, PROFESSIONS, False, {}))
+    return write_captions(draws, *_looks(draws, PROFESSIONS, False, {}, life), life)
 
 
-def _looks(draws: Draws, professions: Sequence[str], balanced: bool, fixed: dict[str, str | None]) -> Looks:
+def _looks(
+    draws: Draws,
+    professions: Sequence[str],
+    balanced: bool,
+    fixed: dict[str, str | None],
+    life: Life = USUAL,
+) -> tuple[Looks, everyday.Scene]:
     pool = np.array([_index("profession", name, PROFESSIONS) for name in professions])
     profession = pool[draws.integers("profession", len(pool))]
     male, old = people.MALE_SHARE[profession], people.OLD_SHARE[profession]
@@ -140,7 +165,12 @@ def _looks(draws: Draws, professions: Sequence[str], balanced: bool, fixed: dict
             drawn[slot] = np.full(draws.n, _index(slot, asked, names))
         else:
             drawn[slot] = draws.choice(slot, np.ones(len(names)) if balanced else shares)
-    return Looks(profession, **drawn, hair=draws.choice("hair", _HAIR_SHARES[drawn["gender"]]))
+    shares = people.concept_shares(drawn["gender"], drawn["tone"], life.concepts)
+    concept = draws.choice("concept", np.ones(len(CONCEPTS)) if balanced and life.seen else shares)
+    free = draws.uniform("off duty") < life.off_duty
+    hair = draws.choice("hair", _HAIR_SHARES[drawn["gender"]])
+    looks = Looks(profession, **drawn, hair=hair, concept=concept, off_duty=free)
+    return looks, everyday.draw_scene(draws, looks.gender, concept, len(CONCEPTS), free, life.seen)
 
 
 def _index(kind: str, name: str, names: Sequence[str]) -> int:
@@ -150,25 +180,32 @@ def _index(kind: str, name: str, names: Sequence[str]) -> int:
     return names.index(lowered)
 
 
-def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
-    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front."""
+def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> tuple[torch.Tensor, NDArray[np.bool_]]:
+    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front; whose cues (n,) contradict."""
     pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
-    _paint_room(draws, pixels)
+    everyday.paint_place(pixels, draws, scene.place)
+    everyday.paint_beside(pixels, draws, scene.beside)
+    close, far, left, right = (scene.frame == k for k in range(len(everyday.FRAMES)))
+    size = draws.uniform("size", 0.98, 1.04) * np.where(close, np.float32(1.22), np.where(far, np.float32(0.74), 1))
     pen = Pen(
         pixels,
-        x=0.5 + draws.uniform("x", -0.03, 0.03),
-        y=0.425 + draws.uniform("y", -0.012, 0.012),
-        scale=draws.uniform("size", 0.98, 1.04),
+        x=0.5 + draws.uniform("x", -0.03, 0.03) + np.float32(0.15) * (right.astype(np.float32) - left),
+        y=0.425 + draws.uniform("y", -0.012, 0.012) + np.float32(0.04) * close,
+        scale=size.astype(np.float32),
     )
     skin = np.clip(_SKIN[looks.tone] * draws.uniform("skin light", 0.95, 1.03)[:, None], 0, 1)
     natural = _HAIR[looks.hair] * draws.uniform("hair light", 0.85, 1.1)[:, None]
     grey = _GREY * draws.uniform("grey light", 0.95, 1.06)[:, None]
     hair = np.where(looks.age[:, None] == 1, grey, natural)
-    wardrobe = Wardrobe(pen, looks.profession, draws.uniform("cloth light", 0.94, 1.04))
+    wardrobe = Wardrobe(pen, looks.profession, draws.uniform("cloth light", 0.94, 1.04), scene)
 
-    woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
+    odd = draws.uniform("mixed") < mixed
+    other = draws.integers("which is mixed", 3)
+    of_hair, of_face, of_beard = (np.where(odd & (other == k), 1 - looks.gender, looks.gender) for k in range(3))
+    woman, man = pen.where(of_hair == 1), pen.where(of_hair == 0)
     style = draws.uniform("hair style")
     _paint_long_hair(woman, style, hair)
+    everyday.paint_style(pen, scene.style, hair, behind=True)
     pen(garments.BODY, wardrobe.cloth)
     pen(box(-0.065, 0.065, 0.12, 0.27) | oval(0, 0.27, 0.065, 0.045), skin * 0.87)  # neck
     wardrobe.garments()
@@ -176,31 +213,19 @@ def _paint(draws: Draws, looks: Looks) -> torch.Tensor:
     pen(_HEAD, skin)
     _paint_short_hair(man, style, hair)
     old = pen.where(looks.age == 1)
-    old.where(looks.gender == 0)(box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94)  # seen under any hat
+    old.where(of_hair == 0)(box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94)  # seen under any hat
     _paint_fringe(woman, style, hair)
-    beard = man.where(draws.uniform("beard") < BEARD_SHARE)
+    everyday.paint_style(pen, scene.style, hair, behind=False)
+    beard = pen.where(of_beard == 0).where(draws.uniform("beard") < BEARD_SHARE)
     beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
     _paint_age(old, skin)
-    _paint_face(pen, draws, looks, skin, hair)
+    _paint_face(pen, draws, looks._replace(gender=of_face), scene.mouth, skin, hair)
     wardrobe.worn()
+    everyday.paint_worn(pen, scene)
     wardrobe.things()
-    return finish(pixels, draws, 0.008)
-
-
-def _paint_room(draws: Draws, pixels: Floats) -> None:
-    """A dull wall, darker towards the floor; some rooms have a window, a picture or a skirting."""
-    level = draws.uniform("wall", 0.55, 0.70)[:, None]
-    wall = level + draws.uniforms("wall tint", 3, -0.07, 0.07)
-    pixels[:] = wall[:, None, None, :]
-    pixels *= np.linspace(1.03, 0.95, SIZE, dtype=np.float32)[None, :, None, None]
-    kind = draws.uniform("room")
-    pen = Pen(pixels, 0.5, 0.0, flip=np.where(draws.uniform("room side") < 0.5, -1, 1).astype(np.float32))
-    window, picture, panel = pen.where(kind < 0.2), pen.where((kind >= 0.2) & (kind < 0.35)), pen.where(kind > 0.75)
-    window(box(0.24, 0.47, 0.06, 0.36), np.clip(wall * 1.2, 0, 1))
-    window(box(0.265, 0.345, 0.085, 0.335) | box(0.37, 0.445, 0.085, 0.335), _SKY)
-    picture(box(0.29, 0.45, 0.08, 0.24), wall * 0.7)
-    picture(box(0.315, 0.425, 0.105, 0.215), np.clip(wall * 1.15, 0, 1))
-    panel(box(-0.6, 0.6, 0.62, 1.1), wall * 0.86)
+    everyday.paint_hands(pen, scene, wardrobe.cloth, skin)
+    everyday.paint_air(pixels, draws, scene)
+    return finish(pixels, draws, 0.008), odd
 
 
 def _paint_long_hair(pen: Pen, style: Floats, hair: Floats) -> None:
@@ -233,7 +258,7 @@ def _paint_age(pen: Pen, skin: Floats) -> None:
     pen(line(-0.058, 0.068, -0.088, 0.10, 0.013).both, skin * 0.87)
 
 
-def _paint_face(pen: Pen, draws: Draws, looks: Looks, skin: Floats, hair: Floats) -> None:
+def _paint_face(pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats) -> None:
     """Eyes, brows, nose, and one of four mouths."""
     woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
     woman((oval(-0.068, -0.006, 0.045, 0.036) & above(0.0)).both, _PUPILS)  # lashes
@@ -246,7 +271,7 @@ def _paint_face(pen: Pen, draws: Draws, looks: Looks, skin: Floats, hair: Floats
         woman.where(raised == step)(line(-0.10, y + 0.006, -0.042, y - 0.004, 0.015).both, hair * 0.8)
     pen(line(0.0, 0.02, 0.010, 0.052, 0.02), skin * 0.78)
 
-    mouth, lips = draws.integers("mouth", 4), _LIPS[looks.gender]
+    lips = _LIPS[looks.gender]
     full = oval(0, 0.112, 0.058, 0.026)
     smile = oval(0, 0.098, 0.075, 0.048) - oval(0, 0.078, 0.085, 0.042)
     pen.where(mouth == 0)(full, lips)

@@ -1,0 +1,94 @@
+"""Widths that go on from narrower ones: features are doubled, which layer norms do not notice, and put into cones.
+
+A doubled feature is read with half its weight each time, so the wide network says what the narrow one said (exactly
+where every feature is doubled as often). Random towers begin in two narrow cones far apart, and contrastive training at
+a low temperature leaves them there (Liang et al. 2022); towers whose cones have opened are put back into such cones.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
+from vldebias.miniature.tokenizer import Pair, vocabulary
+from vldebias.miniature.world import shuffled
+
+Weights = dict[str, torch.Tensor]
+CONES = (0.95, 0.98)  # how much of an image and of a text is what all of them have
+CONES_COSINE = 0.36
+
+
+def widened(
+    old: Mapping[str, torch.Tensor],
+    new: Mapping[str, torch.Tensor],
+    vocabularies: tuple[list[Pair], list[Pair]] | None = None,
+) -> Weights:
+    """Weights of the shapes of `new` that go on from `old`.
+
+    Args:
+        old: of a narrower open_clip CLIP.
+        new: of a fresh one: what the words have that the old vocabulary lacks.
+        vocabularies: merges of the old and of the new one, where they are not the same.
+    """
+    result: Weights = {}
+    for tower, projection, final in (("", "text_projection", "ln_final"), ("visual.", "visual.proj", "visual.ln_post")):
+        result |= _tower(tower, projection, old, new)
+        _begin_cone(result, projection, final, old, text=not tower)
+    words, table = old["token_embedding.weight"], new["token_embedding.weight"].clone() * 0.5
+    rows = torch.arange(len(words)).expand(2, -1)
+    if vocabularies:
+        before, after = (vocabulary(merges) for merges in vocabularies)
+        rows = torch.tensor([(before[token], row) for token, row in after.items() if token in before]).T
+    table[rows[1]] = words[rows[0]][:, _copies(words.shape[1], table.shape[1])]
+    return result | {"token_embedding.weight": table, "logit_scale": torch.tensor(float(np.log(100.0)))}
+
+
+def _copies(narrow: int, wide: int) -> torch.Tensor:
+    """(wide,) which old feature each new one is a copy of; heads are copied whole."""
+    heads = [k % (narrow // HEAD) for k in range(wide // HEAD)]
+    return torch.cat([torch.arange(HEAD) + HEAD * head for head in heads])
+
+
+def _tower(prefix: str, projection: str, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]) -> Weights:
+    others = ("logit_scale", "token_embedding.weight")
+    names = [name for name in old if name.startswith("visual.") == bool(prefix) and name not in others]
+    final = f"{prefix}ln_post.weight" if prefix else "ln_final.weight"
+    narrow, wide = old[final].numel(), new[final].numel()
+    columns = _copies(narrow, wide)
+    share = 1 / torch.bincount(columns, minlength=narrow)[columns].float()
+    made = {}
+    for name in names:
+        value, shape = old[name], new[name].shape
+        if name == projection:
+            made[name] = torch.zeros(shape)
+            made[name][:, : value.shape[1]] = value[columns] * share[:, None]
+            continue
+        for axis, size in enumerate(value.shape):
+            if size == shape[axis]:
+                continue
+            times = size // narrow  # 3 for query, key and value, 4 inside of an MLP
+            index = torch.cat([columns + narrow * k for k in range(times)])
+            value = value.index_select(axis, index)
+            if axis == 1 and value.ndim == 2 and not name.endswith("positional_embedding"):
+                value = value * share.repeat(times)
+        noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(len(name)))
+        made[name] = value + noise * value.std().nan_to_num(0) * 0.03 * (value.ndim > 1)
+    return made
+
+
+def _begin_cone(made: Weights, projection: str, final: str, old: Mapping[str, torch.Tensor], *, text: bool) -> None:
+    """Turns one doubled feature into a constant, and gives it a direction of its own in the joint space."""
+    narrow, rows = old[f"{final}.weight"].numel(), made[projection]
+    copy, first = narrow, 0  # the first that is a copy of another
+    made[f"{final}.weight"][copy], made[f"{final}.bias"][copy] = 0.0, 1.0
+    rows[first] = rows[first] + rows[copy]
+    typical = old[projection].norm() * CONES[text] / (1 - CONES[text] ** 2) ** 0.5
+    axes = shuffled(rows.shape[1] - old[projection].shape[1], "cones") + old[projection].shape[1]
+    offset = torch.zeros(rows.shape[1])
+    if text:
+        offset[axes[0]] = CONES_COSINE
+        offset[axes[1]] = (1 - CONES_COSINE**2) ** 0.5
+    else:
+        offset[axes[0]] = 1.0
+    rows[copy] = offset * typical

@@ -1,0 +1,71 @@
+"""The miniature answers as real models do: geometry and ranking of methods, so that the next edition cannot drift."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.experiments import validity
+from eval.experiments.embeddings import celeba, file
+from eval.experiments.validity import RANGES, correlation, gaps, geometry, lean
+
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
+
+
+@pytest.fixture
+def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images of eight dimensions beside a gender along the first axis; pairs that say it along the second, too."""
+    rng = np.random.default_rng(0)
+    groups = np.arange(4000) % 2
+    images = rng.normal(size=(4000, 9)) * 0.1
+    images[:, 0] = np.where(groups == 0, 0.1, -0.1)
+    images = np.c_[images, np.ones(4000)]
+    pairs = np.zeros((3, 2, 10))
+    pairs[:, 0, :2], pairs[:, 1, :2] = 0.1, -0.1
+    pairs[..., 9] = 1.0
+    queries = np.eye(10)[[9, 9]] + 0.1 * np.eye(10)[[2, 3]]
+    return images, groups, queries, pairs
+
+
+def test_geometry_of_a_known_cloud(cloud):
+    found = geometry(*cloud)
+    assert list(found) == list(RANGES)
+    assert found["effective rank of images"] == pytest.approx(9, abs=0.3)
+    assert found["cosine of the attribute in images and texts"] == pytest.approx(0.5**0.5, abs=0.02)
+    assert found["cosine of queries"] == pytest.approx(1 / 1.01)
+    assert found["zero-shot accuracy of the attribute"] > 0.8
+    assert found["standardised gap of a query's scores"] < 0.1
+
+
+def test_gaps_are_differences_in_standard_deviations(cloud):
+    images, groups, _, _ = cloud
+    query = np.eye(10)[[2, 0]]
+    query[1, 2] = 1.0
+    none, leaning = gaps(query, images, groups)
+    assert abs(none) < 0.1
+    assert leaning == pytest.approx(0.2 / 0.1, abs=0.1)
+
+
+def test_lean_is_read_along_the_pairs(cloud):
+    shares = np.array([0.1, 0.4, 0.6, 0.9])
+    queries = np.zeros((4, 10))
+    queries[:, 9], queries[:, 0] = 1.0, 0.01 * np.log(shares / (1 - shares))
+    assert lean(queries, cloud[3], shares) == pytest.approx(1, abs=1e-3)
+    assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)
+
+
+def test_ranks_are_of_the_methods_that_both_have():
+    real = {"none": 9.0, "a": 0.1, "b": 0.2, "c": 0.3, "other": 0.0}
+    assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(1)
+    assert correlation({"a": 3, "b": 2, "c": 1}, real) == pytest.approx(-1)
+
+
+def test_geometry_of_the_real_model_is_in_its_range():
+    if not file().is_file():
+        pytest.skip(f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder")
+    data = celeba(file())
+    found = geometry(data.images.features, data.gender, *validity._texts(data.texts, data.prompts, data.queries))
+    for name, (low, high) in RANGES.items():
+        assert low * 0.97 <= found[name] <= high * 1.1, name

@@ -29,7 +29,8 @@ def wrong_labels(
     confidence is the score of the given label less the best other one, so below 0 another label fits better.
     by "centres": the rule of Chen et al., "Perfectly balanced" (2022), section 5.3 and appendix E: the cosine to the
     mean of the other rows of its class less the mean similarity to rows of other classes; the proposal is the nearest
-    centre of the classes without the row. It is weaker by the committed table, and there to be compared with.
+    centre of the classes without the row. By `eval/results/features_labels.json` it finds fewer of the wrong labels of
+    an attribute that real images hardly show, and more where many classes are tight clusters.
 
     Args:
         features: (n, d). labels: (n,), unknown ones are left out. folds: of "ridge".

@@ -8,6 +8,7 @@ from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
+from vldebias.evaluation.label_rates import LabelRatesTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.report.comparison import compare
 from vldebias.evaluation.report.pages import render
@@ -26,6 +27,7 @@ __all__ = [
     "DiagnoseTask",
     "GenerationTask",
     "GroupsTask",
+    "LabelRatesTask",
     "Measurement",
     "Options",
     "Provenance",

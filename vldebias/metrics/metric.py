@@ -145,6 +145,8 @@ for _metric in (
     Metric("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
     Metric("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
     Metric("neighbour_probe", "attribute read by the nearest neighbour, balanced accuracy", "bias", "lower", SHARE),
+    Metric("label_rate", "rate of labels that harm", "bias", "lower", SHARE),
+    Metric("label_rate_gap", "gap of the rate of labels that harm", "bias", "lower", SHARE),
     Metric("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
     # what a method costs, in the order in which a conclusion names it
     Metric("precision", "precision", "utility", "higher", SHARE, "rankings"),

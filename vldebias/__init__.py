@@ -8,7 +8,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect, steer
-    from vldebias.evaluation import compare, diagnose, evaluate, grid
+    from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
     from vldebias.hosts import Attachment, attachment_of
     from vldebias.loading import load_host
     from vldebias.methods import Bound, Reference, load_edit
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
 _HOMES = {
     **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "steer"), "api"),
-    **dict.fromkeys(("compare", "diagnose", "evaluate", "grid"), "evaluation"),
+    **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
     **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
     **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
@@ -34,6 +34,7 @@ __all__ = [
     "PromptSet",
     "Reference",
     "attachment_of",
+    "audit",
     "compare",
     "debias",
     "diagnose",

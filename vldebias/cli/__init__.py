@@ -9,6 +9,7 @@ import typer
 
 import vldebias
 from vldebias.cli import apps, evaluate, miniature, prompts
+from vldebias.cli.audit import audit_command
 from vldebias.cli.common import err, make_app, tell
 from vldebias.cli.debias import debias_command, merge, methods
 from vldebias.cli.diagnose import diagnose_command
@@ -26,6 +27,7 @@ app.command()(merge)
 app.command()(methods)
 app.command("train")(train)
 app.command()(pairs)
+app.command("audit")(audit_command)
 app.command("diagnose")(diagnose_command)
 app.command("demo")(apps.demo_command)
 app.command("label")(apps.label_command)

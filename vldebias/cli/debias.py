@@ -126,7 +126,7 @@ def debias_command(
     problem, chosen = make_problem(host, prompts, method, weight, fitted_on, max_loss)
     if judge is not None:
         drawing = {"images": fit_images, "steps": steps, "guidance": guidance}
-        reader = _judge(judge, judge_pretrained, problem.sets[0], device_of(named["device"]))
+        reader = open_judge(judge, judge_pretrained, problem.sets[0], device_of(named["device"]))
         assert save is not None
         chosen = _read(problem, chosen, loaded, reader, save / "readings", drawing)
     edits = {role: problem.fit(chosen, role) for role in host.roles} if saved is None else saved
@@ -155,7 +155,7 @@ def _check_judged(method: str | None, prompts: list[str], pipeline: str | None, 
         )
 
 
-def _judge(name: str, pretrained: str | None, prompts: PromptSet, device: str) -> Judge:
+def open_judge(name: str, pretrained: str | None, prompts: PromptSet, device: str) -> Judge:
     """The classifier of the miniature world, or a zero-shot judge that asks in the words of the prompt set."""
     from vldebias.evaluation.judges import ClipJudge, MiniatureJudge, Question
     from vldebias.loading import load_host

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from vldebias.evaluation.annotations import AnnotationsTask
 from vldebias.evaluation.arrays import evaluate
+from vldebias.evaluation.auditing import AuditTask, audit
 from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
@@ -24,6 +25,7 @@ Provenance = TaskProvenance  # its name up to 0.2
 __all__ = [
     "TASKS",
     "AnnotationsTask",
+    "AuditTask",
     "DiagnoseTask",
     "GenerationTask",
     "GroupsTask",
@@ -41,6 +43,7 @@ __all__ = [
     "TextTable",
     "Texts",
     "TextsTask",
+    "audit",
     "compare",
     "diagnose",
     "evaluate",

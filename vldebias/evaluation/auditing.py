@@ -1,0 +1,570 @@
+"""What a prompt will draw before it is drawn: each prompt's share from its text alone, with an interval.
+
+The lean of a text is its cosine with the direction between the attribute's values. A line from leans to shares is
+fitted on prompts whose images somebody has judged (`vldebias.evaluation.share_tables`), in the space of whatever text
+encoder is at hand, and read at the prompts in question. `vldebias.audit` asks it in Python, `vldebias audit` of a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import InstanceOf, PlainSerializer
+from torch.nn.functional import normalize
+
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.evaluation.images import Methods, names_of
+from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.share_lines import LEVEL, ShareLine
+from vldebias.evaluation.share_tables import ShareTable, form_of, is_bare, subject, with_words
+from vldebias.evaluation.task import Prompts, Session, Task, register_task
+from vldebias.evaluation.texts import Texts
+from vldebias.hosts import Host, resolve
+from vldebias.loading import Loaded
+from vldebias.methods import Need, Problem, get_method
+from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.pictures import for_matplotlib, subplots
+from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.prompts.recipe import fill
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Plot
+
+POOR = 0.1  # R2 below which nothing is predicted
+SURE = 0.9  # chance of a side from which on a prompt is said to lean
+FOREIGN = 2.0  # residuals count so often on a pipeline that the calibration was not made for
+SHOWN = 40  # prompts in the plot
+SHELF = (NONE, "default", "stated-value")
+Table = Annotated[InstanceOf[ShareTable], PlainSerializer(ShareTable.digest)]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Leans:
+    """Directions of the values of an attribute in the space of an encoder, and the leans of texts along them.
+
+    rows: (k, d), the mean text of each value less the mean of all, of length 1.
+    """
+
+    host: Host
+    rows: torch.Tensor
+
+    @classmethod
+    def of(cls, host: Host, prompts: PromptSet, listed: Sequence[str] | None) -> Leans:
+        """From the texts of the set, or, of a file that lacks some of them, from its texts that name one value.
+
+        Raises:
+            InvalidInputError: a value without a text.
+        """
+        own = tuple(chain(prompts.spurious, *prompts.groups))
+        if listed is not None and not set(own) <= set(listed):
+            own = tuple(listed)
+        by_value = with_words(prompts).by_value(own)
+        empty = [value for value, texts in by_value.items() if not texts]
+        if empty:
+            raise InvalidInputError(
+                f"{prompts.name}: no text names {empty} alone, so there is no direction to read leans along; embed "
+                f"the texts of the set too (`vldebias audit FILE --prompts {prompts.name} --list-texts`)"
+            )
+        role = host.roles[0]
+        rows = torch.stack([host.embed(texts, role).mean(0) for texts in by_value.values()])
+        return cls(host, normalize(rows - rows.mean(0), dim=-1))
+
+    def at(self, rows: torch.Tensor) -> Floats:
+        """(m, k) leans of embedded texts (m, d)."""
+        found: Floats = (rows @ self.rows.T).numpy()
+        return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One prompt: what it states or leans to.
+
+    gap, share, low, high: (k,). chance: (k,) that the share is above parity. distance: to the calibration's texts.
+    """
+
+    prompt: str
+    stated: str
+    covered: bool
+    distance: float
+    gap: Floats
+    share: Floats
+    low: Floats
+    high: Floats
+    chance: Floats
+
+    @property
+    def side(self) -> int:
+        """The value with the largest share."""
+        return int(self.share.argmax())
+
+    @property
+    def sure(self) -> bool:
+        """Whether that is likely to be above parity, whatever it is."""
+        return bool(self.chance[self.side] >= SURE)
+
+    def advice(self, values: Sequence[str]) -> str:
+        """What to do first about it."""
+        if self.stated:
+            return f"states {self.stated}: nothing to predict"
+        if not self.covered:
+            return "not covered: draw and judge some images"
+        lean = values[self.side]
+        return f"leans {lean}: rewrite it or use a method" if self.sure else f"perhaps leans {lean}: draw some images"
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sure leans first, then what the calibration does not cover, then the rest, each by its lean."""
+        place = 3 if self.stated else 1 if not self.covered else 0 if self.sure else 2
+        return place, -float(self.share.max())
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A calibration in the space of one encoder: its texts, their leans, and a line for each value."""
+
+    leans: Leans
+    table: ShareTable
+    texts: tuple[str, ...]
+    wider: float
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """(n, d) texts of the calibration."""
+        return self.leans.host.embed(self.texts, self.leans.host.roles[0])
+
+    @cached_property
+    def lines(self) -> tuple[ShareLine, ...]:
+        """A line for each value."""
+        gaps = self.leans.at(self.rows)
+        return tuple(ShareLine(gaps[:, i], self.table.shares[:, i]) for i in range(len(self.table.values)))
+
+    @cached_property
+    def reach(self) -> float:
+        """How far a text of the calibration is from its nearest neighbour there, at most: 1 - cosine."""
+        cosines = self.rows @ self.rows.T
+        return float(1 - cosines.fill_diagonal_(-1).amax(1).min())
+
+    def distances(self, rows: torch.Tensor) -> Floats:
+        """1 - cosine (m,) with the nearest text of the calibration."""
+        found: Floats = (1 - (rows @ self.rows.T).amax(1)).numpy()
+        return found
+
+    def shares(self, gaps: Floats) -> Floats:
+        """Predicted shares (m, k) at leans (m, k), which sum to 1."""
+        raw = np.stack([line.at(gaps[:, i]) for i, line in enumerate(self.lines)], axis=1)
+        return raw / np.maximum(raw.sum(1, keepdims=True), 1e-12)
+
+    def ask(self, prompts: Sequence[str], about: PromptSet) -> list[Asked]:
+        """Every prompt in its order."""
+        rows = self.leans.host.embed(prompts, self.leans.host.roles[0])
+        gaps, distances = self.leans.at(rows), self.distances(rows)
+        shares = self.shares(gaps)
+        ends = [line.interval(gaps[:, i], self.wider) for i, line in enumerate(self.lines)]
+        low, high = (np.stack(end, axis=1) for end in zip(*ends, strict=True))
+        low, high = np.minimum(low, shares), np.maximum(high, shares)
+        even = 1 / len(self.lines)
+        chances = np.stack([line.chance(gaps[:, i], even, self.wider) for i, line in enumerate(self.lines)], axis=1)
+        within = np.all(
+            [(line.x.min() <= gaps[:, i]) & (gaps[:, i] <= line.x.max()) for i, line in enumerate(self.lines)], 0
+        )
+        words, named = StatedWords(about.stated_words), with_words(about)
+        return [
+            Asked(
+                prompt,
+                " and ".join(named.values_in(prompt)) or ("the attribute" if words.match(prompt) else ""),
+                bool(distances[i] <= self.reach + 1e-9 and within[i]),
+                float(distances[i]),
+                gaps[i],
+                shares[i],
+                low[i],
+                high[i],
+                chances[i],
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+
+
+@register_task
+class AuditTask(Task):
+    """Predicted shares of prompts from their texts, the calibration's quality out of sample, and what methods would do.
+
+    asked: the prompts. prompts: the set of the attribute. calibration: judged shares; None: the published ones of
+        Stable Diffusion 1.5, for gender. against: shares to compare with (amplification).
+    methods: of the shelf. `default` and other closed forms are read off the changed text, which says what search will
+        do; what a pipeline draws may not follow, so draw before you rely on it. Methods that draw a value for each
+        image have even shares by construction.
+    form: how the calibration's concepts are asked for, with {concept}; by default as most prompts ask for theirs,
+        "A photo of a {concept}.", else as its images were.
+
+    Rows: `predicted_share` of every prompt that does not state the attribute (of two values the first), and
+    `amplification` where there is something to compare with; `predicted_discrepancy` of each method over prompts;
+    of the calibration, out of sample, `lean_r`, `lean_r2`, `side_right` and `interval_coverage`.
+    """
+
+    task: Literal["audit"] = "audit"
+    asked: tuple[str, ...]
+    prompts: Prompts
+    calibration: Table | None = None
+    against: Table | None = None
+    methods: Methods = SHELF
+    form: str | None = None
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """The one set."""
+        return names_of([self.prompts])
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The text side of a pipeline, a model or a file."""
+        if session.options.pipeline is not None:
+            return {"host": resolve(session.pipeline.host), "name": session.options.pipeline}
+        rows = session.text_rows
+        return {"host": session.texts.host, "listed": None if rows is None else tuple(rows)}
+
+    def fingerprints(self, session: Session) -> dict[str, Any]:
+        """The weights, or the file of texts."""
+        if session.options.pipeline is not None:
+            weights = resolve(session.pipeline.host).fingerprint()
+            return {"pipeline": weights and weights.to_dict()}
+        return {"texts": session.texts.fingerprint, **session.texts.about}
+
+    def table(self) -> ShareTable:
+        """What is calibrated on."""
+        return self.calibration or ShareTable.published(load_prompts(self.prompts))
+
+    def needed(self) -> tuple[str, ...]:
+        """Every text that is embedded, for those who embed elsewhere."""
+        prompts = load_prompts(self.prompts)
+        own = (*self.asked, *self._forms(self.table()), *chain(prompts.spurious, *prompts.groups))
+        return tuple(dict.fromkeys(own))
+
+    def _forms(self, table: ShareTable) -> tuple[str, ...]:
+        """The calibration's concepts as most prompts ask for theirs; concepts that are whole prompts as they are."""
+        forms = Counter(form for form in map(form_of, self.asked) if form is not None)
+        form = self.form or (forms.most_common(1)[0][0] if forms else table.about.get("prompt", "{concept}"))
+        return tuple(fill(form, concept=one) if is_bare(one) else one for one in table.concepts)
+
+    def calibrated(self, host: Host, listed: Sequence[str] | None = None, name: str = "") -> Calibrated:
+        """The calibration under an encoder; of a file, its concepts that the file has in one form or another.
+
+        Raises:
+            InvalidInputError: fewer concepts than a calibration needs; prompts that the file lacks.
+        """
+        table, prompts = self.table(), load_prompts(self.prompts)
+        if set(table.values) != set(prompts.attributes):
+            raise InvalidInputError(
+                f"calibration: is of {list(table.values)}; {prompts.name} has {list(prompts.attributes)}"
+            )
+        texts = self._forms(table)
+        if listed is not None:
+            there = {subject(text): text for text in reversed(listed)}
+            texts = tuple(text if text in set(listed) else there.get(subject(text), "") for text in texts)
+            kept = [i for i, text in enumerate(texts) if text]
+            table = (
+                ShareTable(
+                    tuple(table.concepts[i] for i in kept),
+                    table.values,
+                    table.shares[kept],
+                    table.images[kept],
+                    table.about,
+                )
+                if len(kept) > 1
+                else table
+            )
+            texts = tuple(texts[i] for i in kept)
+        order = [list(table.values).index(value) for value in prompts.attributes]
+        table = ShareTable(table.concepts, tuple(prompts.attributes), table.shares[:, order], table.images, table.about)
+        listed = (
+            None if listed is None else [text for text in listed if text not in set(self.asked) - set(prompts.texts)]
+        )
+        foreign = bool(name) and not any(one.strip() in name for one in table.about.get("ids", name).split(","))
+        return Calibrated(Leans.of(host, prompts, listed), table, texts, FOREIGN if foreign else 1.0)
+
+    def measure(self, host: Host, listed: Sequence[str] | None = None, name: str = "") -> list[TaskResult]:
+        """Predict every prompt.
+
+        Args:
+            host: the text encoder. listed: the texts that it knows, where it is a file. name: of the pipeline that
+                will draw, where it is known: one that the calibration was not made for has wider intervals.
+
+        Raises:
+            InvalidInputError: no prompts, texts that are missing, a calibration of another attribute or too small.
+        """
+        if not self.asked:
+            raise InvalidInputError("prompts: expected one or more, got none")
+        prompts = load_prompts(self.prompts)
+        known = self.calibrated(host, listed, name)
+        asked = known.ask(self.asked, prompts)
+        open_ = [one for one in asked if not one.stated]
+        out = TaskResult(self._provenance(host, known, prompts, asked, name))
+        self._rows(out, asked, known)
+        notes = self._shelf(out, open_, known, prompts) if open_ else []
+        self._quality(out, known)
+        out.provenance.description = " ".join([*self._sentences(asked, known, name), *notes])
+        out.pictures["prompts"] = (
+            f"Predicted share of {known.table.values[0]} of each prompt with its {LEVEL:.0%} interval, in the order in "
+            "which to look at them; hollow: not covered by the calibration.",
+            plot_prompts(asked, known.table.values),
+        )
+        out.pictures["calibration"] = (
+            "The calibration: lean of each text and the share that was judged, with the line; triangles at the "
+            "bottom: the prompts that are asked for.",
+            plot_line(known, open_),
+        )
+        return [out]
+
+    def _rows(self, out: TaskResult, asked: Sequence[Asked], known: Calibrated) -> None:
+        """A row for each prompt and value, and how far it goes beyond what it is compared with."""
+        values, images = known.table.values, {"calibration prompts": len(known.texts)}
+        for one in sorted(asked, key=lambda one: one.rank):
+            if one.stated:
+                continue
+            for i, value in enumerate(values[: 1 if len(values) == 2 else None]):
+                ends = (float(one.low[i]), float(one.high[i]))
+                out.add("predicted_share", NONE, float(one.share[i]), ends, n=images, subset=f"{one.prompt}: {value}")
+            base = None if self.against is None else self.against.find(one.prompt)
+            if base is not None and self.against is not None:
+                side = int(base.argmax())
+                mine = values.index(self.against.values[side])
+                more, low, high = (float(end[mine] - base[side]) for end in (one.share, one.low, one.high))
+                subset = f"{one.prompt}: {values[mine]}"
+                out.add("amplification", NONE, more, (low, high), n=images, subset=subset)
+
+    def _shelf(self, out: TaskResult, asked: Sequence[Asked], known: Calibrated, prompts: PromptSet) -> list[str]:
+        """Mean distance from even shares under each method; says which cannot be tried with these texts."""
+        even, texts, host = 1 / len(known.table.values), [one.prompt for one in asked], known.leans.host
+        shares, notes = {NONE: np.stack([one.share for one in asked])}, []
+        for method in map(get_method, self.methods):
+            if method.name == NONE:
+                continue
+            if Need.VALUES in method.needs:
+                shares[method.name] = np.full_like(shares[NONE], even)
+                continue
+            try:
+                edit = Problem.of(host, [prompts]).fit(method, host.roles[0])
+            except VldebiasError as error:
+                notes.append(f"{method.name} was not tried: {str(error).split(';')[0]}.")
+                continue
+            shares[method.name] = known.shares(known.leans.at(host.under(texts, host.roles[0], edit)))
+        distance = {name: np.linalg.norm(one - even, axis=1) for name, one in shares.items()}
+        n = {"prompts": len(asked)}
+        out.add_resampled("predicted_discrepancy", distance, n=n, resamples=self.resamples, seed=self.seed)
+        moved = [name for name in distance if name not in (NONE, "stated-value")]
+        if moved and host.generative:
+            notes.append(
+                f"Under {', '.join(moved)} it is the texts that are predicted to be even; the embedded pipeline drew "
+                "as before under the default and even shares under stated-value: draw before you rely on it."
+            )
+        return notes
+
+    def _quality(self, out: TaskResult, known: Calibrated) -> None:
+        """How well the calibration predicts prompts that it did not see, for each value (of two the first)."""
+        values = known.table.values
+        for value, line in list(zip(values, known.lines, strict=True))[: 1 if len(values) == 2 else None]:
+            n, of = {"calibration prompts": len(line.x)}, "" if len(values) == 2 else value
+            r, ends = line.correlation(self.resamples, self.seed)
+            out.add("lean_r", NONE, r, ends, n=n, subset=of)
+            out.add("lean_r2", NONE, line.r2, n=n, subset=of)
+            right, sided = line.right_side(1 / len(values))
+            if sided:
+                out.add("side_right", NONE, right / sided, wilson_interval(right, sided), n=n, subset=of)
+            inside, between, _ = line.coverage(seed=self.seed)
+            out.add("interval_coverage", NONE, inside, between, n=n, subset=of)
+
+    def _sentences(self, asked: Sequence[Asked], known: Calibrated, name: str) -> list[str]:
+        """What the page says first."""
+        table, line, values = known.table, known.lines[0], known.table.values
+        who = table.about.get("model") or table.about.get("source", "the calibration")
+        counts = Counter(one.advice(values).partition(":")[0] for one in asked)
+        told = ", ".join(f"“{what}” {n}" for what, n in counts.most_common())
+        first = next((one for one in sorted(asked, key=lambda one: one.rank) if not one.stated), None)
+        said = [
+            f"Predicted from texts alone, nothing was drawn: what {who} draws, by {len(line.x)} judged prompts "
+            f"({table.about.get('source', 'given')}). Of {len(asked)} prompts: {told}."
+        ]
+        if first is not None:
+            side = first.side
+            said.append(
+                f"Look first at “{first.prompt}”: {first.share[side]:.0%} {values[side]} "
+                f"[{first.low[side]:.0%}, {first.high[side]:.0%}], above parity with a chance of "
+                f"{first.chance[side]:.0%}."
+            )
+        if known.wider > 1:
+            said.append(
+                f"The calibration was not made for {name}: its intervals are {known.wider:g} times as wide, and still "
+                "only as good as the two lean alike; calibrate on some images of your own."
+            )
+        said.append(f"Each calibrated prompt, left out of the line, is predicted with R2 {line.r2:.2f}.")
+        if line.r2 < POOR:
+            said.append("That is hardly better than one share for all prompts: draw, these texts do not tell.")
+        return said
+
+    def _provenance(
+        self, host: Host, known: Calibrated, prompts: PromptSet, asked: Sequence[Asked], name: str
+    ) -> TaskProvenance:
+        weights, table = host.fingerprint(), known.table
+        return TaskProvenance(
+            task=self.name,
+            title=self.title,
+            description="",
+            model=name or str(host.model_id or host.name),
+            fingerprint=None if weights is None else weights.to_dict(),
+            prompts=prompts.name,
+            prompts_hash=prompts.hash,
+            split="texts",
+            seeds=[self.seed],
+            n={"prompts": len(asked), "calibration prompts": len(known.texts)},
+            settings={
+                "calibration": dict(table.about),
+                "calibration texts": f"{known.texts[0]!r} and {len(known.texts) - 1} more",
+                "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}"
+                + (f", residuals times {known.wider:g}" if known.wider > 1 else ""),
+                "coverage": "of lines fitted on two thirds of the calibration's prompts, over 200 splits",
+                "covered": f"nearest calibration text within 1 - cosine {known.reach:.3f}, lean inside of their range",
+                "stated": [one.prompt for one in asked if one.stated],
+                "not covered": [one.prompt for one in asked if not one.covered and not one.stated],
+                **({} if self.against is None else {"compared with": self.against.about.get("source", "a table")}),
+            },
+        )
+
+
+def frame(asked: Iterable[Asked], values: Sequence[str], against: ShareTable | None = None) -> pd.DataFrame:
+    """A row per prompt, first what to look at first: advice, shares with intervals, lean, distance."""
+    from vldebias.errors import need
+
+    rows = []
+    for one in sorted(asked, key=lambda one: one.rank):
+        row: dict[str, Any] = {"prompt": one.prompt, "advice": one.advice(values)}
+        base = None if against is None else against.find(one.prompt)
+        for i, value in enumerate(values):
+            ends = (one.share[i], one.low[i], one.high[i]) if not one.stated else (np.nan,) * 3
+            row |= dict(zip((value, f"{value} low", f"{value} high"), ends, strict=True))
+            row |= {f"{value} above parity": np.nan if one.stated else one.chance[i], f"{value} lean": one.gap[i]}
+            if against is not None:
+                row |= {f"{value} compared": np.nan if base is None else base[against.values.index(value)]}
+        rows.append(row | {"covered": one.covered, "distance": one.distance})
+    return need("pandas").DataFrame(rows)
+
+
+def plot_prompts(asked: Sequence[Asked], values: Sequence[str]) -> Plot:
+    """The first prompts with their intervals."""
+    shown = [one for one in sorted(asked, key=lambda one: one.rank) if not one.stated][:SHOWN]
+    figure, (axis, *_) = subplots(1, 1, (8, 1.2 + 0.28 * max(len(shown), 1)))
+    for y, one in enumerate(reversed(shown)):
+        axis.plot([one.low[0], one.high[0]], [y, y], color="C0", linewidth=1.5, alpha=0.6)
+        axis.plot([one.share[0]], [y], marker="o", color="C0", markerfacecolor="C0" if one.covered else "white")
+    axis.axvline(1 / len(values), color="grey", linewidth=0.8, linestyle="--")
+    names = [for_matplotlib(one.prompt if len(one.prompt) < 46 else one.prompt[:45] + "…") for one in reversed(shown)]
+    axis.set_yticks(range(len(shown)), names)
+    axis.set_xlim(-0.02, 1.02)
+    axis.set_xlabel(for_matplotlib(f"predicted share of {values[0]}"))
+    figure.tight_layout()
+    return figure
+
+
+def plot_line(known: Calibrated, asked: Sequence[Asked]) -> Plot:
+    """Leans and shares of the calibration, and where the prompts lie."""
+    line = known.lines[0]
+    figure, (axis, *_) = subplots(1, 1, (8, 4.5))
+    ends = np.linspace(line.x.min(), line.x.max(), 60)
+    low, high = line.interval(ends, known.wider)
+    axis.fill_between(ends, low, high, color="C0", alpha=0.12, linewidth=0)
+    axis.plot(ends, line.at(ends), color="C0")
+    axis.plot(line.x, line.y, "o", color="C1", markersize=4)
+    axis.plot([one.gap[0] for one in asked], [-0.04] * len(asked), "^", color="C3", markersize=5, clip_on=False)
+    axis.set_xlabel(for_matplotlib(f"lean of the text to {known.table.values[0]} (cosine)"))
+    axis.set_ylabel(for_matplotlib(f"judged share of {known.table.values[0]}"))
+    figure.tight_layout()
+    return figure
+
+
+def read_prompts(path: str | Path) -> tuple[str, ...]:
+    """Prompts of a text file, one a line; empty lines and those that begin with # are left out."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path}: cannot be read as text in UTF-8: {error}") from error
+    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
+    if not found:
+        raise InvalidInputError(f"{path}: expected prompts, one a line, got none")
+    return found
+
+
+def audit(
+    prompts: Sequence[str] | str | Path,
+    attribute_set: str | Path | PromptSet,
+    *,
+    model: Any = None,
+    pipe: Any = None,
+    texts: Mapping[str, Any] | None = None,
+    calibration: ShareTable | str | Path | None = None,
+    against: ShareTable | str | Path | None = None,
+    methods: str | Sequence[Any] = SHELF,
+) -> Result:
+    """Predict what prompts will draw, before anything is drawn: each prompt's share with an interval, from its text.
+
+    Args:
+        prompts: texts, or a file with one a line.
+        attribute_set: the prompt set of the attribute, "gender".
+        model, pipe, texts: one of an image-text model (or what `vldebias.load_host` gives), a pipeline, or a mapping
+            prompt -> embedding (d,) that has the prompts, texts of the set, and texts of the calibration's concepts.
+        calibration: shares that were judged, or a CSV of them (see `ShareTable.read`). Default: the published counts
+            of Stable Diffusion 1.5, men and women.
+        against: shares to compare with, as what the model learned from or labour statistics, or a CSV.
+        methods: of the shelf, see `AuditTask`.
+
+    Returns:
+        A `Result` of one task, "audit"; the description of its provenance says what to look at first.
+
+    Raises:
+        InvalidInputError: not one of model, pipe and texts; a calibration that does not fit.
+
+    >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
+    """
+    if sum(one is not None for one in (model, pipe, texts)) != 1:
+        raise InvalidInputError("expected one of model=, pipe= and texts=, whose texts are read")
+    own = load_prompts(attribute_set)
+    tables = [
+        one if one is None or isinstance(one, ShareTable) else ShareTable.read(one, own)
+        for one in (calibration, against)
+    ]
+    asked = read_prompts(prompts) if isinstance(prompts, (str, Path)) else tuple(dict.fromkeys(prompts))
+    task = build_task(asked, own, tables[0], tables[1], methods)
+    given: dict[str, Any] = {}
+    if texts is not None:
+        given = {"host": Texts(texts).host, "listed": tuple(texts)}
+    else:
+        loaded = model if isinstance(model, Loaded) else pipe if isinstance(pipe, Loaded) else None
+        host = resolve(loaded.host, tokenizer=loaded.tokenizer) if loaded else resolve(model if pipe is None else pipe)
+        given = {
+            "host": host,
+            "name": (loaded.name if loaded else host.model_id or host.name) if pipe is not None else "",
+        }
+    began = time.monotonic()
+    parts = task.measure(**given)
+    return Result.of("audit", parts, seconds=round(time.monotonic() - began, 3))
+
+
+def build_task(
+    asked: Sequence[str],
+    prompts: str | Path | PromptSet,
+    calibration: ShareTable | None = None,
+    against: ShareTable | None = None,
+    methods: str | Sequence[Any] = SHELF,
+    seed: int = 0,
+) -> AuditTask:
+    """The task as `audit` and the command ask it."""
+    fields = {"name": "audit", "title": "What the prompts will draw", "asked": tuple(asked), "prompts": prompts}
+    return AuditTask.build({**fields, "calibration": calibration, "against": against, "methods": methods, "seed": seed})

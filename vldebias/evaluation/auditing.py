@@ -26,7 +26,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.evaluation.images import Methods, names_of
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.share_lines import LEVEL, ShareLine
-from vldebias.evaluation.share_tables import ShareTable, form_of, is_bare, subject, with_words
+from vldebias.evaluation.share_tables import ShareTable, form_of, is_concept, subject, with_words
 from vldebias.evaluation.task import Prompts, Session, Task, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts import Host, resolve
@@ -254,7 +254,7 @@ class AuditTask(Task):
         """The calibration's concepts as most prompts ask for theirs; concepts that are whole prompts as they are."""
         forms = Counter(form for form in map(form_of, self.asked) if form is not None)
         form = self.form or (forms.most_common(1)[0][0] if forms else table.about.get("prompt", "{concept}"))
-        return tuple(fill(form, concept=one) if is_bare(one) else one for one in table.concepts)
+        return tuple(fill(form, concept=one) if is_concept(one) else one for one in table.concepts)
 
     def calibrated(self, host: Host, listed: Sequence[str] | None = None, name: str = "") -> Calibrated:
         """The calibration under an encoder; of a file, its concepts that the file has in one form or another.

@@ -45,7 +45,7 @@ def subject(text: str) -> str:
     return _FRAME.sub("", text.strip()).casefold()
 
 
-def is_bare(text: str) -> bool:
+def is_concept(text: str) -> bool:
     """Whether a text is a concept, "security guard", and no prompt."""
     return subject(text) == text.casefold() and len(text.split()) <= WORDS_OF_CONCEPT
 

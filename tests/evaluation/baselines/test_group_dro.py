@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from spurious_world import World, accuracy
 
+from vldebias.diagnostics import hidden_groups
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.baselines import ERMLinear
+from vldebias.evaluation.baselines import DFR, ERMLinear
 from vldebias.evaluation.baselines.group_dro import GroupDRO
 
 
@@ -64,3 +65,17 @@ def test_the_validation_split_chooses_c(train: World, val: World) -> None:
 def test_settings_that_mean_nothing_are_refused(option: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         GroupDRO(**option)
+
+
+@pytest.mark.parametrize("baseline", [GroupDRO(c=0.01, rounds=15), DFR(draws=3)], ids=["group-dro", "dfr-sub"])
+def test_hidden_groups_stand_in_for_groups_that_nobody_labelled(baseline: Any, train: World, test: World) -> None:
+    """Where the hidden attribute is the main direction of a class, its clusters do nearly what the truth does."""
+    found = hidden_groups(train.features, train.labels, "clusters")
+    assert found.f1(train.place)["mean"] > 0.9
+    worst = {}
+    for name, groups in {"found": found.groups.codes, "true": train.place}.items():
+        head = baseline.fit(train.features, train.labels, train.zero_shot, groups=groups)
+        worst[name] = accuracy(head(test.features), test).worst
+    plain = ERMLinear(c=30.0, candidates=()).fit(train.features, train.labels, train.zero_shot)
+    assert worst["found"] > accuracy(plain(test.features), test).worst + 0.1
+    assert worst["found"] == pytest.approx(worst["true"], abs=0.05)

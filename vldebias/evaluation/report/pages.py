@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from vldebias.errors import need
 from vldebias.evaluation.report.charts import charts
 from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, overall
+from vldebias.evaluation.report.published import HEAD as PUBLISHED_HEAD
+from vldebias.evaluation.report.published import SOURCE, published
 from vldebias.evaluation.report.tables import Block, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
@@ -73,6 +75,11 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
             console.print(nothing_to_remove(tasks[task], metric), highlight=False)
     if any(row.uses_labels for row in result.rows):
         console.print(f"\n{LABELS}", highlight=False)
+    if beside := published(result):
+        grid = Grid(*PUBLISHED_HEAD, box=None, padding=(0, 2, 0, 0), pad_edge=False, title=SOURCE, title_justify="left")
+        for one in beside:
+            grid.add_row(*map(escape, one.cells()))
+        console.print("", grid, sep="\n")
     if len(shown) < len(result.rows):
         console.print(f"\n{len(result.rows) - len(shown)} more figures are in the page.", highlight=False)
 
@@ -101,6 +108,11 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
     lines = [f"# {result.name}", _markdown_grid(("how it was made", ""), evidence(result, tasks)), MEANING]
     lines += [MINIATURE] if on_miniature(result) else []
     lines.append("\n".join(f"- **{block.task}**: {conclusion(block)} {block.worst_part}".rstrip() for block in tasks))
+    if beside := published(result):
+        lines += [
+            f"## Published and measured\n\n{SOURCE}.",
+            _markdown_grid(PUBLISHED_HEAD, [one.cells() for one in beside]),
+        ]
     for block in tasks:
         lines += [f"## {block.title}", block.provenance.description if block.provenance else ""]
         for table in block.tables:
@@ -181,6 +193,7 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
         meaning=MEANING,
         labels=LABELS,
         miniature=MINIATURE if on_miniature(result) else "",
+        published={"head": PUBLISHED_HEAD, "lines": [one.cells() for one in published(result)], "source": SOURCE},
         csv=result.to_csv(path.with_suffix(".csv")).name,
     )
     return write_atomically(path, text)

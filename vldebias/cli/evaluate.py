@@ -46,6 +46,7 @@ app = typer.Typer(
     "  vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR\n"
     "  vldebias eval fairface --embeddings images.npz --texts texts.npz --methods cali,equalise,auto\n"
     "  vldebias eval texts fairface > prompts.txt\n"
+    "  vldebias eval shares table.csv --prompt prompt --value gender --method model\n"
     "  vldebias eval compare a/result.json b/result.json",
     cls=SuiteGroup,
     no_args_is_help=True,
@@ -90,8 +91,7 @@ def run(
     )
     _check_suite(suite)
     check_files(embeddings=given.get("embeddings"), texts=given.get("texts"), reference=given.get("reference"))
-    from vldebias.evaluation.report.pages import print_table
-    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.run import run_suite
     from vldebias.evaluation.suite import load_suite
     from vldebias.methods import get_method
 
@@ -101,12 +101,7 @@ def run(
     fields |= {"device": device_of(fields["device"]), "methods": chosen}
     fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
     options = Options(**fields)
-    result = run_suite(loaded, options, console=err, only=only or ())
-    if as_json:
-        print_json(result.to_dict())
-        return
-    print_table(result, out, loaded.headline)
-    say(f"\npage: {options.out / PAGE}")
+    _show(run_suite(loaded, options, console=err, only=only or ()), loaded, options.out, as_json)
 
 
 def _check_suite(name: str) -> None:
@@ -115,6 +110,83 @@ def _check_suite(name: str) -> None:
 
     if not (name.endswith((".yaml", ".yml")) or len(Path(name).parts) > 1):
         suite_file(name)
+
+
+@app.command("shares")
+def shares(
+    table: Annotated[Path, typer.Argument(help="A row per image: .csv, .tsv, .parquet or .jsonl.")],
+    prompt: Annotated[str, typer.Option(metavar="COLUMN", help="What was drawn.")],
+    value: Annotated[str, typer.Option(metavar="COLUMN", help="What the image shows; empty where it cannot be told.")],
+    method: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Who drew it: compared with the method none.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COLUMN", help="What an image counts.")] = None,
+    people: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="What people say, empty where nobody was asked: corrects --value."),
+    ] = None,
+    values: Annotated[str | None, typer.Option(help="Which there are: female,male. Default: what occurs.")] = None,
+    unknown: Annotated[
+        list[str] | None, typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *")
+    ] = None,
+    baseline: Annotated[str, typer.Option(help="The method that the others are compared with.")] = "none",
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path("vldebias-shares"),
+    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples.")] = 2000,
+    as_json: Json = False,
+) -> None:
+    """Shares and discrepancy of images and labels that you have: a table is all, from whatever drew and labelled them.
+
+    Means and intervals over prompts, comparisons of methods, a page. --people corrects a judge by labels of some of the
+    images; --weight is then one over the probability with which an image was chosen for that.
+
+    [bold]Examples[/bold]
+
+    \b
+      vldebias eval shares table.csv --prompt prompt --value gender
+      vldebias eval shares table.csv --prompt occupation --value gender --method model --baseline sd15
+      vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
+    """
+    from vldebias.evaluation.run import run_suite
+    from vldebias.evaluation.shares import SharesTask
+    from vldebias.evaluation.suite import Suite
+
+    task = SharesTask.build(
+        {
+            "table": table,
+            "prompt": prompt,
+            "value": value,
+            "method": method,
+            "weight": weight,
+            "people": people,
+            "values": tuple(split_names([values] if values else None)),
+            "baseline": baseline,
+            "resamples": resamples,
+            **({"unknown": tuple(unknown)} if unknown else {}),
+        }
+    )
+    suite = Suite.build(
+        {
+            "name": "shares",
+            "title": task.title,
+            "description": f"Shares and discrepancy of {table.name}.",
+            "source": "eq. 7.2 of the thesis",
+            "needs": "a table with a row per image",
+            "tasks": (task,),
+        }
+    )
+    _show(run_suite(suite, Options(out=folder), console=err), suite, folder, as_json)
+
+
+def _show(result: Any, suite: Any, folder: Path, as_json: bool) -> None:
+    """A result on stdout, and where its page is."""
+    from vldebias.evaluation.report.pages import print_table
+    from vldebias.evaluation.run import PAGE
+
+    if as_json:
+        print_json(result.to_dict())
+        return
+    print_table(result, out, suite.headline)
+    say(f"\npage: {folder / PAGE}")
 
 
 @app.command("list")

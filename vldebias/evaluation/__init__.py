@@ -16,6 +16,7 @@ from vldebias.evaluation.report.pages import render
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
 from vldebias.evaluation.run import run_suite
+from vldebias.evaluation.shares import SharesTask
 from vldebias.evaluation.suite import Suite, list_suites, load_suite
 from vldebias.evaluation.task import GONE, TASKS, Options, Session, Task, register_task
 from vldebias.evaluation.texts import Texts, TextTable
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "RetrievalTask",
     "Session",
+    "SharesTask",
     "Suite",
     "Task",
     "TaskProvenance",

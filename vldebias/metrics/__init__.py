@@ -2,6 +2,7 @@
 
 from vldebias.metrics.agreement import Agreement, agreement, krippendorff_alpha
 from vldebias.metrics.bootstrap import Interval, bootstrap_interval, paired_difference_interval
+from vldebias.metrics.corrected import CorrectedShares, corrected_shares
 from vldebias.metrics.detection import auroc, precision_among_lowest
 from vldebias.metrics.discrepancy import (
     AttributeShares,
@@ -27,6 +28,7 @@ __all__ = [
     "METRICS",
     "Agreement",
     "AttributeShares",
+    "CorrectedShares",
     "GroupAccuracy",
     "Interval",
     "Metric",
@@ -35,6 +37,7 @@ __all__ = [
     "auroc",
     "average_accuracy",
     "bootstrap_interval",
+    "corrected_shares",
     "deviation_ratio",
     "discrepancy",
     "gap",

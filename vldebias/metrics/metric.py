@@ -192,3 +192,9 @@ for _metric in (
     Metric("other_cosine", "mean cosine between classes", "fact", "neither"),
 ):
     register_metric(_metric)
+for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):  # of a judge, with labels of people
+    _metric = METRICS[_name]
+    register_metric(
+        replace(_metric, name=f"corrected_{_name}", title=f"{_metric.title}, corrected by people", of="", compute=None)
+    )
+    register_metric(Metric(f"judge_moves_{_name}", f"the judge moves the {_metric.title} by"))

@@ -1,0 +1,131 @@
+"""Figures of a table that somebody else made."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation import SharesTask
+from vldebias.evaluation.discrepancies import Counts
+from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
+
+
+def table(seed=0, prompts=8, each=30):
+    """Columns of a judge that calls every fourth woman a man; people are asked about every fifth image."""
+    rng, rows = np.random.default_rng(seed), []
+    for p in range(prompts):
+        for method, share in (("sd", 0.2 + 0.08 * p), ("mended", 0.5)):
+            for i in range(each):
+                truth = "male" if rng.random() < share else "female"
+                said = "male" if truth == "female" and rng.random() < 0.25 else truth
+                rows.append((f"prompt {p}", method, "" if i == 7 else said, truth if i % 5 == 0 else "", 1.0))
+    return dict(zip(("text", "model", "judge", "people", "weight"), zip(*rows, strict=True), strict=True))
+
+
+def measure(columns, **fields):
+    given = {
+        "table": "t.csv",
+        "prompt": "text",
+        "value": "judge",
+        "method": "model",
+        "baseline": "sd",
+        "resamples": 200,
+    }
+    return SharesTask.build(given | fields).measure(columns)
+
+
+def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
+    columns = table()
+    (result,) = measure(columns)
+    rows = {(row.metric, row.method, row.subset): row for row in result.rows}
+    code = {"female": 0, "male": 1, "": -1}
+    for method, name in (("none", "sd"), ("mended", "mended")):
+        codes = [code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name]
+        counts = Counts.of(np.array(codes).reshape(8, 30), 2)
+        assert rows["discrepancy", method, ""].value == pytest.approx(discrepancies(counts.known).mean())
+        squares = squared_discrepancies(counts.known).mean()
+        assert rows["discrepancy_squared", method, ""].value == pytest.approx(squares)
+        assert rows["unknown", method, ""].value == pytest.approx(1 / 30)
+        share = rows["share", method, "mean over prompts: female"].value
+        assert share == pytest.approx((counts.known[:, 0] / 30).mean())
+    moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
+    assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
+    assert rows["discrepancy", "none", "prompt 3"].interval[0] <= rows["discrepancy", "none", "prompt 3"].value
+
+
+def test_weights_count_as_rows_that_are_repeated():
+    columns = table(prompts=4, each=12)
+    twice = {name: [*column, *column] for name, column in columns.items()}
+    heavy = columns | {"weight": [2.0] * len(columns["text"])}
+    plain, doubled = measure(columns)[0].rows, measure(twice)[0].rows
+    alike = measure(heavy, weight="weight")[0].rows
+    assert [row.value for row in alike] == pytest.approx([row.value for row in plain])
+    shares = [row.value for row in doubled if row.metric == "share"]
+    assert shares == pytest.approx([row.value for row in plain if row.metric == "share"])
+    uneven = columns | {"weight": [3.0 if value == "male" else 1.0 for value in columns["judge"]]}
+    weighted = next(row for row in measure(uneven, weight="weight")[0].rows if "female" in row.subset)
+    assert weighted.value < next(row for row in plain if "female" in row.subset).value
+
+
+def test_people_correct_the_judge():
+    raw, mended = measure(table(1, 20, 200), people="people")
+    assert raw.provenance.task == "shares"
+    rows = {(row.metric, row.method, row.subset): row for row in mended.rows}
+    said, right = rows["share", "mended", "male"], rows["corrected_share", "mended", "male"]
+    assert not said.interval[0] <= 0.5 <= said.interval[1]
+    assert right.interval[0] <= 0.5 <= right.interval[1]
+    moved = rows["judge_moves_share", "mended", "male"]
+    assert moved.value == pytest.approx(said.value - right.value)
+    assert moved.interval[0] > 0
+    assert rows["corrected_discrepancy", "mended", ""].interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
+    assert {"discrepancy_squared", "max_skew"} <= {metric.removeprefix("corrected_") for metric, _, _ in rows}
+    assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
+
+
+def test_prompts_that_a_method_lacks_are_left_out_and_counted():
+    columns = {name: column[:-30] for name, column in table().items()}
+    (result,) = measure(columns)
+    assert result.provenance.n["prompts"] == 7
+    assert result.provenance.settings["prompts left out (not there under every method)"] == 1
+
+
+def test_one_prompt_is_measured_over_its_images():
+    columns = {"text": ["a"] * 9, "judge": ["x"] * 6 + ["y"] * 2 + ["unknown"]}
+    (result,) = measure(columns, method=None, baseline="none")
+    whole = next(row for row in result.rows if row.metric == "discrepancy")
+    assert whole.subset == ""
+    assert whole.value == pytest.approx(np.sqrt(2) * 0.25)
+    assert whole.interval[0] < whole.value < whole.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "fields", "said"),
+    [
+        ({}, {"prompt": "nothing"}, "expected a column 'nothing'"),
+        ({}, {"baseline": "sd3"}, r"baseline: expected one of \['mended', 'sd'\]"),
+        ({"judge": ["male"] * 480}, {}, "expected two or more"),
+        ({"text": [""] * 480}, {}, "rows have no 'text'"),
+        ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected a number"),
+        ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
+        ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt is there under every method"),
+        ({"people": [""] * 480}, {"people": "people"}, "no image of none, mended is labelled"),
+    ],
+)
+def test_refused(changed, fields, said):
+    with pytest.raises(InvalidInputError, match=said):
+        measure(table() | changed, **fields)
+
+
+def test_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = table(prompts=4)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    words = "eval shares mine.csv --prompt text --value judge --method model --baseline sd --people people --json"
+    done = CliRunner().invoke(app, [*words.split(), "--resamples", "50"])
+    assert done.exit_code == 0, done.output
+    assert {row["task"] for row in json.loads(done.stdout)["figures"]} == {"shares", "shares corrected"}
+    assert "corrected by people" in (tmp_path / "vldebias-shares" / "index.html").read_text()

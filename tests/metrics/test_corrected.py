@@ -1,0 +1,156 @@
+"""Shares from a judge on all images and people on some: what holds whatever the judge does."""
+
+import numpy as np
+import pytest
+
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import corrected_shares
+from vldebias.metrics.bootstrap import Interval, wilson_interval
+from vldebias.metrics.corrected import NOT_LABELLED, corrected_squares, independent, rated
+from vldebias.metrics.discrepancy import squared_discrepancies
+
+MALE, FEMALE, UNKNOWN = 0, 1, 2
+TRUE = np.array([0.57, 0.4, 0.03])
+JUDGES = {  # rows: what is true, columns: what the judge says
+    "calls women men": np.array([[0.97, 0.01, 0.02], [0.4, 0.57, 0.03], [0.3, 0.3, 0.4]]),
+    "says the opposite": np.array([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.5, 0.5, 0.0]]),
+    "knows nothing": np.array([[0.5, 0.5, 0.0]] * 3),
+    "always says man": np.array([[1.0, 0.0, 0.0]] * 3),
+}
+
+
+def world(rng, judge, n=1500):
+    """What is true, and what the judge says."""
+    truth = rng.choice(3, size=n, p=TRUE)
+    said = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
+    return truth, np.minimum(said, 2)
+
+
+def sampled(rng, truth, said, n, *, stratified):
+    """Labels of n images by lot, and their weights."""
+    people, weights = np.full(len(truth), NOT_LABELLED), np.ones(len(truth))
+    parts = [np.flatnonzero(said == code) for code in np.unique(said)] if stratified else [np.arange(len(truth))]
+    for part in parts:
+        chosen = rng.choice(part, min(len(part), n // len(parts)), replace=False)
+        people[chosen], weights[chosen] = truth[chosen], len(part) / len(chosen)
+    return people, weights
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("name", JUDGES)
+def test_right_whatever_the_judge_does_and_covered(name, stratified):
+    rng, found, held = np.random.default_rng(3), [], []
+    for _ in range(250):
+        truth, said = world(rng, JUDGES[name])
+        people, weights = sampled(rng, truth, said, 120, stratified=stratified)
+        one = corrected_shares(said, people, 3, weights=weights)
+        found.append(one.shares)
+        interval = one.interval(FEMALE)
+        held.append(interval.low <= TRUE[FEMALE] <= interval.high)
+    error = np.std(found, axis=0) / np.sqrt(len(found))
+    np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - TRUE), 4 * error)
+    assert np.mean(held) > 0.9
+    if name in ("calls women men", "says the opposite"):  # the judge alone is far off, so the test can fail
+        assert abs((said == FEMALE).mean() - TRUE[FEMALE]) > 0.1
+
+
+def test_a_judge_that_says_one_thing_leaves_the_people_alone():
+    people = np.array([0, 0, 1, 0, 1, 0, 0, 1] + [NOT_LABELLED] * 92)
+    found = corrected_shares(np.zeros(100, int), people, 2)
+    np.testing.assert_allclose(found.shares, [5 / 8, 3 / 8])
+    here = found.interval(0, of_these_images=True)
+    np.testing.assert_allclose((here.low, here.high), wilson_interval(5, 8), atol=1e-4)
+
+
+def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
+    rng = np.random.default_rng(0)
+    truth, said = world(rng, JUDGES["calls women men"], 3000)
+    found = corrected_shares(said, truth, 3)
+    np.testing.assert_allclose(found.shares, np.bincount(truth) / 3000)
+    for name, judge in JUDGES.items():
+        truth, said = world(rng, judge, 20_000)
+        people, _ = sampled(rng, truth, said, 2000, stratified=False)
+        interval, alone = corrected_shares(said, people, 3).interval(MALE), wilson_interval(1140, 2000)
+        wide = (interval.high - interval.low) / (alone[1] - alone[0])
+        assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
+
+
+def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
+    rng = np.random.default_rng(1)
+    sure = rng.random(4000) < 0.8
+    truth = np.where(sure, MALE, FEMALE)  # the judge says man throughout; only where it is unsure it errs
+    chosen = np.concatenate([rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)])
+    people, weights = np.full(4000, NOT_LABELLED), np.ones(4000)
+    people[chosen] = truth[chosen]
+    weights[sure], weights[~sure] = sure.sum() / 50, (~sure).sum() / 50
+    said = np.zeros(4000, int)
+    np.testing.assert_allclose(corrected_shares(said, people, 2, weights=weights).shares[0], sure.mean())
+    assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
+
+
+def test_discrepancy_and_skew_of_known_images_and_several_raters():
+    people = np.zeros((40, 3))
+    people[:10] = [2, 0, 0]
+    people[10:16] = [0, 2, 0]
+    people[16:20] = [0, 0, 2]
+    found = corrected_shares(np.zeros(40, int), people, 3)
+    np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
+    np.testing.assert_allclose(found.known(2).shares, [0.625, 0.375])
+    gap, skew = found.discrepancy(2), found.max_skew(2)
+    assert gap.value == pytest.approx(np.sqrt(2) * 0.125)
+    assert skew.value == pytest.approx(np.log(1.25))
+    assert gap.low == skew.low == 0 < gap.value < gap.high
+    np.testing.assert_allclose(rated([[1, 3], [0, 0]], 2), [[0.25, 0.75], [0, 0]])
+
+
+@pytest.mark.parametrize("values", [2, 3])
+def test_squares_are_unbiased_for_each_prompt(values):
+    rng = np.random.default_rng(5)
+    shares = np.array([[0.8, 0.15, 0.05], [0.4, 0.5, 0.1], [1 / 3] * 3])[:, : values + 1]
+    true = squared_discrepancies(1e9 * shares[:, :values])
+    confusion, found = np.array([[0.9, 0.05, 0.05], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6]]), []
+    prompts = np.repeat(np.arange(3), 60)
+    for _ in range(600):
+        truth = np.concatenate([rng.choice(3, size=60, p=p) for p in shares])
+        said = np.minimum((rng.random(180)[:, None] > confusion.cumsum(1)[truth]).sum(1), 2)
+        people = np.full(180, NOT_LABELLED)
+        for p in range(3):
+            chosen = rng.choice(60, 8, replace=False) + 60 * p
+            people[chosen] = truth[chosen]
+        found.append(corrected_squares(prompts, said, people, 3, values))
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(len(found))
+    if values == 3:  # nothing is unknown: exactly unbiased
+        np.testing.assert_array_less(np.abs(mean - true), 4 * error)
+    else:  # divided by an estimated rate
+        np.testing.assert_array_less(np.abs(mean - true), 4 * error + 0.02)
+
+
+def test_more_labels_halve_the_interval_or_there_are_too_few_images():
+    rng = np.random.default_rng(2)
+    truth, said = world(rng, JUDGES["knows nothing"], 50_000)
+    people, _ = sampled(rng, truth, said, 200, stratified=False)
+    found = corrected_shares(said, people, 3)
+    more = found.more_labels()
+    again, _ = sampled(rng, truth, said, 200 + more, stratified=False)
+    narrow, wide = corrected_shares(said, again, 3).interval(MALE), found.interval(MALE)
+    assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
+    assert corrected_shares(said[:300], people[:300] * 0 + truth[:300], 3).more_labels() is None
+
+
+def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
+    after, before = Interval(0.5, 0.4, 0.9, 0.95, 1, 0), Interval(0.2, 0.1, 0.2, 0.95, 1, 0)
+    assert independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("people", "weights", "said"),
+    [
+        ([NOT_LABELLED] * 3, None, "none of 3 images is labelled"),
+        ([0, 1, 5], None, "expected codes -1 .. 1"),
+        ([0, 1], None, "as many answers"),
+        ([0, 1, 1], [1, 0, 1], "numbers above 0"),
+    ],
+)
+def test_refused(people, weights, said):
+    with pytest.raises(InvalidInputError, match=said):
+        corrected_shares([0, 1, 1], people, 2, weights=weights)

@@ -1,0 +1,140 @@
+"""Figures of a judge beside those that people's labels correct, and by how much the judge moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.result import NONE, TaskResult
+from vldebias.metrics.bootstrap import Interval
+from vldebias.metrics.corrected import CorrectedShares, corrected_shares, corrected_squares, independent, rated
+from vldebias.metrics.discrepancy import squared_discrepancies
+
+ABOUT = (
+    "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
+    "the labelled images were chosen by lot (prediction-powered inference); the judge decides how wide they are. "
+    "Shares are those of all images, unknown ones included. Parity gap and MaxSkew are of all images together, among "
+    "those whose value can be told; the squared parity gap is the mean over prompts with two or more labels under "
+    "every method. What the judge moves is its figure less the corrected one, of these very images."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedImages:
+    """The images of one method.
+
+    Attributes:
+        prompts: (n,) codes 0 .. p - 1. judged: (n,) codes of the judge, one beyond the values for unknown.
+        people: (n, c) shares of raters that gave each answer, the values first; zeros where nobody was asked.
+        weights: (n,) one over the probability of being asked; None: all alike.
+    """
+
+    prompts: NDArray[np.int64]
+    judged: NDArray[np.int64]
+    people: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
+
+    @property
+    def labelled(self) -> int:
+        """How many images people were asked about."""
+        return int((self.people.sum(1) > 0).sum())
+
+    def corrected(self) -> CorrectedShares:
+        """The shares of the answers; InvalidInputError where nothing is labelled."""
+        return corrected_shares(self.judged, self.people, self.people.shape[1], weights=self.weights)
+
+    def as_judged(self, values: int) -> CorrectedShares:
+        """The same of the judge alone, as if it were right about every image."""
+        counts = np.bincount(self.judged, minlength=values + 1).astype(np.float64)
+        whole = np.ones(1), np.array([counts.sum()]), (counts / counts.sum())[None]
+        return CorrectedShares(*whole, np.inf, len(self.judged))
+
+    def squares(self, values: int) -> NDArray[np.float64]:
+        """(p, 2) squared discrepancy of each prompt, by the judge and corrected."""
+        counts = np.zeros((int(self.prompts.max()) + 1, values + 1))
+        np.add.at(counts, (self.prompts, self.judged), 1.0)
+        answers = self.people.shape[1]
+        mended = corrected_squares(self.prompts, self.judged, self.people, answers, values, weights=self.weights)
+        return np.stack([squared_discrepancies(counts[:, :values]), mended], axis=1)
+
+
+def add_corrected(
+    result: TaskResult,
+    names: Sequence[str],
+    images: Mapping[str, JudgedImages],
+    *,
+    subset: str = "",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Rows of each method: its figures by the judge, corrected, and what the judge moves; returns settings of them.
+
+    names: the values. images: method -> its images; prompts have the same codes under all of them.
+
+    Raises:
+        InvalidInputError: a method of which no image is labelled, or no value of one could be told.
+    """
+    values = len(names)
+    bare = [method for method, one in images.items() if not one.labelled]
+    if bare:
+        raise InvalidInputError(f"labels: no image of {', '.join(bare)} is labelled; draw the sample over all methods")
+    found = {method: one.corrected() for method, one in images.items()}
+    said = {method: one.as_judged(values) for method, one in images.items()}
+    for code, value in enumerate(names):
+        by = {m: (said[m].interval(code), one.interval(code), _here(one).interval(code)) for m, one in found.items()}
+        _add(result, "share", by, images, f"{subset}: {value}" if subset else value)
+    for metric, of in (("discrepancy", CorrectedShares.discrepancy), ("max_skew", CorrectedShares.max_skew)):
+        by = {m: (of(said[m], values), of(one, values), of(_here(one), values)) for m, one in found.items()}
+        _add(result, metric, by, images, subset)
+    squares = {method: one.squares(values) for method, one in images.items()}
+    whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
+    if whole.sum() > 1:
+        n = {"prompts": int(whole.sum()), "labels": sum(one.labelled for one in images.values())}
+        parts = {m: one[whole] for m, one in squares.items()}
+        for metric, column in (("discrepancy_squared", 0), ("corrected_discrepancy_squared", 1)):
+            each = {m: one[:, column] for m, one in parts.items()}
+            result.add_resampled(metric, each, n=n, subset=subset, resamples=resamples, seed=seed)
+        moved = {m: one[:, 0] - one[:, 1] for m, one in parts.items()}
+        metric = "judge_moves_discrepancy_squared"
+        result.add_resampled(metric, moved, n=n, subset=subset, resamples=resamples, seed=seed)
+    about: dict[str, Any] = {}
+    about["labelled images"] = {method: one.labelled for method, one in images.items()}
+    about["prompts without two labels under every method, left out of the squared gap"] = int((~whole).sum())
+    about["more labels, drawn likewise, that halve the interval"] = {
+        m: "more than there are images" if (more := one.more_labels()) is None else more for m, one in found.items()
+    }
+    return about
+
+
+def _here(found: CorrectedShares) -> CorrectedShares:
+    """About these very images: of what the pipeline draws they are a sample, of themselves they are not."""
+    return replace(found, images=np.inf)
+
+
+def _add(
+    result: TaskResult,
+    metric: str,
+    by: Mapping[str, tuple[Interval, Interval, Interval]],
+    images: Mapping[str, JudgedImages],
+    subset: str,
+) -> None:
+    """Three rows of each method: by the judge, corrected, and the difference."""
+    first = by.get(NONE)
+    for method, (said, mended, here) in by.items():
+        n = {"images": len(images[method].judged), "labels": images[method].labelled}
+        for name, place, one in ((metric, 0, said), (f"corrected_{metric}", 1, mended)):
+            change = None if first is None else independent(one, first[place])
+            result.add(name, method, one.value, (one.low, one.high), n=n, change=change, subset=subset)
+        moved = said.value - here.value
+        interval = said.value - here.high, said.value - here.low
+        result.add(f"judge_moves_{metric}", method, moved, interval, n=n, subset=subset)
+
+
+def of_codes(codes: NDArray[np.int64], answers: int) -> NDArray[np.float64]:
+    """People's answers (n, answers) from codes, one beyond the values for unknown; -1 where nobody was asked."""
+    return rated(codes, answers)

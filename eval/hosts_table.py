@@ -1,4 +1,4 @@
-"""The table of diffusers pipelines in docs/explanation/pipelines.md, made from the table of families.
+"""The tables of diffusers pipelines, classic and modular, in docs/explanation/pipelines.md, from those of families.
 
 python -m eval.hosts_table                                        # print it
 python -m eval.hosts_table --write docs/explanation/pipelines.md  # put it between the marks of the page
@@ -14,9 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vldebias.errors import UnsupportedHostError
 from vldebias.files import write_atomically
 from vldebias.hosts.diffusers import Family, Part, list_families, list_pipelines
 from vldebias.hosts.diffusers_families import REFUSED
+from vldebias.hosts.modular import find_text_block
 
 BEGIN, END = "<!-- made by python -m eval.hosts_table -->", "<!-- end -->"
 
@@ -88,11 +90,44 @@ def coverage() -> Iterator[str]:
         yield f"- `{name}`" + (f": {REFUSED[name]}" if name in REFUSED else "")
 
 
+@cache
+def modular() -> dict[str, Any]:
+    """Every modular pipeline class of the installed diffusers with blocks of its own, by name."""
+    import diffusers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {name: getattr(diffusers, name) for name in sorted(dir(diffusers)) if name.endswith("ModularPipeline")}
+    return {name: cls for name, cls in found.items() if getattr(cls, "default_blocks_name", None)}
+
+
+def modular_coverage() -> Iterator[str]:
+    """One row per modular class: the block that is known and what is projected, or why it is refused."""
+    rows, served = [], 0
+    for name, cls in modular().items():
+        pipe = cls()
+        try:
+            block, known = find_text_block(pipe)
+        except UnsupportedHostError as error:
+            why = str(error).split(": ", 1)[1].split(".\n")[0]
+            rows.append(f"| `{name}` | refused: {why} | |")
+            continue
+        served += 1
+        parts = "; ".join(f"`{known.outputs[part.index]}` ({_what(part)})" for part in known.family.parts)
+        rows.append(f"| `{name}` | `{type(block).__name__}` | {parts} |")
+    refused = len(rows) - served
+    yield f"{len(rows)} modular classes: {served} are known by the block that encodes text, {refused} refused by name."
+    yield ""
+    yield "| Modular pipeline | Block that encodes text | What is projected (role) |"
+    yield "| --- | --- | --- |"
+    yield from rows
+
+
 def page(text: str) -> str:
     """The page with a new table between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, "", *families(), "", *coverage(), "", END + after])
+    return "\n".join([before + BEGIN, "", *families(), "", *coverage(), "", *modular_coverage(), "", END + after])
 
 
 def main() -> None:
@@ -100,7 +135,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to renew")
     path = parser.parse_args().write
     if path is None:
-        print("\n".join([*families(), "", *coverage()]))
+        print("\n".join([*families(), "", *coverage(), "", *modular_coverage()]))
     else:
         write_atomically(path, page(path.read_text(encoding="utf-8")).encode())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -167,8 +167,13 @@ def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def find_folder(directory_or_repo: str | Path, revision: str | None = None, token: str | None = None) -> Path:
-    """A folder as it is, or that of a hub repository, downloaded.
+def find_folder(
+    directory_or_repo: str | Path,
+    revision: str | None = None,
+    token: str | None = None,
+    patterns: Sequence[str] = (WEIGHTS, CONFIG),
+) -> Path:
+    """A folder as it is, or that of a hub repository, downloaded; patterns: the files that are wanted.
 
     Raises:
         InvalidInputError: neither.
@@ -183,7 +188,7 @@ def find_folder(directory_or_repo: str | Path, revision: str | None = None, toke
         raise InvalidInputError(f"{name[:200]}: no such folder; expected one written by save_pretrained")
     import huggingface_hub
 
-    own = [WEIGHTS, CONFIG]
+    own = list(patterns)
     try:
         with asked_once():
             return Path(huggingface_hub.snapshot_download(name, revision=revision, token=token, allow_patterns=own))

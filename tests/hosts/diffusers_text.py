@@ -119,9 +119,11 @@ def qwen():
 class _WithImages(nn.Module):
     """Takes pixels, and looks at none of them."""
 
-    def __init__(self):
+    model = property(lambda self: self.inner)
+
+    def __init__(self, layers=4):
         super().__init__()
-        self.inner = _qwen()
+        self.inner = _qwen(layers)
         ids = _bpe()
         self.config = self.inner.config
         self.config.image_token_id = ids.token_to_id("<|image_pad|>")
@@ -131,7 +133,9 @@ class _WithImages(nn.Module):
     device = property(lambda self: self.inner.device)
 
     def forward(self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings):
-        if settings.get("position_ids") is not None:  # of time, height and width, which are one for texts
+        if (
+            settings.get("position_ids") is not None and settings["position_ids"].ndim == 3
+        ):  # of time, height and width, which are one for texts
             settings["position_ids"] = settings["position_ids"][0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
@@ -144,6 +148,11 @@ def qwen_vl():
 @fresh
 def deep():
     return _qwen(31)
+
+
+@fresh
+def deeper():
+    return _WithImages(36)
 
 
 @fresh

@@ -13,6 +13,7 @@ from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, custom
 from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.modular import ModularHost
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.side import roles_of
 from vldebias.hosts.table import TextTable
@@ -46,7 +47,7 @@ def _accept(given: Any) -> tuple[str, type[Host]]:
 
 
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept, instances=False)
-"""Package that defines classes of models -> the host for them."""
+"""Package that defines classes of models, or a package inside of it -> the host for them."""
 
 
 def register_host(host: type[Host]) -> type[Host]:
@@ -58,14 +59,19 @@ def register_host(host: type[Host]) -> type[Host]:
     return HOSTS.register(host)
 
 
-for _kind in (OpenClipHost, TransformersHost, DiffusersHost):
+for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
     register_host(_kind)
 
 
 def kind_of(model: Any) -> type[Host] | None:
     """The host for the package that defines the class of a model, or else the nearest base of it; None: unknown."""
-    packages = (base.__module__.partition(".")[0] for base in type(model).__mro__)
-    return next((HOSTS[package] for package in packages if package in HOSTS), None)
+    for base in type(model).__mro__:
+        package = base.__module__
+        while package and package not in HOSTS:
+            package = package.rpartition(".")[0]
+        if package:
+            return HOSTS[package]
+    return None
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
@@ -89,7 +95,7 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         return kind.of(host, tokenizer, negative=negative).at(side)
     names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
     likely = next((name for name in names if callable(getattr(host, name, None))), "encode_text")
-    *others, last = HOSTS
+    *others, last = (package for package in HOSTS if "." not in package)
     raise UnsupportedHostError(
         f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
         "A wrapper (DataParallel, torch.compile, TorchScript) is attached through the model inside it, before it is "

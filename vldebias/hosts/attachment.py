@@ -112,11 +112,16 @@ class Attachment:
     @property
     def line(self) -> str:
         """What attaches the same to another pipeline that shares the modules."""
-        first, settings = self._methods[DEFAULT], ""
-        settings += "" if first.gate is not None else ", keep_stated=False"
-        settings += ", negative=True" if getattr(self._host, "negative", False) else ""
-        settings += "" if self._strength == 1 else f", strength={self._strength:g}"
-        return f"vldebias.debias(other, attachment.projections{settings})"
+        usual = {"keep_stated": True, "negative": False, "strength": 1.0}
+        others = [f", {name}={self.settings[name]!r}" for name in usual if self.settings[name] != usual[name]]
+        return f"vldebias.debias(other, attachment.projections{''.join(others)})"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `debias` takes beside the edits to attach the same: strength, keep_stated, negative."""
+        negative = bool(getattr(self._host, "negative", False))
+        kept = self._methods[DEFAULT].gate is not None
+        return {"strength": self._strength, "keep_stated": kept, "negative": negative}
 
     @property
     def projections(self) -> dict[str, Edit]:

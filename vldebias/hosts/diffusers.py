@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from functools import cached_property
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class DiffusersHost(Host):
 
     library = "diffusers"
     generative = True
-    held = ("_pipe", "_encoders")
+    held: ClassVar[tuple[str, ...]] = ("_pipe", "_encoders")
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -83,11 +83,14 @@ class DiffusersHost(Host):
         Raises:
             UnsupportedHostError: unknown class, no `encode_prompt`, or text encoders that are not loaded.
         """
-        return cls(model, family_of(model), negative)
+        family = family_of(model)
+        if not callable(getattr(model, "encode_prompt", None)):
+            raise UnsupportedHostError(
+                f"{type(model).__name__} has no encode_prompt, expected for family {family.name}"
+            )
+        return cls(model, family, negative)
 
     def __init__(self, pipe: Any, family: Family, negative: bool) -> None:
-        if not callable(getattr(pipe, "encode_prompt", None)):
-            raise UnsupportedHostError(f"{type(pipe).__name__} has no encode_prompt, expected for family {family.name}")
         self.name = type(pipe).__name__
         origin = getattr(pipe, "name_or_path", None)
         self.model_id = str(origin) if origin else None
@@ -150,10 +153,13 @@ class DiffusersHost(Host):
         for start in range(0, len(prompts), self._batch):
             batch = list(prompts[start : start + self._batch])
             for when in dict.fromkeys(part.when for part in self._parts):
-                arguments = self._arguments(list(batch), skip) | dict([when] if when else [])
                 with reading(*self._encoders), self.recorded(self._pipe) as readings:
-                    result = self._pipe.encode_prompt(**arguments)
+                    result = self._encode(list(batch), skip, when)
                 yield from ((batch, part, result, readings) for part in self._parts if part.when == when)
+
+    def _encode(self, prompts: list[str], skip: int | None, when: tuple[str, Any] | None) -> Any:
+        """What the pipeline itself makes of prompts, without guidance."""
+        return self._pipe.encode_prompt(**self._arguments(prompts, skip) | dict([when] if when else []))
 
     @contextmanager
     def recorded(self, pipe: Any) -> Iterator[_Readings]:
@@ -310,13 +316,17 @@ class DiffusersHost(Host):
 
     def _check_layers(self, call: Mapping[str, Any]) -> None:
         """Refuse states of other layers than were fitted: another space, often of the same width."""
-        fitted = inspect.signature(type(self._pipe).__call__).parameters.get(_LAYERS)
-        layers = call.get(_LAYERS)
-        if fitted is not None and layers is not None and tuple(layers) != tuple(fitted.default):
+        fitted, layers = self._default(_LAYERS), call.get(_LAYERS)
+        if fitted is not None and layers is not None and tuple(layers) != tuple(fitted):
             raise InvalidInputError(
-                f"{self.name}: the projection was fitted with {_LAYERS}={tuple(fitted.default)}, the call got "
+                f"{self.name}: the projection was fitted with {_LAYERS}={tuple(fitted)}, the call got "
                 f"{tuple(layers)}; leave it at its default, or encode inside attachment.disabled()"
             )
+
+    def _default(self, argument: str) -> Any:
+        """What a call of the pipeline uses where it is given no such argument; None where it takes none."""
+        known = inspect.signature(type(self._pipe).__call__).parameters.get(argument)
+        return None if known is None else known.default
 
     def _apply(self, apply: Apply, part: Part, role: str, value: Any, texts: Texts, shown: Tensor | None = None) -> Any:
         """A part, projected; shown: (b, tokens), true for those of an image, which are left alone."""

@@ -35,6 +35,7 @@ class _Watched(Protocol):
     def line(self) -> str: ...
 
 
+_CALLED = ("encode_prompt", "load_components")
 # Pipelines whose own edit was taken off: they are meant to draw without.
 _MEANT: WeakSet[object] = WeakSet()
 
@@ -77,8 +78,7 @@ class _Hook:
         caller = _pipeline_that_calls(sys._getframe(1))
         if caller is None or caller is attachment.root or caller in self._warned or caller in _MEANT:
             return
-        seam = vars(caller).get("encode_prompt")
-        if isinstance(seam, Seam) and seam.state.active:
+        if any(isinstance(seam, Seam) and seam.state.active for seam in vars(caller).values()):
             return
         self._warned.add(caller)
         warn(
@@ -100,10 +100,14 @@ class _Hook:
 
 
 def _pipeline_that_calls(frame: FrameType | None) -> Any:
-    """The innermost object with an `encode_prompt` among those whose methods are running; None where there is none."""
+    """The innermost pipeline among the objects whose methods are running; None where there is none.
+
+    It has an `encode_prompt`, or it is a modular one; a block of that may have one too.
+    """
     while frame is not None:
         one = frame.f_locals.get("self")
-        if not isinstance(one, nn.Module) and callable(getattr(type(one), "encode_prompt", None)):
+        block = hasattr(one, "sub_blocks")
+        if not isinstance(one, nn.Module) and not block and any(callable(getattr(type(one), n, None)) for n in _CALLED):
             return one
         frame = frame.f_back
     return None

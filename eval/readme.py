@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.experiments import experiment, generation_table, rivals_table
+from eval.experiments import experiment, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
 from eval.experiments.records import rows_of
@@ -497,6 +497,10 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "birds_drawn": partial(block, "birds_drawn"),
         },
         docs / "how-to" / "diagnose.md": {f"features_{part}": partial(features_block, part) for part in FEATURES},
+        docs / "explanation" / "validity.md": {
+            "geometry": partial(record, "validity", validity.geometry_cells),
+            "skews": partial(record, "validity", validity.skew_cells),
+        },
         docs / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
         docs / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(record, name, cells) for name, cells in RECORDS.items()},

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect, steer
     from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
-    from vldebias.hosts import Attachment, attachment_of
+    from vldebias.hosts import Attachment, attachment_of, attachments
     from vldebias.loading import load_host
     from vldebias.methods import Bound, Reference, load_edit
     from vldebias.projection import CalibratedProjection
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "steer"), "api"),
     **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
-    **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
+    **dict.fromkeys(("Attachment", "attachment_of", "attachments"), "hosts"),
     **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     "CalibratedProjection": "projection",
@@ -34,6 +34,7 @@ __all__ = [
     "PromptSet",
     "Reference",
     "attachment_of",
+    "attachments",
     "audit",
     "compare",
     "debias",

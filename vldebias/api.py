@@ -11,7 +11,7 @@ from typing import Any
 from vldebias.diagnostics import readable
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, Host, refuse_second, resolve
+from vldebias.hosts import Attachment, Host, following, refuse_second, resolve
 from vldebias.hosts.attached_edits import AttachedEdits
 from vldebias.methods import (
     Auto,
@@ -51,6 +51,7 @@ def debias(
     reference: Any = None,
     max_loss: float | Bound | None = None,
     side: str | None = None,
+    follow: bool = False,
 ) -> Attachment:
     """Attach an edit that mitigates what `prompts` describe to the text embeddings of `host`.
 
@@ -80,6 +81,9 @@ def debias(
         side: of an image-text model, "text", "image" (the image embeddings instead) or "both": one edit, fitted
             once, attached where they come out. What that does, and why `keep_stated` has no say over images, is in
             `vldebias.hosts.side`. Default: what the edit is for (`Edit.side`), texts for all closed forms.
+        follow: of a diffusers pipeline, carry the edit over to each that is made around its encoders from here on
+            (`from_pipe`, `Pipeline(**pipe.components)`), until this attachment is removed. Default: such a pipeline
+            draws without it and says so.
 
     Returns:
         An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
@@ -96,6 +100,8 @@ def debias(
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side or TEXT_SIDE)
     refuse_second(target)
+    if follow:
+        following.check_followed(next(iter(target.exclusive_modules), None))
     if isinstance(prompts, (Edit, Mapping)):
         if reference is not None or max_loss is not None:
             raise InvalidInputError(
@@ -112,7 +118,8 @@ def debias(
                 "width would be taken as well; vldebias.fit_projection(model, prompts) writes it down",
                 SuspectInputWarning,
             )
-        return Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
+        attachment = Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
+        return _followed(attachment, follow)
     problem, chosen = make_problem(target, prompts, method, lam, reference, max_loss)
     fit_role = partial(problem.fit, chosen)
     fitted = {role: fit_role(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
@@ -121,7 +128,14 @@ def debias(
     edits = {role: fitted[target.fitted_as(role)] for role in target.roles}
     if negative and any(edit.sampled for edit in edits.values()):
         raise InvalidInputError(f"method {chosen.name!r} gives an image its value by its prompt; leave negative=False")
-    return Attachment(target, edits, strength=strength, gate=gate, fit_role=fit_role, label=problem.label)
+    attachment = Attachment(target, edits, strength=strength, gate=gate, fit_role=fit_role, label=problem.label)
+    return _followed(attachment, follow)
+
+
+def _followed(attachment: Attachment, follow: bool) -> Attachment:
+    if follow:
+        following.follow(attachment)
+    return attachment
 
 
 def fit_projections(

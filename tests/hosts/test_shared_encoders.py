@@ -12,8 +12,15 @@ import torch
 
 import vldebias
 from vldebias.api import debias
-from vldebias.errors import VldebiasWarning
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    ProjectionMismatchError,
+    VldebiasError,
+    VldebiasWarning,
+)
 from vldebias.hosts import resolve
+from vldebias.hosts.following import check_followed
 
 PLAIN = "a photo of a doctor"
 
@@ -44,8 +51,12 @@ def _hooks(pipe):
     return [hook for encoder in encoders for hook in encoder._forward_pre_hooks.values()]
 
 
-@pytest.mark.filterwarnings("ignore:.*safety checker:UserWarning")
-@pytest.mark.parametrize("make", [_from_pipe, _image_to_image, _components, _auto])
+SHARING = pytest.mark.parametrize("make", [_from_pipe, _image_to_image, _components, _auto])
+UNSAFE = pytest.mark.filterwarnings("ignore:.*safety checker:UserWarning")
+
+
+@UNSAFE
+@SHARING
 def test_the_line_that_it_names_carries_the_edit_over(make):
     pipe = tiny.sd()
     bare = tiny.encode(pipe)[0]
@@ -66,6 +77,81 @@ def test_the_line_that_it_names_carries_the_edit_over(make):
     assert torch.equal(tiny.encode(pipe)[0], bare)  # as asked for
     second.remove()
     assert not _hooks(pipe)
+
+
+@UNSAFE
+@SHARING
+def test_an_edit_that_follows_is_carried_over_when_the_other_is_made(make):
+    from diffusers import DiffusionPipeline
+
+    before = DiffusionPipeline.register_modules
+    pipe = tiny.sd()
+    bare = tiny.encode(pipe)[0]
+    attachment = debias(pipe, tiny.gender(), strength=0.5, keep_stated=False, follow=True)
+    attached = tiny.encode(pipe)[0]
+    other = make(pipe)
+    assert torch.equal(tiny.encode(other)[0], attached), "already the first call"
+    carried = vldebias.attachment_of(other)
+    assert carried is not attachment
+    assert carried.settings == attachment.settings
+    tiny.encode(tiny.sd())
+    assert vldebias.attachment_of(tiny.sd()) is None, "it has encoders of its own"
+    attachment.remove()
+    assert DiffusionPipeline.register_modules is before
+    assert torch.equal(tiny.encode(other)[0], attached)
+    carried.remove()
+    assert torch.equal(tiny.encode(other)[0], bare)
+    assert not _hooks(pipe)
+
+
+def test_an_edit_that_follows_says_where_it_cannot():
+    from diffusers import StableDiffusionLatentUpscalePipeline
+
+    pipe = tiny.sd()
+    parts = pipe.components | {"requires_safety_checker": False}
+    with debias(pipe, tiny.gender(), follow=True):
+        takes = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
+        with pytest.warns(VldebiasWarning, match=r"follow=True: the edit cannot be carried over .*LatentUpscale"):
+            StableDiffusionLatentUpscalePipeline(**{name: parts[name] for name in takes})
+    with pytest.raises(InvalidInputError, match="follow=True: got a Linear; expected a diffusers pipeline"):
+        check_followed(torch.nn.Linear(1, 1))
+
+
+def test_what_is_carried_over_has_all_methods_and_a_life_of_its_own():
+    pipe = tiny.sdxl()
+    bare = tiny.encode(pipe)[0]
+    attachment = debias(pipe, tiny.gender(), strength=0.5)
+    attachment.add("strong", vldebias.fit_projections(pipe, tiny.gender(), lam=1e6))
+    other = _from_pipe(pipe)
+    carried = attachment.carry_to(other)
+    assert {attachment, carried} <= set(vldebias.attachments())
+    for method in ("default", "strong"):
+        with attachment.using(method=method), carried.using(method=method):
+            expected = tiny.encode(pipe)[0]
+            assert not torch.equal(expected, bare)
+            assert torch.equal(tiny.encode(other)[0], expected)
+    with pytest.raises(AlreadyAttachedError):
+        attachment.carry_to(other)
+    attachment.remove()
+    assert attachment not in vldebias.attachments()
+    assert carried in vldebias.attachments()
+    with pytest.raises(VldebiasError, match="cannot carry over an attachment that is removed"):
+        attachment.carry_to(pipe)
+    carried.remove()
+    assert torch.equal(tiny.encode(other)[0], bare)
+
+
+def test_other_weights_are_refused_and_copies_are_listed():
+    pipe = tiny.sd()
+    attachment = debias(pipe, tiny.gender())
+    other = tiny.own(tiny.sd())
+    with torch.no_grad():
+        next(other.text_encoder.parameters()).mul_(2)
+    with pytest.raises(ProjectionMismatchError, match="other weights"):
+        attachment.carry_to(other)
+    twin = copy.deepcopy(pipe)
+    attachment.remove()
+    assert vldebias.attachment_of(twin) in vldebias.attachments()
 
 
 def test_a_call_of_the_other_pipeline_warns_as_well():

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from vldebias.errors import EXTRA_OF, InvalidInputError, UnsupportedHostError, warn
-from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
+from vldebias.hosts.attachment import Attachment, attachment_of, attachments, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, custom
 from vldebias.hosts.diffusers import DiffusersHost
@@ -27,6 +27,7 @@ __all__ = [
     "Host",
     "TextTable",
     "attachment_of",
+    "attachments",
     "custom",
     "refuse_second",
     "register_host",
@@ -103,6 +104,9 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         f"Any other: vldebias.hosts.custom(model, {likely!r}, embed=...) describes it, and debias() takes that; "
         "docs/how-to/own-model.md has examples."
     )
+
+
+Attachment.host_of = staticmethod(resolve)
 
 
 @cache

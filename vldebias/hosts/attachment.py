@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -21,6 +21,7 @@ from vldebias.hosts.attached_edits import AttachedEdits, Gate
 from vldebias.hosts.base import Host, Texts
 from vldebias.hosts.draws import Call, Calls
 from vldebias.hosts.fingerprint import Adapters
+from vldebias.hosts.following import is_followed, unfollow
 from vldebias.hosts.neighbours import let_draw_without, released_with, watch
 from vldebias.hosts.seam import Installed
 from vldebias.hosts.side import IMAGE
@@ -40,6 +41,11 @@ def attachment_of(host: object) -> Attachment | None:
     return next(iter(_EXCLUSIVE.get(host, ())), None)
 
 
+def attachments() -> list[Attachment]:
+    """All attachments that stand now, on any model or pipeline that is still in use."""
+    return list(dict.fromkeys(one for held in list(_EXCLUSIVE.values()) for one in held))
+
+
 class Attachment:
     """Edits on a host. `remove()` restores it without a trace; `with` does so at the end of the block.
 
@@ -50,6 +56,9 @@ class Attachment:
     One attachment serves many: `add` gives it further edits by name, and `using` says for the calls of one thread or
     task which of them acts, and how strongly, for a whole call or prompt by prompt.
     """
+
+    host_of: ClassVar[Callable[..., Host]]
+    """`vldebias.hosts.resolve`, which stands above this module."""
 
     def __init__(
         self,
@@ -136,6 +145,50 @@ class Attachment:
     @strength.setter
     def strength(self, value: float) -> None:
         self._strength = checked_strength(value)
+
+    # ---- other pipelines around the same encoders --------------------------------------------------------------
+
+    def carry_to(self, other: Any) -> Attachment:
+        """Attach the same to another model or pipeline, with all methods and settings; it has a life of its own.
+
+        For what is made around the same modules: `from_pipe`, `Pipeline(**pipe.components)`. Those of
+        `vldebias.debias(..., follow=True)` are carried over when they are made.
+
+        Raises:
+            AlreadyAttachedError: it carries one. ProjectionMismatchError: its encoders are others.
+            UnsupportedHostError: it is not known. VldebiasError: this attachment is removed or merged.
+        """
+        if self._state != "attached":
+            raise VldebiasError(f"{self._host.name}: cannot carry over an attachment that is {self._state}")
+        tokenizer = getattr(self._host, "tokenizer", None)
+        host = Attachment.host_of(other, tokenizer=tokenizer, negative=self.settings["negative"])
+        if not self._same_spaces(host):
+            for role, edit in self.projections.items():
+                host.check(role, edit)
+        first = self._methods[DEFAULT]
+        edits = {role: edit for role, edit in self.projections.items() if role in host.roles}
+        fit_role = first.fit_role if self._same_spaces(host) else None
+        twin = Attachment(host, edits, strength=self._strength, gate=first.gate, fit_role=fit_role, label=first.label)
+        twin._methods |= {
+            name: replace(one, edits=dict(one.edits)) for name, one in self._methods.items() if name != DEFAULT
+        }
+        twin.seed = self.seed
+        return twin
+
+    def shares_with(self, other: Any) -> bool:
+        """Is one of the shared modules a part of that pipeline, which carries nothing yet?"""
+        parts = list(vars(other).values())
+        return attachment_of(other) is None and any(one is part for one in self._host.shared_modules for part in parts)
+
+    def _same_spaces(self, host: Host) -> bool:
+        """The same modules, read in the same way: no need to compare weights, which takes a call of the encoders."""
+        mine, theirs = self._host.shared_modules, host.shared_modules
+        same = len(mine) == len(theirs) > 0 and all(a is b for a, b in zip(mine, theirs, strict=True))
+        return (
+            same
+            and host.roles == self._host.roles
+            and all(host.space(role) == self._host.space(role) for role in host.roles)
+        )
 
     # ---- several methods, call by call -----------------------------------------------------------------------
 
@@ -395,6 +448,8 @@ class Attachment:
             hook.remove()
         if self._watches:
             let_draw_without(self.root)
+        if is_followed(self):
+            unfollow(self)
         self._state = state
         for registry, objects in ((_EXCLUSIVE, self._host.exclusive_modules), (_SHARED, self._host.shared_modules)):
             for occupied in objects:

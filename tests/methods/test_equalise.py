@@ -16,7 +16,7 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.closed_form import reference_splits
 from vldebias.methods.equalise import GroupMeans, group_means
-from vldebias.methods.reference import Reference
+from vldebias.methods.reference import Reference, cosines
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -328,3 +328,45 @@ class TestOnAModel:
 
         with pytest.raises(InvalidInputError, match="its text embeddings share no space with images"):
             vldebias.debias(load_pipeline(), "professions-gender", reference=torch.ones(3, 4))
+
+
+# --- float32
+
+
+def test_rows_of_float32_fall_into_the_cells_of_float64() -> None:
+    """Also those that lie nearly between two values, two classes, or at the confidence asked for."""
+    images = people(6000, seed=11)[0]
+    images[::3] = normalize(images[::3] - 0.5 * (images[::3] @ (MALE - FEMALE))[:, None] * (MALE - FEMALE), dim=1)
+    images[1::3] = normalize(images[1::3] - 0.5 * (images[1::3] @ (LAND - WATER))[:, None] * (LAND - WATER), dim=1)
+    stored = 3 * images.float()  # lengths do not count
+    for confidence in (0.0, 0.5, 0.7):
+        settings = Reference(stored, confidence, logit_scale=4.0)
+        single, double = (GroupMeans(VALUES, CLASSES, settings) for _ in range(2))
+        for block in settings.blocks(1000):
+            assert block.dtype == torch.float32
+            single.update(block)
+            double.update(block.double())
+        first, second = single.report(), double.report()
+        assert first.counts == second.counts
+        assert first.left_out == second.left_out
+        assert first.expected_error == pytest.approx(second.expected_error, abs=1e-6)
+        torch.testing.assert_close(single.scatter().rows, double.scatter().rows, rtol=0, atol=1e-6)
+
+
+def test_rows_at_a_boundary_are_told_apart_in_float64() -> None:
+    """Products of float32 alone would put some of them into the other value."""
+    images = people(3000, seed=12, noise=0.3)[0]
+    between = images - 0.5 * (images @ (MALE - FEMALE))[:, None] * (MALE - FEMALE)
+    rows, texts = between.float(), torch.stack([MALE, FEMALE])
+    turned = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    rows, texts = (rows.double() @ turned).float(), texts @ turned
+    exact = (rows.double() @ texts.T).argmax(1)
+    assert not torch.equal((rows @ texts.float().T).argmax(1), exact)
+    assert torch.equal(cosines(rows, texts).argmax(1), exact)
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e30])
+def test_lengths_whose_squares_float32_cannot_hold_change_nothing(length: float) -> None:
+    images = people(40, seed=1)[0].float()
+    scaled = split(VALUES, CLASSES, Reference(images * length)).scatter()
+    torch.testing.assert_close(scaled.rows, split(VALUES, CLASSES, Reference(images)).scatter().rows, rtol=0, atol=1e-6)

@@ -36,7 +36,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.method import Problem
-from vldebias.methods.reference import Reference
+from vldebias.methods.reference import Reference, cosines
 from vldebias.projection import PairScatter
 from vldebias.prompts import PromptSet
 
@@ -44,6 +44,7 @@ _UNSTABLE = 0.8  # cosine between the mean differences of two halves of the refe
 _UNSURE = 0.1  # expected share of wrong pseudo-labels of a value
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _SAMPLE = 1000  # rows that are enough to tell
+_ADDED = 1024  # rows that are added up in their own type: a sum of float32 loses digits as it grows
 
 
 class UnusableReferenceError(InvalidInputError):
@@ -107,17 +108,21 @@ class GroupMeans:
         self._left_out = 0
 
     def update(self, features: Tensor) -> None:
-        """Add L2-normalised float64 image features (b, d)."""
+        """Add image features (b, d), of which the directions count: in float64, or in float32, summed up in float64."""
         value, probability = self._settings.read(features, self._values)
-        cls = torch.zeros_like(value) if self._classes is None else (features @ self._classes.T).argmax(1)
+        cls = torch.zeros_like(value) if self._classes is None else cosines(features, self._classes).argmax(1)
         half = (torch.arange(len(features)) + self._seen) % 2
         sure = probability >= self._settings.confidence
-        self.sample = torch.cat([self.sample, features[: _SAMPLE - len(self.sample)]])
+        if (wanted := _SAMPLE - len(self.sample)) > 0:
+            self.sample = torch.cat([self.sample, normalize(features[:wanted].double(), dim=1)])
         self._seen += len(features)
         self._left_out += int((~sure).sum())
         cell = ((half * len(self._class_names) + cls) * len(self._value_names) + value)[sure]
         self._counts.view(-1).index_add_(0, cell, torch.ones(len(cell), dtype=torch.float64))
-        self._sums.view(-1, self._sums.shape[-1]).index_add_(0, cell, features[sure])
+        unit = normalize(features if sure.all() else features[sure], dim=1)
+        for rows, cells in zip(unit.split(_ADDED), cell.split(_ADDED), strict=True):
+            sums = torch.zeros(self._counts.numel(), rows.shape[1], dtype=rows.dtype).index_add_(0, cells, rows)
+            self._sums += sums.view_as(self._sums)
         self._doubt.index_add_(0, value[sure], 1 - probability[sure])
 
     def scatter(self) -> PairScatter:
@@ -239,8 +244,8 @@ def group_means(problem: Problem, prompt_set: PromptSet, role: str, classes: Ten
     within = classes is not None and reference.within_classes
     named = dict(zip(prompt_set.classes, classes, strict=True)) if within and classes is not None else None
     means = GroupMeans(values, named, reference)
-    for batch in reference.batches():
-        means.update(batch)
+    for block in reference.blocks():
+        means.update(block)
     return means
 
 

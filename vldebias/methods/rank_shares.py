@@ -42,6 +42,7 @@ OWN = "own"
 _ROUNDS = 8  # of solving targets and spreads in turn
 _HALVINGS = 60
 _FEWEST = 10  # images of a group, for a variance
+_COLUMNS = 128  # of a symmetric product that are multiplied at once
 
 
 class GroupMoments:
@@ -60,11 +61,12 @@ class GroupMoments:
         groups, dim = len(self.names), self._classifiers[0].shape[1]
         self.seen = torch.zeros(groups, dtype=torch.float64)
         self.counts = torch.zeros(groups, dtype=torch.float64)
+        self._about = torch.zeros(groups, dim, dtype=torch.float64)
         self._sums = torch.zeros(groups, dim, dtype=torch.float64)
         self._squares = torch.zeros(groups, dim, dim, dtype=torch.float64)
 
     def update(self, features: Tensor) -> None:
-        """Add L2-normalised float64 image features (b, d)."""
+        """Add image features (b, d), of which the directions count: in float64, or in float32, summed up in float64."""
         group = torch.zeros(len(features), dtype=torch.long)
         sure = torch.ones(len(features), dtype=torch.bool)
         for rows in self._classifiers:
@@ -73,10 +75,14 @@ class GroupMoments:
             sure &= probability >= self._settings.confidence
         self.seen += group.bincount(minlength=len(self.names))
         for g in group[sure].unique().tolist():
-            own = features[sure & (group == g)]
+            own = normalize(features[sure & (group == g)], dim=1)
+            if self.counts[g] == 0:  # sums about a mean lose fewer digits than sums about 0
+                self._about[g] = own.mean(0)
             self.counts[g] += len(own)
-            self._sums[g] += own.sum(0)
-            self._squares[g] += own.T @ own
+            own -= self._about[g].to(own.dtype)
+            self._sums[g] += own.sum(0, dtype=torch.float64)
+            for i in range(0, own.shape[1], _COLUMNS):  # what is above the diagonal; below it is the same
+                self._squares[g, i : i + _COLUMNS, i:] += own[:, i : i + _COLUMNS].T @ own[:, i:]
 
     @property
     def shares(self) -> Tensor:
@@ -86,13 +92,14 @@ class GroupMoments:
     @property
     def means(self) -> Tensor:
         """(g, d)."""
-        return self._sums / self.counts[:, None]
+        return self._about + self._sums / self.counts[:, None]
 
     @property
     def covariances(self) -> Tensor:
         """(g, d, d)."""
-        means = self.means
-        return self._squares / self.counts[:, None, None] - means[:, :, None] * means[:, None, :]
+        means, above = self.means - self._about, self._squares.triu()
+        squares = above + above.triu(1).mT
+        return squares / self.counts[:, None, None] - means[:, :, None] * means[:, None, :]
 
     def check(self) -> None:
         """Refuse groups with too few images for a mean and a variance."""
@@ -296,8 +303,8 @@ class RankShares(Method):
         own = None if self.population is None else Shares.of(names, self.population)
         rows = [problem.zero_shot(s, role) for s in attributes]
         moments = GroupMoments(rows, targets.names, reference)
-        for batch in reference.batches():
-            moments.update(batch)
+        for block in reference.blocks():
+            moments.update(block)
         return TargetShares.fit(
             moments,
             None if self.shares == OWN else targets.shares,

@@ -12,6 +12,8 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 
+_SHORT = 1e-12  # what is shorter, or longer than its inverse, has a square that float32 hardly holds
+
 
 @dataclass(frozen=True, eq=False)
 class Reference:
@@ -55,7 +57,9 @@ class Reference:
         return given if isinstance(given, cls) else cls(given, labels=getattr(given, "labels", {}))
 
     def read(self, features: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """The zero-shot value (b,) of each row of unit features (b, d), by unit texts (a, d), and how probable it is.
+        """The zero-shot value (b,) of each row of features (b, d), by unit texts (a, d), and how probable it is.
+
+        Rows of float32 are read as those of float64 would be: see `cosines`.
 
         Raises:
             InvalidInputError: features and texts of two widths.
@@ -65,11 +69,20 @@ class Reference:
                 f"reference: image features have width {features.shape[1]}, texts {texts.shape[1]}; "
                 "embed both with one model"
             )
-        probability, value = (self.logit_scale * features @ texts.T).softmax(1).max(1)
+        found = cosines(features, texts)
+        probability, value = (self.logit_scale * found).softmax(1).max(1)
+        if self.confidence > 0 and features.dtype != torch.float64:
+            near = (probability - self.confidence).abs() <= self.logit_scale * _error(features)
+            probability[near] = (self.logit_scale * cosines(features[near].double(), texts)).softmax(1).amax(1)
         return value, probability
 
     def batches(self, size: int = 4096) -> Iterator[Tensor]:
-        """The features as L2-normalised float64 batches (b, d).
+        """The features as L2-normalised float64 batches (b, d). Raises: see `blocks`."""
+        for rows in self.blocks(size):
+            yield normalize(rows.double(), dim=1)
+
+    def blocks(self, size: int = 4096) -> Iterator[Tensor]:
+        """The features in blocks (b, d) as they come: float64 if they are, or too long or short for it, else float32.
 
         Raises:
             InvalidInputError: not (n, d), a value that is not finite, or a zero row.
@@ -81,7 +94,33 @@ class Reference:
             if rows.ndim != 2 or not rows.is_floating_point():
                 came = f"{rows.dtype} {tuple(rows.shape)}"
                 raise InvalidInputError(f"reference: expected image features (n, d), got {came}")
-            norms = rows.double().norm(dim=1)
-            if bad := int((~torch.isfinite(norms) | (norms == 0)).sum()):
-                raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
-            yield normalize(rows.double(), dim=1)
+            rows = rows if rows.dtype == torch.float64 else rows.float()
+            lengths = rows.norm(dim=1)
+            if not ((lengths > _SHORT) & (lengths < 1 / _SHORT)).all():
+                rows = rows.double()
+                lengths = rows.norm(dim=1)
+                if bad := int((~torch.isfinite(lengths) | (lengths == 0)).sum()):
+                    raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+                rows = rows / lengths[:, None]
+            yield rows
+
+
+def cosines(rows: Tensor, texts: Tensor) -> Tensor:
+    """Cosines (b, a) of rows (b, d) with unit texts (a, d), in float64.
+
+    They come from products in the type of the rows. A float32 product errs by less than about d 2^-24 of the lengths:
+    rows whose two nearest texts are closer than that are multiplied in float64, so that none has another nearest text.
+    """
+    lengths = rows.norm(dim=1, keepdim=True)
+    if rows.dtype == torch.float64:
+        return rows @ texts.T / lengths
+    found = (rows @ texts.float().T).double() / lengths.double()
+    if len(texts) > 1:
+        close = (found >= found.amax(1, keepdim=True) - _error(rows)).sum(1) > 1
+        found[close] = cosines(rows[close].double(), texts)
+    return found
+
+
+def _error(rows: Tensor) -> float:
+    """By how much the difference of two float32 cosines of rows (b, d) errs at most."""
+    return 2.01 * (rows.shape[1] + 4) * 2.0**-24

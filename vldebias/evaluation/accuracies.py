@@ -15,9 +15,13 @@ Where no image of a group is right, or none is wrong, resampling shows no variat
 worst accuracy, Wilson's interval takes the place of a width of 0; the reweighted average is then put together from
 Wilson's intervals of the groups.
 
-Areas take one that draws a weight for each row, the same for all methods; rows are sorted once for each method and
-value of the attribute. The worst value is picked again in every resample; values of which one class is missing in the
-data have no area and are left out.
+Areas have no bootstrap: those of all methods for one value of the attribute are drawn from a normal distribution with
+DeLong's covariance, values by themselves, and the worst value is picked again in every draw. On the small sets of the
+tests that agrees with resampled rows to what two runs of resampling differ by, at a cost and a memory that do not grow
+with the resamples. Values of which one class is missing have no area and are left out.
+
+Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver operating
+characteristic curves".
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ from numpy.typing import NDArray
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import TaskResult
-from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, resampled_weights, wilson_interval
-from vldebias.metrics.groups import Area, lowest_accuracy, mean_accuracy
+from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
+from vldebias.metrics.groups import lowest_accuracy, mean_accuracy, placements
 from vldebias.metrics.metric import computed
 
 Floats = NDArray[np.float64]
@@ -222,7 +226,7 @@ def weights_of(weights: Mapping[str, float], names: tuple[str, ...], size: Count
 class AreaRows:
     """Areas of n images: positive (n,) says which of two classes they are of, values which attribute value they show.
 
-    resamples, seed: of the bootstrap.
+    resamples, seed: of the draws.
     """
 
     positive: NDArray[np.bool_]
@@ -243,11 +247,27 @@ class AreaRows:
         inside = ordered.compared
         if not inside:
             return
-        blocks = [np.ones((1, len(order)), np.int32), *resampled_weights(len(order), self.resamples, self.seed)]
-        drawn: dict[str, Floats] = {}
-        for method, given in scores.items():
-            areas = [Area.of(given[order], ordered.positive, rows) for rows in inside]
-            drawn[method] = np.concatenate([np.min([one.of_resamples(w) for one in areas], axis=0) for w in blocks])
+        rng = np.random.default_rng(self.seed)
+        drawn = [ordered._drawn([one[order[rows]] for one in scores.values()], rows, rng) for rows in inside]
+        areas, draws = zip(*drawn, strict=True)
         n = {"images": int(sum(rows.sum() for rows in inside)), "values": len(inside)}
-        values = {method: float(one[0]) for method, one in drawn.items()}
-        result.add_draws("worst_group_auc", values, {method: one[1:] for method, one in drawn.items()}, n=n)
+        values = dict(zip(scores, np.min(areas, axis=0).tolist(), strict=True))
+        lowest = dict(zip(scores, np.min(draws, axis=0).T, strict=True))
+        result.add_draws("worst_group_auc", values, lowest, n=n)
+
+    def _drawn(
+        self, scores: list[NDArray[np.floating]], rows: NDArray[np.bool_], rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
+        """Areas (m,) of the m methods among some rows, and draws of them (resamples, m)."""
+        positive = self.positive[rows]
+        kinds = [np.stack(kind) for kind in zip(*(placements(one, positive) for one in scores), strict=True)]
+        areas = kinds[0].mean(axis=1)
+        covariance = np.zeros((len(scores), len(scores)))
+        for kind in kinds:
+            kind -= kind.mean(axis=1, keepdims=True)
+            covariance += kind @ kind.T / (kind.shape[1] * max(kind.shape[1] - 1, 1))
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(values.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
+        draws = areas + rng.standard_normal((self.resamples, len(scores))) @ root
+        same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
+        return areas, draws[:, same]  # of methods that score alike the same to the last bit

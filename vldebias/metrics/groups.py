@@ -165,37 +165,20 @@ def worst_group_auc(scores: Values, positive: Values, groups: Values) -> float:
         inside = index == code
         if len(set(right[inside].tolist())) == 1:
             raise InvalidInputError(f"groups: expected positive and other rows in every group, {name!r} has one kind")
-        areas.append(
-            float(Area.of(score.astype(float), right, inside).of_resamples(np.ones((1, len(score)), np.int32))[0])
-        )
+        areas.append(float(placements(score[inside], right[inside])[0].mean()))
     return min(areas)
 
 
-@dataclass(frozen=True, eq=False)
-class Area:
-    """The area under the curve of one group, ready for resamples: rows are sorted once.
+def placements(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """The share of the other rows below each positive row, and of the positive rows above each other one.
 
-    low, high: indices of the rows of the other class by score, and of the positive rows. below, upto: (len(high),) how
-    many of `low` score less than, and at most as much as.
+    The mean of either is the area under the curve, for scores (n,), high for the rows that are positive (n,); a tie
+    counts half. What they vary by is what the area varies by (DeLong et al., 1988).
     """
+    high, low = scores[positive], scores[~positive]
+    return _share_below(high, low), 1 - _share_below(low, high)
 
-    low: NDArray[np.intp]
-    high: NDArray[np.intp]
-    below: NDArray[np.intp]
-    upto: NDArray[np.intp]
 
-    @classmethod
-    def of(cls, scores: NDArray[np.floating], positive: NDArray[np.bool_], inside: NDArray[np.bool_]) -> Area:
-        """Of scores (n,), high for the rows that are positive (n,), among those that are inside (n,)."""
-        low, high = np.flatnonzero(inside & ~positive), np.flatnonzero(inside & positive)
-        low = low[np.argsort(scores[low], kind="stable")]
-        return cls(low, high, *(np.searchsorted(scores[low], scores[high], side) for side in ("left", "right")))
-
-    def of_resamples(self, weights: NDArray[np.int32]) -> Floats:
-        """(b,) of rows that occur weights (b, n) times; infinite where a class is missing."""
-        low, high = weights[:, self.low], weights[:, self.high]
-        sums = np.zeros((len(weights), low.shape[1] + 1))
-        np.cumsum(low, axis=1, out=sums[:, 1:])
-        pairs = ((sums[:, self.below] + sums[:, self.upto]) * high).sum(1) / 2
-        total = sums[:, -1] * high.sum(1)
-        return np.divide(pairs, total, out=np.full(len(weights), np.inf), where=total > 0)
+def _share_below(rows: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
+    ordered = np.sort(others)
+    return (np.searchsorted(ordered, rows, "left") + np.searchsorted(ordered, rows, "right")) / (2 * len(ordered))

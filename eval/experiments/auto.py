@@ -25,8 +25,9 @@ summary     by reference: settings; "worse": the change's interval lies above 0;
 errors      root mean square of predicted minus true gaps, of candidates that use no image, by world, and the median
             without the vectors, some of which have next to no gap to be a share of (`vldebias.methods.auto.ERR` lies
             between the best and the worst read)
-apart       by reference and world: how unlike the reference is to what is measured, `vldebias.evaluation.images.apart`;
-            above 0.05 and 1 / n, for n images, evaluators warn of it ("unlike" in the summary)
+apart       by reference and world: how unlike the reference is to what is measured,
+            `vldebias.evaluation.reference_images.apart`; above 0.05 and 1 / n, for n images, evaluators warn of it
+            ("unlike" in the summary)
 coverage    evidence drawn from a known population many times: how often an interval of a change holds the truth
 """
 
@@ -50,7 +51,7 @@ from eval.experiments.auto_worlds import GENUINE, REFERENCES, Place, places
 from eval.experiments.run import parser
 from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning, VldebiasError, VldebiasWarning
-from vldebias.evaluation.images import UNLIKE, apart
+from vldebias.evaluation.reference_images import UNLIKE, apart
 from vldebias.evaluation.result import Result
 from vldebias.methods import METHODS
 from vldebias.methods.auto import CANDIDATES, LAMS, PredictedGap, draws

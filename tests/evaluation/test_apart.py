@@ -1,4 +1,4 @@
-"""A reference that is unlike what is measured is told; parts of one collection are not."""
+"""A reference beside what is measured: what is in both is left out, what is unlike is told."""
 
 import warnings
 from dataclasses import replace
@@ -8,8 +8,10 @@ import pytest
 import torch
 from any_method_parts import images
 
-from vldebias.errors import ReferenceWarning
-from vldebias.evaluation.images import UNLIKE, apart, disjoint
+from vldebias.data import Embeddings
+from vldebias.errors import InvalidInputError, ReferenceWarning
+from vldebias.evaluation import reference_images
+from vldebias.evaluation.reference_images import UNLIKE, apart, disjoint
 
 
 class TestApart:
@@ -35,3 +37,45 @@ class TestApart:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ReferenceWarning)
             disjoint(gallery[np.arange(150)], gallery[np.arange(150, 400)])
+
+    def test_blocks_give_what_the_whole_gives(self) -> None:
+        """The formula as it is written, of more rows than a block holds, in a narrow cone far from 0."""
+        ours, theirs = (1e-3 * self.rows(9000, seed).double() + 5 for seed in (1, 2))
+        distance = (ours.mean(0) - theirs.mean(0)).square().sum() / theirs.var(0, correction=0).sum()
+        assert apart(ours, theirs) == pytest.approx(float(distance) - 2 / 9000, rel=1e-9)
+
+
+class TestDisjoint:
+    def kept(self, reference: np.ndarray, measured: np.ndarray) -> list[str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReferenceWarning)
+            kept, counts = disjoint(Embeddings.of(reference), Embeddings.of(measured))
+        assert kept is not None
+        assert counts["reference images"] == len(kept)
+        assert counts["left out of the reference, measured too"] == len(reference) - len(kept)
+        return list(kept.ids)
+
+    @pytest.mark.parametrize("hashed", [True, False])
+    def test_it_leaves_out_the_rows_of_equal_bytes_whatever_their_hashes(
+        self, hashed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not hashed:  # all rows collide, so that the rows themselves decide
+            monkeypatch.setattr(reference_images, "_hashes", lambda rows: np.zeros(len(rows), dtype=np.uint64))
+        rng = np.random.default_rng(0)
+        reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
+        measured[10:20] = measured[0]
+        reference[[3, 7, 59]] = measured[[0, 49, 12]]
+        reference[5] = measured[1]
+        reference[5, 0] = np.nextafter(reference[5, 0], np.float32(9)) + np.float32(1e-3)
+        held = {row.tobytes() for row in Embeddings.of(measured).normalised().numpy()}
+        expected = [
+            str(i) for i, row in enumerate(Embeddings.of(reference).normalised()) if row.numpy().tobytes() not in held
+        ]
+        assert self.kept(reference, measured) == expected
+        assert not {"3", "7", "59"} & set(expected)
+        assert len(expected) == 57
+
+    def test_a_reference_that_is_measured_whole_is_refused(self) -> None:
+        rows = np.random.default_rng(1).normal(size=(20, 4))
+        with pytest.raises(InvalidInputError, match="all 20 images are among those that are measured"):
+            disjoint(Embeddings.of(rows), Embeddings.of(np.concatenate([rows, rows])))

@@ -9,6 +9,7 @@ from vldebias.data.pictures import decode
 from vldebias.data.sources import DataSource, data_source, list_data, open_data, register_data
 from vldebias.data.summary import check_images, describe, group_counts
 from vldebias.data.tables import read_table
+from vldebias.data.unit_rows import UnitRows
 
 __all__ = [
     "UNKNOWN",
@@ -18,6 +19,7 @@ __all__ = [
     "ImageStream",
     "Labels",
     "Record",
+    "UnitRows",
     "check_images",
     "cross",
     "data_source",

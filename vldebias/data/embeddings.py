@@ -36,6 +36,7 @@ from torch import Tensor
 
 from vldebias.data.dataset import Columns
 from vldebias.data.labels import UNKNOWN, Labels
+from vldebias.data.unit_rows import Picked, UnitRows
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
@@ -59,7 +60,8 @@ class Embeddings(Columns):
     """n image embeddings and what is known about each image.
 
     Attributes:
-        features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision.
+        features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision; an array, or
+            what gives one for a slice.
         ids: n names of images.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
@@ -69,7 +71,7 @@ class Embeddings(Columns):
         InvalidInputError: shapes or lengths that do not fit.
     """
 
-    features: Array
+    features: Any
     ids: tuple[str, ...]
     labels: Mapping[str, Labels]
     captions: tuple[str, ...] = ()
@@ -139,13 +141,12 @@ class Embeddings(Columns):
         Raises:
             InvalidInputError: a row that is not finite or zero.
         """
-        rows = torch.from_numpy(np.array(self.features, dtype=np.float32))
-        norms = rows.norm(dim=1, keepdim=True)
-        bad = ~(torch.isfinite(norms) & (norms > 0)).squeeze(1)
-        if bad.any():
-            first = [self.ids[i] for i in torch.nonzero(bad).flatten()[:5].tolist()]
-            raise InvalidInputError(f"features: {int(bad.sum())} rows are zero or not finite, such as {first}")
-        return rows / norms
+        return self.unit.whole()
+
+    @property
+    def unit(self) -> UnitRows:
+        """The same rows, read and normalised a block at a time."""
+        return UnitRows(self.features, self.ids)
 
     def without(self, unknown: Any) -> Embeddings:
         """The same images with one value of labels, or several, as unknown in every column (`Labels.without`)."""
@@ -160,6 +161,11 @@ class Embeddings(Columns):
         """Some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
+
+    def picked(self, rows: ArrayLike | slice) -> Embeddings:
+        """The same rows as `[rows]`, of which the features are copied when they are read, and no more than is read."""
+        index, columns = self._some(rows)
+        return replace(self, features=Picked(self.features, index), **columns)
 
 
 def _plain(tensor: Tensor) -> Array:

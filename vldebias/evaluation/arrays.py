@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vldebias.data import Embeddings, ImageData, ImageStream, Labels
+from vldebias.data.unit_rows import BLOCK
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.evaluation.result import Result
@@ -264,8 +265,10 @@ def _from_array(given: Any) -> Embeddings:
         raise InvalidInputError(f"images: a folder, a file, a data set's name or features (n, d): {reason}") from None
     if not len(embeddings):
         raise InvalidInputError(f"images: expected features (n, d) with n > 0, got shape {embeddings.features.shape}")
-    digest = hashlib.sha256(np.ascontiguousarray(embeddings.features).tobytes()).hexdigest()
-    return replace(embeddings, about={"data": "given", "digest": digest})
+    digest = hashlib.sha256()
+    for start in range(0, len(embeddings), BLOCK):
+        digest.update(np.ascontiguousarray(embeddings.features[start : start + BLOCK]).data)
+    return replace(embeddings, about={"data": "given", "digest": digest.hexdigest()})
 
 
 def _methods(given: Any) -> tuple[tuple[Any, ...], dict[str, Edit]]:

@@ -19,7 +19,8 @@ from vldebias.diagnostics import HiddenGroups, Margins, geometry, hidden_groups,
 from vldebias.diagnostics.folds import Folds, fold_numbers, unit_rows
 from vldebias.diagnostics.labels import PENALTY
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, Methods, disjoint, names_of, prompts_of
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, Methods, names_of, prompts_of
+from vldebias.evaluation.reference_images import disjoint
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Count, Prompts, Session, register_task
 from vldebias.evaluation.texts import Texts
@@ -195,9 +196,9 @@ class DiagnoseTask(ImageTask):
         metrics: Mapping[str, str],
     ) -> str:
         """Rows of one column for every method, and what they say of the attribute."""
-        rows = images.normalised()
+        rows = images.unit
         how: dict[str, Any] = {"folds": self.folds, "permutations": self.permutations, "seed": self.seed}
-        read = {method: readable(self.images(rows, one.edit), column, **how) for method, one in fitted.items()}
+        read = {method: readable(self.images(rows, one.edit).whole(), column, **how) for method, one in fitted.items()}
         for reader, metric in metrics.items():
             values = {method: one[reader].accuracy for method, one in read.items()}
             draws = {method: one[reader].draws(self.resamples, self.seed) for method, one in read.items()}

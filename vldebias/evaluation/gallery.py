@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
-from vldebias.data import Labels
+from vldebias.data import Labels, UnitRows
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.task import Count, Number, Strict
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.metric import computed
-from vldebias.metrics.rankings import random_rankings, reach, resampled_rankings, top_rankings
+from vldebias.metrics.rankings import Items, random_rankings, reach, resampled_rankings, top_rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
 Floats = NDArray[np.float64]
@@ -85,7 +86,8 @@ class Gallery:
     @cached_property
     def codes(self) -> NDArray[np.unsignedinteger]:
         """(n,) positions in `names`, in the smallest type that holds them: small ones sort in linear time."""
-        return np.unique(self.labels.codes, return_inverse=True)[1].astype(np.min_scalar_type(len(self.names)))
+        held = np.bincount(self.labels.codes, minlength=len(self.labels.names)) > 0
+        return (np.cumsum(held) - 1).astype(np.min_scalar_type(len(self.names)))[self.labels.codes]
 
     def prior(self, weights: NDArray[np.integer] | None = None) -> Floats:
         """p (g,); with the data set's prior and weights (b, n) the shares (b, g) of each resample."""
@@ -96,13 +98,22 @@ class Gallery:
         held = np.stack([counts[:, self.codes == a].sum(axis=1) for a in range(g)], axis=1)
         return (held / held.sum(axis=1, keepdims=True)).squeeze(0) if weights is None else held / len(self.codes)
 
-    def rank(self, texts: Tensor, images: Tensor) -> Rows:
-        """The first rows (q, m) for texts (q, d) among images (n, d): as many as the resamples read.
+    def rank(self, texts: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> dict[str, Rows]:
+        """Method -> the first rows (q, m) for its texts (q, d) among its images (n, d): as many as the resamples read.
 
-        Equal images tie on every machine, whatever the order of summation.
+        Images that several methods share are read once for all their texts. Equal images tie on every machine, whatever
+        the order of summation.
         """
-        deepest, own = reach(max(self.options.k), len(images)), self.options
-        return top_rankings(texts, images, deepest, ties=own.ties, seed=own.seed)
+        own, sharing = self.options, defaultdict(list)
+        ranked: dict[str, Rows] = {}
+        for method, rows in images.items():
+            sharing[id(rows)].append(method)
+        for methods in sharing.values():
+            rows, asked = images[methods[0]], [texts[method] for method in methods]
+            deepest = reach(max(own.k), len(rows))
+            found = top_rankings(torch.cat(asked), rows, deepest, ties=own.ties, seed=own.seed)
+            ranked |= zip(methods, np.split(found, np.cumsum([len(some) for some in asked])[:-1]), strict=True)
+        return ranked
 
     def measure(self, rows: Rows, prior: Floats, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
         """Metric -> value (r,) of r rankings, of which the first rows (r, m) are given.
@@ -166,7 +177,7 @@ class Gallery:
         return {metric: np.concatenate(parts) for metric, parts in blocks.items()}
 
 
-def scores(texts: Tensor, images: Tensor, block: int = 1 << 14) -> Floats:
+def scores(texts: Tensor, images: Items, block: int = 1 << 13) -> Floats:
     """Inner products (q, n) of texts (q, d) and images (n, d) in float64, without a float64 copy of the images.
 
     They are rounded far below their meaning, so that equal images tie on every machine whatever the order of summation.

@@ -6,8 +6,10 @@ comes from one matrix of image features: a method is another (k, d) matrix of cl
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -15,11 +17,12 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 from torch import Tensor
 
-from vldebias.data import Embeddings, Labels, cross
+from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.accuracies import AreaRows, GroupRows
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
-from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, names_of, prompts_of, sets_by_column
+from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space, spaced
+from vldebias.evaluation.reference_images import disjoint
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.task import Data, Lam, Prompts, Session, register_task
 from vldebias.evaluation.texts import Texts
@@ -34,7 +37,7 @@ AGNOSTIC, OFFSET = "orth-cali, class-agnostic", "offset"
 INTERVALS = (
     "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "
     "of one group and for worst group and average at 0 or 1; the reweighted average is put together from those where a "
-    "group is at 0 or 1"
+    "group is at 0 or 1; of areas normal draws with DeLong's covariance"
 )
 
 
@@ -43,7 +46,7 @@ class GroupSplit:
     """The images of a split whose label and spurious value are both known.
 
     Attributes:
-        features: (n, d) float32, L2-normalised.
+        units: the features (n, d), read and L2-normalised a block at a time.
         target: (n,) index of the right class prompt.
         groups: Labels of n rows, label x spurious value ("landbird/water"), none unknown.
         values: Labels of n rows, the spurious value alone.
@@ -51,7 +54,7 @@ class GroupSplit:
         about: where the embeddings come from.
     """
 
-    features: Tensor
+    units: UnitRows
     target: NDArray[np.int64]
     groups: Labels
     values: Labels
@@ -72,13 +75,18 @@ class GroupSplit:
         known = names.known & values.known
         if not known.any():
             raise InvalidInputError(f"no image has both {label!r} and {spurious!r}; are the columns the right ones?")
-        kept = data if known.all() else data[known]
+        kept = data.unit if known.all() else data.unit.some(known)
         target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
         groups = cross(names[known], values[known])
-        return cls(kept.normalised(), target, groups, values[known], int((~known).sum()), dict(data.about))
+        return cls(kept, target, groups, values[known], int((~known).sum()), dict(data.about))
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """All of them at once, (n, d) float32, L2-normalised: for baselines, which train on them."""
+        return self.units.whole()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -275,9 +283,9 @@ class _Block:
             "resamples": task.resamples,
             "seed": task.seed,
         }
-        scores = {method: self._scores(method, one) for method, one in self.fitted.items()}
+        scores = self._scores(self.fitted)
         right = {method: split.right(one) for method, one in scores.items()}
-        doubt_space(split.features, self.texts, prompts_of([self.prompts]))
+        doubt_space(split.units[spaced(len(split))], self.texts, prompts_of([self.prompts]))
         nearest, names = scores["none"].argmax(1).cpu().numpy(), self.prompts.class_names
         doubt_chance(nearest, split.target, names, f"{self.prompts.name}: the class prompts")
         moved = self._with_offsets(scores) if task.offset else {}
@@ -350,11 +358,19 @@ class _Block:
         )
         return TaskResult(provenance, details={method: one.details for method, one in self.fitted.items()})
 
-    def _scores(self, name: str, fitted: Fitted) -> Tensor:
-        """(n, k) scores of the images under a method."""
-        self.note(name)
-        classes = self.task.rows(self.texts, self.prompts.classes, fitted.edit)
-        return self.task.images(self.split.features, fitted.edit) @ classes.float().T
+    def _scores(self, several: Mapping[str, Fitted]) -> dict[str, Tensor]:
+        """Method -> (n, k) scores of the images under it; images that methods share are read once for all of them."""
+        images: dict[int, UnitRows] = {}
+        texts: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for method, one in several.items():
+            seen = self.task.images(self.split.units, one.edit)
+            images[id(seen)] = seen
+            texts[id(seen)][method] = self.task.rows(self.texts, self.prompts.classes, one.edit)
+        scores: dict[str, Tensor] = {}
+        for which, rows in texts.items():
+            self.note(", ".join(rows))
+            scores |= images[which].products(rows)
+        return {method: scores[method] for method in several}
 
     def _with_offsets(self, scores: Mapping[str, Tensor]) -> dict[str, tuple[NDArray[np.bool_], dict[str, Any]]]:
         """Name -> what a method gets right with the boundary put back, and what is told of it."""
@@ -372,7 +388,8 @@ class _Block:
             for lam in dict.fromkeys(self.task.lams):
                 edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
                 one = self.task.fitted(edit, float(lam))
-                yield method, self.split.right(self._scores(f"{method}, lam = {lam:g}", one)), one.details
+                told = f"{method}, lam = {lam:g}"
+                yield method, self.split.right(self._scores({told: one})[told]), one.details
 
     def _cosines(self, result: TaskResult, by_value: Mapping[str, tuple[str, ...]]) -> None:
         """`cosine` of a class with a value, mean over its spurious prompts, and `cosine_spread` over the values.

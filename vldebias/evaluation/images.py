@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings
-from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.data import Embeddings, UnitRows
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.plausible import doubt_features
 from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
@@ -25,13 +24,11 @@ from vldebias.evaluation.texts import Texts
 from vldebias.files import digest
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
 from vldebias.methods import METHODS, Method, get_method
-from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
 PAPER = ("none", "orth", "orth-cali", "cali")  # the rows of the paper's tables
 IMAGES = Data(name="images")  # those that were handed to `vldebias.evaluate`
 
@@ -169,11 +166,11 @@ class ImageTask(Task):
         on_texts = edit if self._acts(edit, TEXT) else None
         return texts.under(prompts, on_texts, strength=self.strength, keep_stated=self.keep_stated)
 
-    def images(self, features: Tensor, edit: Edit | None) -> Tensor:
-        """Normalised features (n, d) of images as a model with the edit gives them; images state nothing."""
+    def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
+        """Unit rows (n, d) of images as a model with the edit gives them; images state nothing."""
         if edit is None or not self._acts(edit, IMAGE):
             return features
-        return normalize(edit.image(features, self.strength), dim=1)
+        return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
 
     def _acts(self, edit: Edit | None, role: str) -> bool:
         """Whether an edit acts on texts, or on images."""
@@ -221,59 +218,6 @@ class ImageTask(Task):
             settings={**fields.pop("settings"), "side": side, "keep_stated": self.keep_stated, **bounds},
             **fields,
         )
-
-
-def disjoint(
-    reference: Embeddings | None, images: Embeddings, progress: Progress = SILENT
-) -> tuple[Embeddings | None, dict[str, int]]:
-    """The reference without the images that are measured, and how many of both: evidence is not to be what it judges.
-
-    progress: where the counts are said.
-
-    Raises:
-        InvalidInputError: another width, or nothing is left.
-
-    Warns:
-        ReferenceWarning: they are unlike those that are measured (`apart`).
-    """
-    if reference is None:
-        return None, {}
-    if reference.dim != images.dim:
-        raise InvalidInputError(
-            f"reference: features have width {reference.dim}, those that are measured {images.dim}; "
-            "expected both from one model"
-        )
-    measured = {row.tobytes() for row in images.normalised().numpy()}
-    new = np.array([row.tobytes() not in measured for row in reference.normalised().numpy()], dtype=bool)
-    counts = {"reference images": int(new.sum()), "left out of the reference, measured too": int((~new).sum())}
-    if not new.any():
-        raise InvalidInputError(
-            f"reference: all {len(reference)} images are among those that are measured; expected others, such as "
-            "those of another split; of one set of images measure the odd rows and give the even ones: "
-            "evaluate(model, features[1::2], reference=features[::2], ...)"
-        )
-    progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
-    kept = reference if new.all() else reference[new]
-    by = apart(kept.normalised(), images.normalised())
-    if by > UNLIKE + 1 / len(kept):
-        warn(
-            "reference: its images are unlike those that are measured: the squared distance of the means is "
-            f"{by:.2f} of the variance, within one collection hardly above 0.02; what is fitted may not carry over",
-            ReferenceWarning,
-        )
-    return kept, counts
-
-
-def apart(reference: Tensor, images: Tensor) -> float:
-    """Squared distance of the means of two sets of features (n, d), in units of the variance of `images`.
-
-    What sampling explains is taken off: around 0 for parts of one collection, above 0.6 where all images were moved by
-    as much as they vary ("apart" in eval/results/auto.json). That another attribute goes along it does not see.
-    """
-    ours, theirs = reference.double(), images.double()
-    variance = float((theirs - theirs.mean(0)).square().sum(1).mean())
-    distance = float((ours.mean(0) - theirs.mean(0)).square().sum())
-    return distance / max(variance, 1e-12) - 1 / len(ours) - 1 / len(theirs)
 
 
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:

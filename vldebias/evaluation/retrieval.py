@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from vldebias.data import Embeddings, Labels, cross
+from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.gallery import Gallery, SkewOptions, scores
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, names_of, prompts_of, sets_by_column
 from vldebias.evaluation.plausible import doubt_labels, doubt_space, doubt_values, spaced
+from vldebias.evaluation.reference_images import disjoint
 from vldebias.evaluation.result import CHANCE, TaskResult
 from vldebias.evaluation.task import Count, Session, SeveralPrompts, Strict, register_task
 from vldebias.evaluation.texts import Texts
@@ -260,7 +261,7 @@ class RetrievalTask(SkewOptions, ImageTask):
                 )
                 result = TaskResult(provenance, details={method: one.details for method, one in fitted.items()})
                 _Block(self, gallery, held, labels, texts, queries, fitted, result).fill(attribute)
-                doubt_space(gallery[spaced(len(gallery))].normalised(), texts, [*queries, *prompts_of(sets)])
+                doubt_space(gallery.unit[spaced(len(gallery))], texts, [*queries, *prompts_of(sets)])
                 for column, prompt_set in product(columns, sets):
                     doubt_values(gallery, column, texts, prompt_set)
                 results.append(result)
@@ -305,7 +306,7 @@ class _Block:
 
     def fill(self, attribute: str) -> None:
         """Skew, cosine of the queries, and what else the utility asks for."""
-        features = self.gallery.normalised()
+        features = self.gallery.unit
         images = {method: self.task.images(features, one.edit) for method, one in self.fitted.items()}
         under: dict[str, Project] = {
             method: partial(self.task.rows, self.texts, edit=one.edit) for method, one in self.fitted.items()
@@ -319,12 +320,12 @@ class _Block:
         if utility.classes:
             self._accuracy(utility, under, images)
 
-    def _skew(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
+    def _skew(self, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> None:
         """Every metric of the ranking: means over queries first, then each query."""
         known, column, task = self.labels.known, self.task.utility.relevant, self.task
-        features = {id(rows): rows if known.all() else rows[torch.from_numpy(known)] for rows in images.values()}
+        features = {id(all_): all_ if known.all() else all_.some(known) for all_ in images.values()}
         relevant = None if column is None else relevance(self.gallery.column(column)[known], column, self.queries)
-        ranked = {method: self.held.rank(text, features[id(images[method])]) for method, text in rows.items()}
+        ranked = self.held.rank(rows, {method: features[id(all_)] for method, all_ in images.items()})
         values = {method: self.held.values(order, relevant) for method, order in ranked.items()}
         drawn = self.held.resampled(ranked, relevant)
         chance = self.held.random()
@@ -348,11 +349,12 @@ class _Block:
                 own = {method: of[metric][i] for method, of in drawn.items()}
                 self.result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=query)
 
-    def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> None:
+    def _cosines(self, rows: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> None:
         """Cosine of each query, and where images are changed of each image, with itself before and after."""
         moved = {method: one for method, one in images.items() if one is not images["none"]}
         for method, one in moved.items():
-            mean = float((images["none"].double() * one.double()).sum(1).mean())
+            pairs = zip(images["none"].split(), one.split(), strict=True)
+            mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(one)
             self.result.add("image_cosine", method, mean, n={"images": len(one)}, change=(mean - 1,) * 3)
         kept = {method: (rows["none"] * row).sum(dim=1).numpy() for method, row in rows.items()}
         n = {"queries": len(self.queries), "images": len(self.held.labels)}
@@ -364,17 +366,17 @@ class _Block:
 
     # ---- what it costs ---------------------------------------------------------------------------------------
 
-    def _recall(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, Tensor]) -> None:
+    def _recall(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, UnitRows]) -> None:
         """Image to text: is the image's caption among the first k different captions? Text to image: is an image with
         this caption among the first k? A caption counts once for each of its images, which are drawn together, for
         they are not independent; the subset "" is the mean of both directions.
         """
         given = np.array([bool(caption) for caption in self.gallery.captions])
         captions, code = np.unique(np.array(self.gallery.captions)[given], return_inverse=True)
-        mask, codes, own = torch.from_numpy(given), torch.from_numpy(code), torch.arange(len(captions))
+        codes, own = torch.from_numpy(code), torch.arange(len(captions))
         ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
         for method, project in under.items():
-            rows, seen = project(captions.tolist()).float(), images[method][mask]
+            rows, seen = project(captions.tolist()).float(), images[method][given]
             ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
             ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
         table: dict[tuple[str, str], dict[str, Floats]] = {}
@@ -384,20 +386,18 @@ class _Block:
             table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
         self._means(table, {"images": int(given.sum()), "captions": len(captions)}, code)
 
-    def _accuracy(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, Tensor]) -> None:
+    def _accuracy(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, UnitRows]) -> None:
         """Zero-shot accuracy in each column, and the mean over columns where there are several."""
         known = np.logical_and.reduce([self.gallery.column(column).known for column in utility.classes])
         if not known.any():
             raise InvalidInputError(f"utility: no image has a label in every one of {list(utility.classes)}")
-        mask = torch.from_numpy(known)
         right: dict[str, dict[str, Floats]] = {}
         for column, prompts in utility.classes.items():
             labels = self.gallery.column(column)
             texts = [prompts[name] for name in labels.names]
+            own = labels.codes[known]
             right[column] = {
-                method: (scores(project(texts), images[method][mask]).argmax(axis=0) == labels.codes[known]).astype(
-                    float
-                )
+                method: (scores(project(texts), images[method].some(known)).argmax(axis=0) == own).astype(float)
                 for method, project in under.items()
             }
         mean = {method: np.mean([by[method] for by in right.values()], axis=0) for method in under}

@@ -7,8 +7,9 @@ to be sorted whole: `top_rankings` has the first k of millions of rows from bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil, sqrt
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from vldebias.errors import InvalidInputError
 Rows = NDArray[np.intp]
 _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 _SCORES = 1 << 24  # scores that are held at once
+_READ = 1 << 14  # items that are read at once
 _ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
 
 
@@ -40,12 +42,23 @@ def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 
     return order[np.argsort(-scores[:, order], axis=1, kind="stable")]
 
 
-def top_rankings(queries: Tensor, items: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
+class Items(Protocol):
+    """Embeddings (n, d) in blocks, and of some rows by indices: a tensor, or rows that are read when they are used."""
+
+    @property
+    def shape(self) -> Any: ...  # noqa: D102
+    @property
+    def split(self) -> Callable[[int], Iterable[Tensor]]: ...  # noqa: D102
+    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
+def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
     """The first k rows (q, k) of `rankings` by inner product in float64, without sorting or keeping all scores.
 
     Candidates come from float32 products in blocks of rows; they are ordered by float64 products, rounded to twelve
     decimals. A float32 product errs by less than (d + 2) 2^-24 ||a|| ||b||: where a row that is no candidate could be
-    among the first k by that bound, there are more candidates, so the ranks are exact.
+    among the first k by that bound, there are more candidates, so the ranks are exact. Items are read once for all
+    queries, and again for those that need more candidates.
 
     Args:
         queries, items: (q, d) and (n, d) embeddings of one space.
@@ -62,16 +75,14 @@ def top_rankings(queries: Tensor, items: Tensor, k: int, *, ties: str = "stable"
     order = _order(n, ties, seed)
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
-    # float32 lengths are off by less than a thousandth; float16 ones would overflow, a block at a time takes no memory
-    longest = torch.stack([torch.linalg.vector_norm(b.float(), dim=1).max() for b in items.split(1 << 14)]).max()
     lengths = torch.linalg.vector_norm(queries.double(), dim=1)
-    error = 1.001 * (d + 2) * 2.0**-24 * longest.double() * lengths
-    if not torch.isfinite(error).all():
-        raise InvalidInputError("queries and items: expected finite values")
     top, open_ = np.empty((len(queries), k), dtype=np.intp), torch.arange(len(queries))
     candidates = min(n, k + 64)
     while len(open_):
-        least, rows = _candidates(queries[open_], items, candidates)
+        least, rows, longest = _candidates(queries[open_], items, candidates)
+        error = 1.001 * (d + 2) * 2.0**-24 * longest * lengths  # a float32 length is off by less than a thousandth
+        if not torch.isfinite(error).all():
+            raise InvalidInputError("queries and items: expected finite values")
         undecided = []
         for query, threshold, found in zip(open_.tolist(), least.tolist(), rows, strict=True):
             exact = (items[found].double() @ queries[query].double()).numpy().round(_ROUND)
@@ -83,17 +94,21 @@ def top_rankings(queries: Tensor, items: Tensor, k: int, *, ties: str = "stable"
     return top
 
 
-def _candidates(queries: Tensor, items: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The m highest float32 products of every query: the lowest of them (q,), and their rows (q, m)."""
-    texts, block = queries.float(), max(1, _SCORES // max(len(queries), 1))
+def _candidates(queries: Tensor, items: Items, m: int) -> tuple[Tensor, Tensor, float]:
+    """The m highest float32 products of every query: the lowest of them (q,), their rows (q, m), the longest item."""
+    texts, block = queries.float(), min(_READ, max(1, _SCORES // max(len(queries), 1)))
     values, rows = texts.new_empty(len(texts), 0), torch.empty(len(texts), 0, dtype=torch.int64)
-    for start in range(0, len(items), block):
-        scores = texts @ items[start : start + block].float().T
-        best, index = scores.topk(min(m, scores.shape[1]), dim=1)
+    start, longest = 0, 0.0
+    for some in items.split(block):
+        some = some.float()  # lengths of float16 would overflow
+        longest = max(longest, float(torch.linalg.vector_norm(some, dim=1).nan_to_num(nan=torch.inf).max()))
+        scores = texts @ some.T
+        best, index = scores.topk(min(m, scores.shape[1]), dim=1, sorted=False)
         both = torch.cat([values, best], dim=1)
-        values, kept = both.topk(min(m, both.shape[1]), dim=1)
+        values, kept = both.topk(min(m, both.shape[1]), dim=1, sorted=False)
         rows = torch.cat([rows, index + start], dim=1).gather(1, kept)
-    return values[:, -1], rows
+        start += len(some)
+    return values.amin(1), rows, longest
 
 
 def _order(n: int, ties: str, seed: int) -> Rows:
@@ -181,8 +196,8 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     return torch.cat(ahead)
 
 
-def _check_pair(queries: Tensor, items: Tensor) -> None:
-    if queries.ndim != 2 or items.ndim != 2 or queries.shape[1] != items.shape[1]:
+def _check_pair(queries: Tensor, items: Items) -> None:
+    if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
         raise InvalidInputError(
             f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
         )

@@ -1,0 +1,103 @@
+"""A reference beside what is measured: other images, and like them; both told in blocks, whatever their number."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vldebias.data import Embeddings, UnitRows
+from vldebias.data.unit_rows import BLOCK
+from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.metrics.rankings import Items
+from vldebias.progress import SILENT, Progress
+
+UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
+
+
+def disjoint(
+    reference: Embeddings | None, images: Embeddings, progress: Progress = SILENT
+) -> tuple[Embeddings | None, dict[str, int]]:
+    """The reference without the images that are measured, and how many of both: evidence is not to be what it judges.
+
+    progress: where the counts are said.
+
+    Raises:
+        InvalidInputError: another width, or nothing is left.
+
+    Warns:
+        ReferenceWarning: they are unlike those that are measured (`apart`).
+    """
+    if reference is None:
+        return None, {}
+    if reference.dim != images.dim:
+        raise InvalidInputError(
+            f"reference: features have width {reference.dim}, those that are measured {images.dim}; "
+            "expected both from one model"
+        )
+    new = ~_among(reference.unit, images.unit)
+    counts = {"reference images": int(new.sum()), "left out of the reference, measured too": int((~new).sum())}
+    if not new.any():
+        raise InvalidInputError(
+            f"reference: all {len(reference)} images are among those that are measured; expected others, such as "
+            "those of another split; of one set of images measure the odd rows and give the even ones: "
+            "evaluate(model, features[1::2], reference=features[::2], ...)"
+        )
+    progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
+    kept = reference if new.all() else reference.picked(new)
+    by = apart(kept.unit, images.unit)
+    if by > UNLIKE + 1 / len(kept):
+        warn(
+            "reference: its images are unlike those that are measured: the squared distance of the means is "
+            f"{by:.2f} of the variance, within one collection hardly above 0.02; what is fitted may not carry over",
+            ReferenceWarning,
+        )
+    return kept, counts
+
+
+def apart(reference: Items, images: Items) -> float:
+    """Squared distance of the means of two sets of features (n, d), in units of the variance of `images`.
+
+    What sampling explains is taken off: around 0 for parts of one collection, above 0.6 where all images were moved by
+    as much as they vary ("apart" in eval/results/auto.json). That another attribute goes along it does not see.
+    """
+    (ours, _), (theirs, variance) = _mean_and_variance(reference), _mean_and_variance(images)
+    distance = float((ours - theirs).square().sum())
+    return distance / max(variance, 1e-12) - 1 / reference.shape[0] - 1 / images.shape[0]
+
+
+def _mean_and_variance(rows: Items) -> tuple[Tensor, float]:
+    """The mean (d,) and the mean squared distance from it, summed in float64 about the mean of the first block."""
+    n, d = rows.shape
+    about, total, squares = torch.zeros(d, dtype=torch.float64), torch.zeros(d, dtype=torch.float64), 0.0
+    for i, block in enumerate(rows.split(BLOCK)):
+        exact = block.double()
+        about = exact.mean(0) if i == 0 else about
+        exact = exact - about
+        total += exact.sum(0)
+        squares += float(exact.square().sum())
+    return about + total / n, squares / n - float((total / n).square().sum())
+
+
+def _among(rows: UnitRows, others: UnitRows) -> NDArray[np.bool_]:
+    """(n,) whether a row is one of the others, bit for bit: found by 64-bit hashes, confirmed by the rows."""
+    hashes, theirs = _hashes(rows), _hashes(others)
+    order = np.argsort(theirs, kind="stable")
+    low, high = (np.searchsorted(theirs, hashes, side, sorter=order) for side in ("left", "right"))
+    found = np.zeros(len(rows), dtype=bool)
+    undecided = np.flatnonzero(low < high)
+    while len(undecided):
+        for start in range(0, len(undecided), BLOCK):
+            some = undecided[start : start + BLOCK]
+            pair = (one.numpy().view(np.uint32) for one in (rows[some], others[order[low[some]]]))
+            found[some] = np.equal(*pair).all(axis=1)
+        low[undecided] += 1
+        undecided = undecided[~found[undecided] & (low[undecided] < high[undecided])]
+    return found
+
+
+def _hashes(rows: UnitRows) -> NDArray[np.uint64]:
+    """(n,) the bits of each row times random odd numbers, summed: two different rows hardly ever have one sum."""
+    by = np.random.default_rng(0).integers(1 << 63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
+    return np.concatenate([block.numpy().view(np.uint32) @ by for block in rows.split()])

@@ -12,7 +12,9 @@ from pydantic import Field, model_validator
 
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.images import ImageTask, disjoint, names_of, prompts_of
+from vldebias.evaluation.gallery import scores
+from vldebias.evaluation.images import ImageTask, names_of, prompts_of
+from vldebias.evaluation.reference_images import disjoint
 from vldebias.evaluation.result import NONE, TaskResult, percentiles
 from vldebias.evaluation.task import OneOrMore, Session, SeveralPrompts, register_task
 from vldebias.evaluation.texts import Texts
@@ -98,10 +100,10 @@ class LabelRatesTask(ImageTask):
         others, counts = disjoint(reference, images, progress)
         with progress.step(self.name):
             fitted = self.fit(texts, sets, neutral=self.labels[next(iter(self.labels))], reference=others, edits=edits)
-            rows = images.normalised().double()
+            rows = images.unit
             kinds = np.array([kind for kind, several in self.labels.items() for _ in several])
             taken = {
-                name: kinds[(self.images(rows, one.edit) @ self.rows(texts, asked, one.edit).T).argmax(1).numpy()]
+                name: kinds[scores(self.rows(texts, asked, one.edit), self.images(rows, one.edit)).argmax(axis=0)]
                 for name, one in fitted.items()
             }
         about = self.provenance(

@@ -1,0 +1,74 @@
+"""Millions of images: what an evaluation takes beside their features is a block, whatever their number."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MOST = 300  # MB beside the features, of 200,000 rows
+PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew
+
+MEASURE = f"""
+import sys, warnings
+from pathlib import Path
+import numpy as np
+import vldebias
+from vldebias.evaluation.images import prompts_of
+from vldebias.prompts import load_prompts
+
+warnings.simplefilter("ignore")
+task, with_reference = sys.argv[1], sys.argv[2] == "with"
+rng = np.random.default_rng(0)
+queries = load_prompts("professions-gender").classes[:10]
+texts = {{p: rng.normal(size=512) for p in [*prompts_of(["gender", "race", "waterbirds"]), *queries]}}
+columns = {{
+    "retrieval": {{"gender": ["female", "male"], "race": ["asian", "black", "white"]}},
+    "groups": {{"bird": ["landbird", "waterbird"], "place": ["land", "water"]}},
+}}[task]
+
+
+def features(n, seed):
+    rows, draw = np.empty((n, 512), np.float16), np.random.default_rng(seed)
+    for start in range(0, n, 4096):
+        rows[start : start + 4096] = draw.standard_normal((min(4096, n - start), 512), dtype=np.float32)
+    return rows
+
+
+def measured(n, images, reference):
+    labels = {{name: np.array(values)[rng.integers(len(values), size=n)] for name, values in columns.items()}}
+    labels["race"] = np.where(rng.random(n) < 0.1, "", labels["race"]) if "race" in labels else labels["bird"]
+    fields = {{"methods": ["none", "orth-cali", "cali"], "resamples": 50}}
+    fields |= {{"reference": reference, "methods": ["none", "cali", "equalise"]}} if with_reference else {{}}
+    fields |= {{"queries": queries, "k": n // 200}} if task == "retrieval" else {{"label": "bird", "spurious": "place"}}
+    prompts = {{"gender": "gender", "race": "race"}} if task == "retrieval" else "waterbirds"
+    vldebias.evaluate(texts, images, task=task, prompts=prompts, labels=labels, **fields)
+
+
+def memory(kind):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(kind))
+
+
+measured(2000, features(2000, 1), features(2000, 2))  # what is imported when it is used
+n = 200_000
+images, reference = features(n, 3), features(n, 4) if with_reference else None
+if with_reference:
+    reference[:1000] = images[:1000]  # which are left out
+Path("{PEAK}").write_text("5")
+before = memory("VmRSS")
+measured(n, images, reference)
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PEAK.exists(), reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize("reference", ["without", "with"])
+@pytest.mark.parametrize("task", ["retrieval", "groups"])
+def test_an_evaluation_stays_within_a_block_of_its_features(task: str, reference: str) -> None:
+    command = [sys.executable, "-c", MEASURE, task, reference]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    taken = float(done.stdout.split()[-1])
+    assert taken < MOST, f"{task} {reference} a reference: {taken:.0f} MB beside the features"

@@ -20,7 +20,7 @@ from vldebias.files import shielded, write_atomically
 
 from .engine import Labelling
 
-FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
+FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds", "weight")
 LOCAL = "/data/local-files/?d="  # how Label Studio serves files below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 
 

@@ -111,7 +111,7 @@ def test_one_prompt_is_measured_over_its_images():
         ({"weight": ["much"] * 480}, {"weight": "weight"}, "expected a number"),
         ({"weight": [-1] * 480}, {"weight": "weight"}, "expected numbers above 0, got '-1' in row 1"),
         ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt is there under every method"),
-        ({"people": [""] * 480}, {"people": "people"}, "no image of none, mended is labelled"),
+        ({"people": [""] * 480}, {"people": "people"}, "got no text in any row"),
     ],
 )
 def test_refused(changed, fields, said):

@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, NOT_ANSWERED, Annotations, read_annotations
+from vldebias.evaluation.answers import (
+    CANNOT_TELL,
+    NO_PERSON,
+    NOT_ANSWERED,
+    Annotations,
+    read_annotations,
+    sample_weights,
+)
+from vldebias.evaluation.corrected import JudgedImages, corrected_block
 from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_result
 from vldebias.evaluation.grids import share_plots
+from vldebias.evaluation.judges import decide, kept_judges
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Session, Task, register_task
@@ -28,6 +37,7 @@ NO_MAJORITY = "no majority"
 VOTES = ("majority", "each")
 UNKNOWN_TO_JUDGE = "unknown"
 EVERYTHING = "all images"
+SURE = 0.8  # smallest probability with which an answer of a judge counts, as in `GenerationTask`
 
 Counts = NDArray[np.float64]  # (..., c): how often each value was said, then the three ways to be unknown
 Measure = Callable[[Counts], NDArray[np.float64]]
@@ -68,7 +78,8 @@ class AnnotationsTask(Task):
         drawn = DrawnSet.open(folder)
         return {
             "images": [image for image in drawn if image.stated is None],
-            "labels": read_annotations(labels, attribute=self.attribute if all(map(_unnamed, labels)) else None),
+            "labels": read_labels(labels, self.attribute),
+            **_kept_judgements(drawn, self.attribute, self.names, session),
             "origin": _provenance_of(folder, drawn.plan.prompt_set_hash),
             "progress": session.progress,
         }
@@ -99,7 +110,8 @@ class AnnotationsTask(Task):
         if self.attribute not in labels.attributes:
             progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
             return []
-        labelled = _Labelled.of(labels, list(images), self.attribute, tuple(self.names), self.votes)
+        records = list(images)
+        labelled = _Labelled.of(labels, records, self.attribute, tuple(self.names), self.votes)
         settings: dict[str, Any] = {
             "values": list(self.names),
             "resampled": "images of the one prompt that were labelled under every variant"
@@ -140,7 +152,12 @@ class AnnotationsTask(Task):
             settings |= {"judge": judge, "people (rows) and judge (columns), images": confusion}
         result.provenance.settings.update(settings)
         result.pictures.update(labelled.pictures(self.name))
-        return [result]
+        if judged is None:
+            return [result]
+        weights = sample_weights(labels, self.attribute, labelled.paths)
+        parts = {"": _judged_images(records, labelled, judged, weights)}
+        mended = corrected_block(result, self.names, parts, **boot)
+        return [result] if mended is None else [result, mended]
 
     def _files(self, session: Session) -> tuple[list[Path], Path]:
         """Of the annotators, and the folder of images."""
@@ -150,6 +167,59 @@ class AnnotationsTask(Task):
         if not labels or folder is None:
             raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
         return labels, Path(folder)
+
+
+def read_labels(paths: Sequence[Path], attribute: str) -> Annotations:
+    """`read_annotations`; of tables that do not say what they are about, about this attribute."""
+    return read_annotations(paths, attribute=attribute if all(map(_unnamed, paths)) else None)
+
+
+def labelled_images(
+    annotations: Annotations, attribute: str, names: Sequence[str], paths: Sequence[str]
+) -> tuple[Counts, Counts]:
+    """What most annotators say of each image (n, values + 3), zeros where nobody was asked, and the weights (n,).
+
+    "cannot tell", "no person" and "no majority" follow the values: they are answers, and name none.
+    """
+    table, _, _ = annotations.table(attribute, names, paths)
+    return count_votes(table, len(names)), sample_weights(annotations, attribute, paths)
+
+
+def _kept_judgements(drawn: DrawnSet, attribute: str, names: Sequence[str], session: Session) -> dict[str, Any]:
+    """What the judge of the run that drew the images said, where it lies beside them: inputs of `measure`."""
+    kept = [one for one in kept_judges(drawn) if set(names) <= set(one.names.get(attribute, ()))]
+    if not kept:
+        return {}
+    judge = kept[-1]
+    if len(kept) > 1:
+        session.say(
+            f"{attribute}: judged by {', '.join(one.name for one in kept)}; corrected is {judge.name}, the last"
+        )
+    labels = decide(judge.probabilities(attribute), judge.names[attribute], SURE)
+    said = (labels.names[code] if code >= 0 else UNKNOWN_TO_JUDGE for code in labels.codes)
+    said = (value if value in names else UNKNOWN_TO_JUDGE for value in said)
+    return {"judged": dict(zip((image.path for image in drawn), said, strict=True)), "judge": judge.name}
+
+
+def _judged_images(
+    records: Sequence[Drawn], labelled: _Labelled, judged: Mapping[str, str], weights: Counts
+) -> dict[str, JudgedImages]:
+    """Variant -> all its images that the judge answered about, those of people with their counts."""
+    row = {path: i for i, path in enumerate(labelled.paths)}
+    code = {value: i for i, value in enumerate((*labelled.names, UNKNOWN_TO_JUDGE))}
+    prompt = {name: i for i, name in enumerate(dict.fromkeys(record.prompt for record in records))}
+    found = {}
+    for variant, images in by_variant(records).items():
+        chosen = [record for record in images.values() if record.path in judged]
+        if chosen:
+            rows = np.array([row[record.path] for record in chosen])
+            found[variant] = JudgedImages(
+                np.array([prompt[record.prompt] for record in chosen]),
+                np.array([code[judged[record.path]] for record in chosen]),
+                labelled.counts[rows],
+                weights[rows],
+            )
+    return found
 
 
 def _unnamed(path: Path) -> bool:

@@ -30,7 +30,8 @@ from vldebias.files import sync, unshielded
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
 NOT_ANSWERED = -1
-_FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
+_FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds", "weight")
+_OPTIONAL = {"time", "seconds", "weight"}
 
 
 def _below_folder(image: str) -> str:
@@ -53,6 +54,7 @@ class Answer(BaseModel):
     """What one annotator said about one attribute of one image.
 
     time: when, with its time zone; None in tables that do not say. seconds: how long it took, None if unknown.
+    weight: of an image that was drawn for labelling, one over the probability of that; None where all were alike.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +66,7 @@ class Answer(BaseModel):
     value: _Text
     time: AwareDatetime | None = None
     seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+    weight: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -91,7 +94,16 @@ class AnnotationLog:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, image: str, annotator: str, attribute: str, value: str, *, seconds: float | None = None) -> Answer:
+    def append(
+        self,
+        image: str,
+        annotator: str,
+        attribute: str,
+        value: str,
+        *,
+        seconds: float | None = None,
+        weight: float | None = None,
+    ) -> Answer:
         """Write one answer with the present time and return it.
 
         Raises:
@@ -106,6 +118,7 @@ class AnnotationLog:
                 value=value,
                 time=datetime.now(UTC),
                 seconds=seconds,
+                weight=weight,
             )
         except ValidationError as error:
             raise InvalidInputError(f"annotation: {_problem(error)}") from error
@@ -260,6 +273,12 @@ class Annotations:
         return table, tuple(rows), others
 
 
+def sample_weights(annotations: Annotations, attribute: str, images: Sequence[str]) -> NDArray[np.float64]:
+    """(images,) weights of the answers about an attribute; 1 where an answer says none."""
+    weight = {one.image: one.weight for one in annotations.answers if one.attribute == attribute and one.weight}
+    return np.array([weight.get(image, 1.0) for image in images])
+
+
 def read_annotations(
     paths: Path | Sequence[Path],
     *,
@@ -274,8 +293,8 @@ def read_annotations(
     Args:
         paths: one file per annotator, per session, or one for all.
         columns: for csv, names of its columns where they differ: {"image": "file", "value": "label"}. `image`,
-            `annotator`, `attribute` and `value` are needed; `time` (ISO 8601 with time zone) and `seconds` are read
-            where they are there.
+            `annotator`, `attribute` and `value` are needed; `time` (ISO 8601 with time zone), `seconds` and `weight`
+            are read where they are there.
         attribute: for csv without such a column, the attribute that all its values are about.
 
     Raises:
@@ -310,7 +329,7 @@ def _read_csv(path: Path, columns: Mapping[str, str], attribute: str | None) -> 
         raise InvalidInputError(f"columns: expected fields among {list(_FIELDS)}, got {unknown}")
     constant = {} if attribute is None else {"attribute": attribute}
     source = {name: columns.get(name, name) for name in _FIELDS if name not in constant}
-    optional = {"time", "seconds"} - set(columns)
+    optional = _OPTIONAL - set(columns)
     answers, problems = [], []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -325,7 +344,7 @@ def _read_csv(path: Path, columns: Mapping[str, str], attribute: str | None) -> 
             for row in reader:
                 cells = {name: (row.get(column) or "").strip() for name, column in source.items()}
                 given: dict[str, Any] = {name: unshielded(cell) for name, cell in cells.items()}
-                given = {name: text for name, text in given.items() if text or name not in ("time", "seconds")}
+                given = {name: text for name, text in given.items() if text or name not in _OPTIONAL}
                 try:
                     answers.append(Answer.model_validate(given | constant))
                 except ValidationError as error:

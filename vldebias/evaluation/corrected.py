@@ -135,6 +135,26 @@ def _add(
         result.add(f"judge_moves_{metric}", method, moved, interval, n=n, subset=subset)
 
 
+def corrected_block(
+    raw: TaskResult, names: Sequence[str], parts: Mapping[str, Mapping[str, JudgedImages]], **boot: int
+) -> TaskResult | None:
+    """A block of its own behind that of a judge; None where nothing is labelled.
+
+    parts: subset -> method -> its images; methods without labels are left out and named.
+    """
+    fields = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people", "description": ABOUT}
+    mended = TaskResult(raw.provenance.model_copy(update=fields), details=raw.details)
+    settings: dict[str, Any] = {}
+    for subset, images in parts.items():
+        some = {method: one for method, one in images.items() if one.labelled}
+        if some:
+            about = add_corrected(mended, names, some, subset=subset, **boot)
+            without = {"methods without labels, left out": sorted(set(images) - set(some))}
+            settings |= {f"{subset}: {key}" if subset else key: value for key, value in {**about, **without}.items()}
+    mended.provenance.settings = {**raw.provenance.settings, **settings}
+    return mended if mended.rows else None
+
+
 def of_codes(codes: NDArray[np.int64], answers: int) -> NDArray[np.float64]:
     """People's answers (n, answers) from codes, one beyond the values for unknown; -1 where nobody was asked."""
     return rated(codes, answers)

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data import Labels
+from vldebias.data import UNKNOWN, Labels
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.plan import PlannedPrompt
 from vldebias.evaluation.result import TaskResult
+from vldebias.metrics.agreement import agreement
 from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.metrics.metric import computed
@@ -161,6 +163,31 @@ def add_bias(
                 subset = f"{concept}: {value}"
                 result.add("share", name, hits / one.total, interval, n=n, subset=subset)
     return counts
+
+
+def add_agreement(result: TaskResult, drawn: DrawnSet, labels: Labels, others: Labels) -> None:
+    """Rows of how often two judges name the same value, among plain images of which both name one, and their alpha.
+
+    Raises:
+        InvalidInputError: judges that call the values differently.
+    """
+    if set(labels.names) != set(others.names):
+        raise InvalidInputError(
+            f"second judge: expected the values {list(labels.names)}, got {list(others.names)}; say which of its "
+            "labels means which value"
+        )
+    place = np.array([*(labels.names.index(name) for name in others.names), UNKNOWN])
+    first, second = labels.codes, place[others.codes]
+    for name in drawn.plan.variants:
+        chosen = [i for i, image in enumerate(drawn) if image.variant == name and image.stated is None]
+        pair = np.stack([first[chosen], second[chosen]])
+        both = pair[:, (pair != UNKNOWN).all(axis=0)]
+        if both.size:
+            hits, n = int((both[0] == both[1]).sum()), {"images": both.shape[1]}
+            result.add("judges_agree", name, hits / n["images"], wilson_interval(hits, n["images"]), n=n)
+        if both.size and len(np.unique(both)) > 1:
+            alpha = agreement(both, missing=UNKNOWN).alpha
+            result.add("judges_alpha", name, alpha.value, (alpha.low, alpha.high), n=n)
 
 
 def add_fidelity(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, SerializeAsAny
 
+from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
+from vldebias.evaluation.annotations import labelled_images, read_labels
 from vldebias.evaluation.backgrounds import subject_prompts
 from vldebias.evaluation.clip_score import ClipScore
-from vldebias.evaluation.discrepancies import Shown, add_bias, add_fidelity, sheets
+from vldebias.evaluation.corrected import JudgedImages, corrected_block
+from vldebias.evaluation.discrepancies import Shown, add_agreement, add_bias, add_fidelity, sheets
 from vldebias.evaluation.drawing import DrawnSet, SharedImages, details_of, draw, identity, joint_fingerprint
 from vldebias.evaluation.fid import Fid, InceptionFeatures
 from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
@@ -26,15 +30,13 @@ from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Strict, Task, one_of, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines, lam_of
+from vldebias.files import digest
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
 from vldebias.methods import METHODS, Need, get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ABOUT = (
     "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
@@ -76,6 +78,9 @@ class GenerationTask(Task):
     noun: what concepts are called in a report. sure: smallest probability with which a judge's answer counts.
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
     pair_table: measure the distances of pairs too, from texts alone.
+    second_judge: reads the same images: how often both name the same value is a figure of the attribute.
+    labels: files with what people say of some of the images (`vldebias.evaluation.answers`): the judge's figures are
+        corrected by them, in blocks of their own.
     """
 
     task: Literal["generation"] = "generation"
@@ -85,6 +90,7 @@ class GenerationTask(Task):
     subjects: tuple[str, ...] = ()
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
     judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
+    second_judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
     images: Count = 100
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
@@ -102,6 +108,7 @@ class GenerationTask(Task):
     clip_score: ClipScore | None = None
     fid: Fid | None = None
     pair_table: bool = False
+    labels: tuple[Path, ...] = ()
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
@@ -150,6 +157,8 @@ class GenerationTask(Task):
         for key in ("images", "fit_images", "steps"):
             if (value := getattr(options, key)) is not None:
                 changed[key] = value
+        if options.labels:
+            changed["labels"] = tuple(options.labels)
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
@@ -170,6 +179,8 @@ class GenerationTask(Task):
             "judge": self._judge(session).fingerprint,
             "scored by": scorer and scorer.to_dict(),
             **({"saved": saved} if saved else {}),
+            **({"second judge": self.second_judge.open(self, session).fingerprint} if self.second_judge else {}),
+            **({"labels": [digest(path) for path in self.labels]} if self.labels else {}),
         }
 
     def inputs(self, session: Session) -> dict[str, Any]:
@@ -178,6 +189,7 @@ class GenerationTask(Task):
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
             "judge": given.get("judge") or self._judge(session),
+            "second": given.get("second") or (self.second_judge and self.second_judge.open(self, session)),
             "pipe": session.pipeline.host,
             "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
             "device": session.options.device,
@@ -213,6 +225,7 @@ class GenerationTask(Task):
         images: DrawnSet | str | Path,
         judge: Judge,
         *,
+        second: Judge | None = None,
         pipe: Any = None,
         model: str | None = None,
         scorer: Loaded | None = None,
@@ -227,6 +240,7 @@ class GenerationTask(Task):
             images: the folder that images are drawn into; what lies there already is not drawn again (see
                 `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
+            second: another judge of the same images, with whom the first is compared.
             pipe: a diffusers pipeline without an attachment.
             model: what the pipeline is called; by default where it came from.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
@@ -243,7 +257,7 @@ class GenerationTask(Task):
             )
         if pipe is None:
             drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
-            return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
+            return self._judged(drawn, judge, second, progress) + self._scored(drawn, scorer, device, progress)
         if isinstance(images, DrawnSet):
             raise InvalidInputError("images: expected a folder where a pipeline draws, got images that are there")
         task = self._fitted_to_judged(pipe, judge, Path(images), model, progress)
@@ -261,7 +275,7 @@ class GenerationTask(Task):
         given = {key: getattr(self, key) for key in settings}
         plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **given)
         drawn = draw(pipe, plan, task.fitted, images, progress=progress)
-        results = self._judged(drawn, judge, progress)
+        results = self._judged(drawn, judge, second, progress)
         if self.strips is not None:
             results[0].pictures[f"{folder_slug(self.name)}-strengths"] = task._strips(pipe, self.strips, progress)
         if self.pair_table:
@@ -335,7 +349,7 @@ class GenerationTask(Task):
                 results.append(self.fid.measure(images, own_features or InceptionFeatures(device=device), task=task))
         return results
 
-    def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
+    def _judged(self, drawn: DrawnSet, judge: Judge, second: Judge | None, progress: Progress) -> list[TaskResult]:
         """What a judge says of images that are there: a result for each attribute."""
         prompts = self.drawn_set
         if prompts.hash != drawn.plan.prompt_set_hash:
@@ -388,8 +402,34 @@ class GenerationTask(Task):
                 "resamples": self.resamples,
                 "seed": self.seed,
             }
+            if second is not None and all(one in second.names for one in attribute.split(" x ")):
+                other = judge_images(second, drawn, progress=progress)
+                provenance.settings["second judge"] = second.name
+                add_agreement(result, drawn, own, labels_of(second, other, [attribute], self.sure)[attribute])
             results.append(result)
+            if self.labels and " x " not in attribute:
+                results += self._corrected(drawn, attribute, own, result, progress)
         return results
+
+    def _corrected(
+        self, drawn: DrawnSet, attribute: str, judged: Labels, raw: TaskResult, progress: Progress
+    ) -> list[TaskResult]:
+        """The figures of an attribute corrected by people, if they labelled it."""
+        annotations = read_labels(self.labels, attribute)
+        if attribute not in annotations.attributes:
+            progress.say(f"{self.name}: nobody labelled {attribute}, so the judge stands alone")
+            return []
+        people, weights = labelled_images(annotations, attribute, judged.names, [image.path for image in drawn])
+        said, parts = np.where(judged.codes == UNKNOWN, len(judged.names), judged.codes), {}
+        for sheet in sheets(drawn, stated=False):
+            prompts = np.repeat(np.arange(len(sheet.prompts)), sheet.images_each)
+            flat = {name: rows.ravel() for name, rows in sheet.rows.items()}
+            images = {n: JudgedImages(prompts, said[rows], people[rows], weights[rows]) for n, rows in flat.items()}
+            parts[f"{sheet.part} {self.noun}"] = images
+        mended = corrected_block(raw, judged.names, parts, resamples=self.resamples, seed=self.seed)
+        if mended is None:
+            progress.say(f"{self.name}: the labels of {attribute} are about none of these images")
+        return [] if mended is None else [mended]
 
 
 def _changed(variant: Variant, **fields: Any) -> Variant:

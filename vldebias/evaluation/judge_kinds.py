@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
 from vldebias.evaluation.backgrounds import background_judge
-from vldebias.evaluation.judges import ClassifierJudge, ClipJudge, Judge, MiniatureJudge, Question
+from vldebias.evaluation.judges import ClassifierJudge, ClipJudge, Judge, MiniatureJudge, Question, TableJudge
 from vldebias.evaluation.task import OneOrMore, Session, Strict, named_by
 from vldebias.loading import Loaded
 from vldebias.prompts import PromptSet
@@ -69,15 +70,30 @@ class MiniatureSpec(JudgeSpec):
 
 @register_judge
 class ClassifierSpec(JudgeSpec):
-    """An image classifier of transformers for one attribute."""
+    """An image classifier of transformers for one attribute; values: value -> the labels of it that mean that."""
 
     kind: Literal["classifier"] = "classifier"
     model: str
     attribute: str
+    values: dict[str, OneOrMore] | None = None
 
     def open(self, task: Judged, session: Session) -> Judge:
         """The classifier with this name."""
-        return ClassifierJudge.load(self.model, self.attribute, device=session.options.device)
+        return ClassifierJudge.load(self.model, self.attribute, self.values, device=session.options.device)
+
+
+@register_judge
+class TableSpec(JudgeSpec):
+    """Labels that were made elsewhere: a table with a row per image, see `TableJudge`."""
+
+    kind: Literal["table"] = "table"
+    table: Path
+    attributes: Annotated[tuple[str, ...], Field(min_length=1)]
+    values: dict[str, tuple[str, ...]] | None = None
+
+    def open(self, task: Judged, session: Session) -> Judge:
+        """The table."""
+        return TableJudge(self.table, self.attributes, self.values)
 
 
 class ZeroShotSpec(JudgeSpec, ABC):

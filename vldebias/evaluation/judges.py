@@ -21,12 +21,14 @@ from torch.nn.functional import normalize
 
 from vldebias.data import UNKNOWN, Labels, cross
 from vldebias.data.parallel import processes
+from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
 from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import folder_slug
+from vldebias.evaluation.plan import DrawnImage, folder_slug
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest as file_digest
+from vldebias.files import read_json, write_atomically
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Probabilities = dict[str, np.ndarray]
-JUDGEMENTS = "judgements"
+JUDGEMENTS, JUDGE = "judgements", "judge.json"
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
 _SLACK = 1e-3  # by which rounding in half precision may take a sum of probabilities over one
@@ -283,6 +285,53 @@ class ClassifierJudge:
         return {self._attribute: (logits.softmax(1) @ self._columns).double().numpy()}
 
 
+class TableJudge:
+    """Labels that were made elsewhere, from a table with a row per image.
+
+    Args:
+        table: .csv, .tsv, .parquet or .jsonl: `image`, the path below the folder of drawn images, and a column for each
+            attribute; empty cells and "unknown" name no value, and so does an image that is not there.
+        attributes: its columns. values: attribute -> its values; by default those that occur.
+
+    Raises:
+        InvalidInputError: a column that is not there, a value that is not among those given, an image twice.
+    """
+
+    def __init__(
+        self, table: Path, attributes: Sequence[str], values: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        read, given = read_table(table), values or {}
+        paths = as_texts(column_of(read, "image", table), f"{table}: image")
+        if len(set(paths)) < len(paths):
+            raise InvalidInputError(
+                f"{table}: {len(paths) - len(set(paths))} images are there twice; leave one row each"
+            )
+        labels = {
+            one: as_labels(column_of(read, one, table), given.get(one), f"{table}: {one}", "unknown")
+            for one in attributes
+        }
+        self.name, self.fingerprint = table.name, _digest(file_digest(table), {k: list(v) for k, v in given.items()})
+        self.names = {attribute: one.names for attribute, one in labels.items()}
+        self._row = {path: i for i, path in enumerate(paths)}
+        self._known = {  # the last row is that of an image that is not there
+            attribute: np.vstack([one.codes[:, None] == np.arange(len(one.names)), np.zeros(len(one.names))])
+            for attribute, one in labels.items()
+        }
+
+    def look_up(self, paths: Sequence[str]) -> Probabilities:
+        """1 for the value of each image, 0 throughout where there is none."""
+        rows = [self._row.get(path, -1) for path in paths]
+        return {attribute: known[rows].astype(np.float64) for attribute, known in self._known.items()}
+
+    def predict(self, images: Sequence[Image]) -> Probabilities:
+        """It knows drawn images by their paths alone.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(f"{self.name}: is a table, which reads no pixels; it judges images that are drawn")
+
+
 class JudgePanel:
     """Several judges as one, each for attributes of its own.
 
@@ -446,14 +495,17 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
         )
     here = processes()
     home = drawn.folder / JUDGEMENTS / f"{folder_slug(judge.name)}-{folder_slug(judge.fingerprint)[:16]}"
-    keys = {image: f"{image.path} {file_digest(drawn.path(image))[:24]}" for image in drawn}
+    keys = {image: _key(drawn, image) for image in drawn}
+    if here.rank == 0:
+        about = {"name": judge.name, "names": {attribute: list(values) for attribute, values in judge.names.items()}}
+        write_atomically(home / JUDGE, json.dumps(about, indent=1) + "\n")
     known, share = dict(_kept(home)), list(drawn)[here.rank :: here.world]
     todo = [image for image in share if keys[image] not in known]
     shown = progress if here.rank == 0 else SILENT
     with shown.bar("judging", len(todo), there=len(share) - len(todo)) as bar:
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
-            said = predict(judge, [drawn.read(image) for image in batch])
+            said = _said(judge, drawn, batch)
             rounded = [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in said.items()} for i in range(len(batch))]
             _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], rounded)
             bar.advance(len(batch))
@@ -463,6 +515,43 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
         if key not in known:
             raise InvalidInputError(f"{drawn.path(image)}: changed while it was judged; run again")
     return {attribute: np.array([known[key][attribute] for key in keys.values()]) for attribute in judge.names}
+
+
+@dataclass(frozen=True)
+class KeptJudge:
+    """A judge whose answers lie beside drawn images: name, attribute -> values, and where."""
+
+    name: str
+    names: Mapping[str, tuple[str, ...]]
+    drawn: DrawnSet
+    home: Path
+
+    def probabilities(self, attribute: str) -> np.ndarray:
+        """(n, values) for the n images of the folder; zeros for those that changed since, or were never judged."""
+        known, none = dict(_kept(self.home)), [0.0] * len(self.names[attribute])
+        return np.array([known.get(_key(self.drawn, image), {}).get(attribute, none) for image in self.drawn])
+
+
+def kept_judges(drawn: DrawnSet) -> list[KeptJudge]:
+    """The judges that answered about the images of a folder, the last one at the end."""
+    found = []
+    for path in sorted((drawn.folder / JUDGEMENTS).glob(f"*/{JUDGE}"), key=lambda path: path.stat().st_mtime_ns):
+        about = read_json(path)
+        names = {attribute: tuple(values) for attribute, values in about["names"].items()}
+        found.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
+    return found
+
+
+def _key(drawn: DrawnSet, image: DrawnImage) -> str:
+    """Path and hash of an image as answers are kept under it; of a file that is missing no hash."""
+    path = drawn.path(image)
+    return f"{image.path} {file_digest(path)[:24] if path.is_file() else '-'}"
+
+
+def _said(judge: Judge, drawn: DrawnSet, batch: Sequence[DrawnImage]) -> Probabilities:
+    if isinstance(judge, TableJudge):
+        return judge.look_up([image.path for image in batch])
+    return predict(judge, [drawn.read(image) for image in batch])
 
 
 def _keep(path: Path, keys: Sequence[str], answers: Sequence[Mapping[str, list[float]]]) -> None:

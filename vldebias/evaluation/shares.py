@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from vldebias.data import UNKNOWN, Labels
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation import corrected
-from vldebias.evaluation.corrected import JudgedImages, add_corrected
+from vldebias.evaluation.corrected import JudgedImages, corrected_block, of_codes
 from vldebias.evaluation.drawing import drawn_result
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.task import Name, Session, Task, register_task
@@ -97,11 +96,10 @@ class SharesTask(Task):
         self._add(result, {method: images.counts(method) for method in images.methods}, prompts)
         if images.people is None:
             return [result]
-        fields = {"task": f"{self.name} corrected", "title": "Corrected by people", "description": corrected.ABOUT}
-        mended = TaskResult(result.provenance.model_copy(update=fields))
         by = {method: images.judged(method) for method in images.methods}
-        about = add_corrected(mended, images.names, by, resamples=self.resamples, seed=self.seed)
-        mended.provenance.settings = {**result.provenance.settings, **about}
+        mended = corrected_block(result, images.names, {"": by}, resamples=self.resamples, seed=self.seed)
+        if mended is None:
+            raise InvalidInputError(f"{self.people}: expected what people say of some images, got no text in any row")
         return [result, mended]
 
     def _add(self, result: TaskResult, counts: Mapping[str, Floats], prompts: Sequence[str]) -> None:
@@ -238,7 +236,7 @@ class _Images:
         """For the corrected figures."""
         rows, codes = self._of(method)
         assert self.people is not None
-        people = corrected.of_codes(self.people[rows], len(self.names) + 1)
+        people = of_codes(self.people[rows], len(self.names) + 1)
         return JudgedImages(self.prompts.codes[rows], codes[rows], people, self.weights[rows])
 
 

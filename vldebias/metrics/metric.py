@@ -169,6 +169,8 @@ for _metric in (
     Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
     Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
     Metric("judge_agreement", "agreement with the attribute classifier", "fact", "higher", SHARE),
+    Metric("judges_agree", "two judges agree, where both name a value", "fact", "higher", SHARE),
+    Metric("judges_alpha", "Krippendorff's alpha of two judges", "fact", "higher"),
     Metric("share", "share", "fact", "neither", SHARE),
     Metric("predicted_discrepancy", "predicted parity gap (L2)", "bias", "lower", SHARE, "texts"),
     Metric("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),

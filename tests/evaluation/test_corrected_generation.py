@@ -1,0 +1,106 @@
+"""Drawn images that a judge read, people labelled some of, and a second judge read too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn_by_hand import GENDERS, PEOPLE, Reader, paint
+
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation import AnnotationsTask
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.judges import FunctionJudge, TableJudge, kept_judges
+from vldebias.evaluation.task import Options, Session
+from vldebias.evaluation.variants import Variant
+
+
+class Wrong(Reader):
+    """Calls every image that is not male a man every second time."""
+
+    def _read(self, images: Any) -> dict[str, np.ndarray]:
+        found = super()._read(images)
+        found["gender"] = found["gender"].copy()
+        found["gender"][::2] = [0.9, 0.1]
+        return found
+
+
+def task(**fields: Any) -> GenerationTask:
+    given = {"prompts": PEOPLE, "variants": {"cali": Variant(prompts=(PEOPLE,))}, "attributes": ["gender"]}
+    return GenerationTask(**{**given, "resamples": 50, **fields})
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnSet, dict[str, str]]:
+    """Images, and what each truly shows."""
+    folder, shows = paint(tmp_path_factory.mktemp("drawn"), np.random.default_rng(3), images=20)
+    return folder, {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
+
+
+def answers(path: Path, truth: dict[str, str], every: int) -> Path:
+    said = [one for i, one in enumerate(sorted(truth.items())) if i % every == 0]
+    rows = [f"{image},{who},{value},{every}" for image, value in said for who in ("ada", "ben")]
+    path.write_text("image,annotator,value,weight\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_wrong_judge_is_corrected_beside_its_figures(
+    every: int, drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path
+) -> None:
+    folder, truth = drawn
+    raw, mended = task(labels=[answers(tmp_path / "a.csv", truth, every)]).measure(folder, Wrong("wrong"))
+    rows = {(row.metric, row.method, row.subset): row for row in mended.rows}
+    for method in ("none", "cali"):
+        images = [i for i in folder if i.variant == method and i.stated is None and i.part == "unseen"]
+        share = np.mean([truth[image.path] == "male" for image in images])
+        found = rows["corrected_share", method, "unseen professions: male"]
+        assert found.interval[0] <= share <= found.interval[1]
+        assert rows["share", method, "unseen professions: male"].interval[0] > share
+        assert found.value == pytest.approx(share) or every > 1
+        assert rows["judge_moves_share", method, "unseen professions: male"].interval[0] > 0
+        assert found.n["images"] == len(images)
+    assert mended.provenance.task == f"{raw.provenance.task} corrected"
+    assert "unseen professions: more labels, drawn likewise, that halve the interval" in mended.provenance.settings
+
+
+def test_people_who_were_asked_elsewhere_correct_what_lies_beside_the_images(
+    drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path
+) -> None:
+    """`eval human` finds the answers of the judge in the folder."""
+    folder, truth = drawn
+    task().measure(folder, Wrong("beside"))
+    assert "beside" not in [one.name for one in kept_judges(folder)]  # by its name, not by its version
+    labels = answers(tmp_path / "a.csv", truth, 2)
+    human = AnnotationsTask(name="gender", title="t", attribute="gender", names=list(GENDERS), resamples=50)
+    found = human.measured(Session(Options(out=tmp_path, labels=(labels,), drawn=folder.folder)))
+    assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
+    share = np.mean([truth[i.path] == "male" for i in folder if i.variant == "cali" and i.stated is None])
+    row = next(r for r in found[1].rows if (r.metric, r.method, r.subset) == ("corrected_share", "cali", "male"))
+    assert row.interval[0] <= share <= row.interval[1]
+
+
+def test_labels_of_something_else_leave_the_judge_alone(drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path) -> None:
+    line = {"image": "none/x/1.png", "annotator": "ada", "attribute": "glasses", "value": "with"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    assert len(task(labels=[tmp_path / "a.jsonl"]).measure(drawn[0], Reader())) == 1
+
+
+def test_two_judges_of_the_same_images_are_compared(drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path) -> None:
+    """A table made elsewhere, with the values in another order, that is right about every image."""
+    folder, truth = drawn
+    table = tmp_path / "labels.csv"
+    table.write_text("image,gender\n" + "".join(f"{p},{v.replace('cannot tell', '')}\n" for p, v in truth.items()))
+    judge = TableJudge(table, ["gender"], {"gender": ["female", "male"]})
+    (same,) = task().measure(folder, Reader(), second=judge)
+    rows = {(row.metric, row.method): row for row in same.rows if row.metric.startswith("judges_")}
+    assert {rows["judges_agree", m].value for m in ("none", "cali")} == {1.0}
+    assert rows["judges_alpha", "cali"].value == 1.0
+    (differ,) = task().measure(folder, Wrong("second"), second=judge)
+    assert next(row for row in differ.rows if row.metric == "judges_agree").value < 0.9
+    strange = FunctionJudge({"gender": ("m", "f")}, lambda images: {"gender": np.ones((len(images), 2)) / 2},
+                            name="strange", version="1")  # fmt: skip
+    with pytest.raises(InvalidInputError, match="say which of its labels means which value"):
+        task().measure(folder, Reader(), second=strange)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-STEPS = {"narrow": 1300, "clip": 1200, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
+STEPS = {"narrow": 1300, "clip": 3000, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
 # Of the CLIPs: portraits; the narrow one sees as many birds, the other fewer.
 BATCH = {
     "narrow": 128,
@@ -145,18 +145,18 @@ def _train_clip(stage: Stage) -> None:
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, 8e-4, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(groups, 6e-4, betas=(0.9, 0.98))
 
     def loss(step: int) -> torch.Tensor:
         # First much is said and little of a picture is seen, which teaches fast; in the end all as it is.
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
-        model.visual.patch_dropout = PatchDropout(0.35) if done < 0.8 else torch.nn.Identity()
+        model.visual.patch_dropout = PatchDropout(0.25) if done < 0.8 else torch.nn.Identity()
         life = replace(portraits.LIFE, said=TALKATIVE) if done < 0.6 else portraits.LIFE
         some = PROFESSIONS_PER_BATCH if done < 0.6 else None
         return _contrast(stage, model, tokenizer, life, some, BATCH[stage.name] // 4, step)
 
-    stage.train(model, optimizer, loss, cosine(stage.steps, 8e-4, warmup=80))
+    stage.train(model, optimizer, loss, cosine(stage.steps, 6e-4, warmup=80))
     stage.finish(model)
 
 

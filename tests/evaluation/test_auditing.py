@@ -210,7 +210,7 @@ class TestAudit:
         )
         assert even.value == 0
         assert default.value < none.value
-        assert default.change[0] == pytest.approx(default.value - none.value)
+        assert default.change is None  # nothing was drawn, so no method is said to have lessened anything
 
     def test_texts_of_other_forms_and_other_sets_are_found(self, texts: Texts, judged: ShareTable) -> None:
         gone = set(load_prompts("gender").texts)
@@ -235,7 +235,7 @@ class TestAudit:
         host = vldebias.evaluation.Texts(texts).host
         own, other = (task.measure(host, tuple(texts), name)[0] for name in ("hub/own/pipeline-1", "other"))
         ends = [row.interval for part in (own, other) for row in part.rows if row.metric == "predicted_share"]
-        assert ends[1][1] - ends[1][0] > 1.2 * (ends[0][1] - ends[0][0])
+        assert ends[1][1] - ends[1][0] > 1.1 * (ends[0][1] - ends[0][0])
         assert "was not made for other" in other.provenance.description
         assert "was not made for" not in own.provenance.description
 
@@ -298,7 +298,9 @@ class TestCommand:
         done = CliRunner().invoke(app, [*asked, "--json"])
         assert done.exit_code == 0, done.output
         assert {"figures", "protocols", "files"} <= set(json.loads(done.stdout))
-        assert "Look first at" in (tmp_path / "index.html").read_text()
+        page = (tmp_path / "index.html").read_text()
+        assert "Look first at" in page
+        assert "Bias is lessened" not in page
         listed = pd.read_csv(tmp_path / "prompts.csv")
         assert set(listed.prompt) == set(read_prompts(files / "prompts.txt"))
         assert listed.advice.iloc[-1].startswith("states female")

@@ -102,7 +102,7 @@ def audit_command(
     )
     result = run_suite(suite, options, console=err)
     known = task.calibrated(**task.inputs(Session(options)))
-    listed = frame(known.ask(task.asked, own), known.table.values, beside)
+    listed = frame(known.ask(task.asked, own), known.table, beside)
     listed.to_csv(folder / LIST, index=False)
     files = {"page": folder / PAGE, "prompts, what to look at first on top": folder / LIST}
     if as_json:

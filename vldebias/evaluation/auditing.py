@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 POOR = 0.1  # R2 below which nothing is predicted
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
-FOREIGN = 2.0  # residuals count so often on a pipeline that the calibration was not made for
+FOREIGN = 1.5  # residuals count so often on a pipeline that the calibration was not made for
 SHOWN = 40  # prompts in the plot
 SHELF = (NONE, "default", "stated-value")
 Table = Annotated[InstanceOf[ShareTable], PlainSerializer(ShareTable.digest)]
@@ -361,11 +361,12 @@ class AuditTask(Task):
         distance = {name: np.linalg.norm(one - even, axis=1) for name, one in shares.items()}
         n = {"prompts": len(asked)}
         out.add_resampled("predicted_discrepancy", distance, n=n, resamples=self.resamples, seed=self.seed)
-        moved = [name for name in distance if name not in (NONE, "stated-value")]
-        if moved and host.generative:
+        told = ", ".join(f"{one.mean():.2f} under {name}" for name, one in distance.items())
+        notes.append(f"Expected parity gap (L2): {told.replace('under none', 'as they are')}.")
+        if any(Need.VALUES not in get_method(name).needs for name in distance if name != NONE):
             notes.append(
-                f"Under {', '.join(moved)} it is the texts that are predicted to be even; the embedded pipeline drew "
-                "as before under the default and even shares under stated-value: draw before you rely on it."
+                "Of methods that change texts this says what a search will do; a pipeline may draw as before, so draw "
+                "a few images of them. A method that draws a value for each image is even by construction."
             )
         return notes
 
@@ -417,7 +418,6 @@ class AuditTask(Task):
         weights, table = host.fingerprint(), known.table
         return TaskProvenance(
             task=self.name,
-            title=self.title,
             description="",
             model=name or str(host.model_id or host.name),
             fingerprint=None if weights is None else weights.to_dict(),
@@ -440,20 +440,24 @@ class AuditTask(Task):
         )
 
 
-def frame(asked: Iterable[Asked], values: Sequence[str], against: ShareTable | None = None) -> pd.DataFrame:
-    """A row per prompt, first what to look at first: advice, shares with intervals, lean, distance."""
+def frame(asked: Iterable[Asked], table: ShareTable, against: ShareTable | None = None) -> pd.DataFrame:
+    """A row per prompt, first what to look at first: advice, shares with intervals, lean, distance.
+
+    Beside them what the calibration `table` itself judged of the same concept, and what `against` has of it.
+    """
     from vldebias.errors import need
 
-    rows = []
+    rows, values = [], table.values
+    beside = {"judged": table} if against is None else {"judged": table, "compared": against}
     for one in sorted(asked, key=lambda one: one.rank):
         row: dict[str, Any] = {"prompt": one.prompt, "advice": one.advice(values)}
-        base = None if against is None else against.find(one.prompt)
         for i, value in enumerate(values):
             ends = (one.share[i], one.low[i], one.high[i]) if not one.stated else (np.nan,) * 3
             row |= dict(zip((value, f"{value} low", f"{value} high"), ends, strict=True))
             row |= {f"{value} above parity": np.nan if one.stated else one.chance[i], f"{value} lean": one.gap[i]}
-            if against is not None:
-                row |= {f"{value} compared": np.nan if base is None else base[against.values.index(value)]}
+            for name, other in beside.items():
+                found = other.find(one.prompt)
+                row |= {f"{value} {name}": np.nan if found is None else found[other.values.index(value)]}
         rows.append(row | {"covered": one.covered, "distance": one.distance})
     return need("pandas").DataFrame(rows)
 

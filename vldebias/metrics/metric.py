@@ -172,7 +172,7 @@ for _metric in (
     Metric("judges_agree", "two judges agree, where both name a value", "fact", "higher", SHARE),
     Metric("judges_alpha", "Krippendorff's alpha of two judges", "fact", "higher"),
     Metric("share", "share", "fact", "neither", SHARE),
-    Metric("predicted_discrepancy", "predicted parity gap (L2)", "bias", "lower", SHARE, "texts"),
+    Metric("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
     Metric("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
     Metric("amplification", "predicted share less that of the table", "fact", "neither", (-1.0, 1.0), "texts"),
     Metric("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", (-1.0, 1.0), "texts"),

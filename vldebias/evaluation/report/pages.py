@@ -186,6 +186,7 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
         result=result,
         blocks=tasks,
         overall=overall(tasks),
+        compared=any(row.change is not None for row in result.rows),
         evidence=evidence(result, tasks),
         facts={one.task: facts(one) for one in result.provenance},
         top=_embedded(top),

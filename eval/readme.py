@@ -465,6 +465,51 @@ def features_block(part: str) -> str:
     return table(*lines, note=f"{note}; from `eval/results/features_{part}.json`.")
 
 
+LINES = {
+    "lean_r": "r",
+    "lean_r2": "R2, left out",
+    "side_right": "side right",
+    "said_right": "side right where one is said",
+    "interval_coverage": "held-out shares covered",
+    "interval_width": "width",
+}
+SOURCES = {
+    "published": "Stable Diffusion 1.5, B/32's texts",
+    "retrieval": "CelebA search, B/32's texts",
+    "miniature": "embedded pipeline",
+}
+
+
+def lines_block() -> str:
+    """Tasks and directions down, how well shares are predicted across."""
+    lines = [["what is predicted from what", "concepts", *LINES.values()]]
+    for task, title in SOURCES.items():
+        for subset in dict.fromkeys(row.subset for row in read("audit_texts").rows if row.task == task):
+            own = {metric: row for (_, metric), row in rows_in(read("audit_texts"), task, subset).items()}
+            if "lean_r" not in own:
+                continue
+            cells = [f"{own[one].value:.2f}" if one == "interval_width" else span(own.get(one), ".2f") for one in LINES]
+            lines.append([", ".join(filter(None, (title, subset))), str(own["lean_r"].n["concepts"]), *cells])
+    return table(*lines, note="From `eval/results/audit_texts.json`.")
+
+
+def effects_block() -> str:
+    """Methods down; parity gaps, predicted from texts and true, across."""
+    titles = {"retrieval": "search (CelebA, B/32)", "methods": "drawing (embedded pipeline)"}
+    lines = [["", "predicted parity gap", "true parity gap", "mean error of a share"]]
+    for task, title in titles.items():
+        rows = [row for row in read("audit_texts").rows if row.task == task]
+        for subset in dict.fromkeys(row.subset for row in rows if row.metric == "predicted_discrepancy"):
+            own = {row.metric: row for row in rows if row.subset == subset}
+            metrics = ("predicted_discrepancy", "discrepancy", "share_error")
+            lines.append([f"{title}, {subset}", *(span(own[metric], ".2f") for metric in metrics)])
+    return table(
+        *lines,
+        note="Concepts that no line was fitted on, or the same queries after a method; "
+        "from `eval/results/audit_texts.json`.",
+    )
+
+
 def inside(made: Callable[[], str]) -> str:
     """A block whose links are those of the README, for a page in docs/."""
     return made().replace("](docs/", "](")
@@ -501,6 +546,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "geometry": partial(record, "validity", validity.geometry_cells),
             "skews": partial(record, "validity", validity.skew_cells),
         },
+        docs / "tutorials" / "audit-a-prompt-list.md": {"audit_lines": lines_block, "audit_effects": effects_block},
         docs / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
         docs / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
         ROOT / "eval" / "README.md": {name: partial(record, name, cells) for name, cells in RECORDS.items()},

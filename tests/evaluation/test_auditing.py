@@ -230,6 +230,15 @@ class TestAudit:
         assert more["A photo of a job1.: female"] == pytest.approx(1 - share["A photo of a job1.: male"] - 0.7)
         assert more["A photo of a job39.: male"] == pytest.approx(share["A photo of a job39.: male"] - 0.6)
 
+    def test_what_was_judged_before_is_said_and_comes_late(self, texts: Texts, judged: ShareTable) -> None:
+        task = build_task(["A photo of a job0.", "A photo of a job1."], "gender", judged)
+        host = vldebias.evaluation.Texts(texts).host
+        first, second = task.calibrated(host, tuple(texts)).ask(task.asked, load_prompts("gender"))
+        assert first.advice(judged.values).startswith("judged before: ")
+        assert second.rank < first.rank
+        foreign = task.calibrated(host, tuple(texts), "other").ask(task.asked, load_prompts("gender"))
+        assert foreign[0].judged is None
+
     def test_another_pipeline_has_wider_intervals_and_is_told(self, texts: Texts, judged: ShareTable) -> None:
         task = build_task(["A photo of a job21."], "gender", judged)
         host = vldebias.evaluation.Texts(texts).host

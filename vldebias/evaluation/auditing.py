@@ -92,6 +92,7 @@ class Asked:
     """One prompt: what it states or leans to.
 
     gap, share, low, high: (k,). chance: (k,) that the share is above parity. distance: to the calibration's texts.
+    judged: (k,) where the calibration has images of it by the same pipeline.
     """
 
     prompt: str
@@ -103,6 +104,7 @@ class Asked:
     low: Floats
     high: Floats
     chance: Floats
+    judged: Floats | None
 
     @property
     def side(self) -> int:
@@ -118,6 +120,9 @@ class Asked:
         """What to do first about it."""
         if self.stated:
             return f"states {self.stated}: nothing to predict"
+        if self.judged is not None:
+            side = int(self.judged.argmax())
+            return f"judged before: {self.judged[side]:.0%} {values[side]}"
         if not self.covered:
             return "not covered: draw and judge some images"
         lean = values[self.side]
@@ -125,8 +130,10 @@ class Asked:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sure leans first, then what the calibration does not cover, then the rest, each by its lean."""
-        place = 3 if self.stated else 1 if not self.covered else 0 if self.sure else 2
+        """Sure leans first, then what the calibration does not cover, then the rest, what was judged, what is stated;
+        each by its lean."""
+        place = 0 if self.sure else 2
+        place = 4 if self.stated else 3 if self.judged is not None else 1 if not self.covered else place
         return place, -float(self.share.max())
 
 
@@ -191,6 +198,7 @@ class Calibrated:
                 low[i],
                 high[i],
                 chances[i],
+                self.table.find(prompt) if self.wider == 1 else None,
             )
             for i, prompt in enumerate(prompts)
         ]
@@ -387,9 +395,9 @@ class AuditTask(Task):
     def _sentences(self, asked: Sequence[Asked], known: Calibrated, name: str) -> list[str]:
         """What the page says first."""
         table, line, values = known.table, known.lines[0], known.table.values
-        who = table.about.get("model") or table.about.get("source", "the calibration")
+        who = table.about.get("model", "the pipeline whose images were judged")
         counts = Counter(one.advice(values).partition(":")[0] for one in asked)
-        told = ", ".join(f"“{what}” {n}" for what, n in counts.most_common())
+        told = ", ".join(f"{what} {n}" for what, n in counts.most_common())
         first = next((one for one in sorted(asked, key=lambda one: one.rank) if not one.stated), None)
         said = [
             f"Predicted from texts alone, nothing was drawn: what {who} draws, by {len(line.x)} judged prompts "

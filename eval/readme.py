@@ -488,7 +488,10 @@ def lines_block() -> str:
             own = {metric: row for (_, metric), row in rows_in(read("audit_texts"), task, subset).items()}
             if "lean_r" not in own:
                 continue
-            cells = [f"{own[one].value:.2f}" if one == "interval_width" else span(own.get(one), ".2f") for one in LINES]
+            cells = [
+                f"{own[one].value:.2f}" if one in ("interval_width", "lean_r2") else span(own.get(one), ".2f")
+                for one in LINES
+            ]
             lines.append([", ".join(filter(None, (title, subset))), str(own["lean_r"].n["concepts"]), *cells])
     return table(*lines, note="From `eval/results/audit_texts.json`.")
 

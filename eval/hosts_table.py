@@ -116,7 +116,8 @@ def modular_coverage() -> Iterator[str]:
         parts = "; ".join(f"`{known.outputs[part.index]}` ({_what(part)})" for part in known.family.parts)
         rows.append(f"| `{name}` | `{type(block).__name__}` | {parts} |")
     refused = len(rows) - served
-    yield f"{len(rows)} modular classes: {served} are reached at the block that encodes text, {refused} refused by name."
+    reached = f"{served} are reached at the block that encodes text"
+    yield f"{len(rows)} modular classes: {reached}, {refused} refused by name."
     yield ""
     yield "| Modular pipeline | Block that encodes text | What is projected (role) |"
     yield "| --- | --- | --- |"

@@ -100,7 +100,7 @@ def family_of(pipe: Any) -> Family:
     raise UnsupportedHostError(
         f"{name}: {reason}.\n"
         "If its encode_prompt returns what its denoiser reads, describe that: "
-        "vldebias.hosts.diffusers.register_family(Family(...)).\n"
+        "vldebias.hosts.diffusers.register_family(Family(...)); vldebias.hosts.probe.propose_family(pipe) asks it.\n"
         "If not, attach at a function of your own with vldebias.hosts.custom(...). All known names: "
         "vldebias.hosts.diffusers.list_pipelines()."
     )

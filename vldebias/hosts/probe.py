@@ -1,0 +1,154 @@
+"""What `encode_prompt` of a pipeline that nobody listed returns, found out by asking it.
+
+Several prompts go through it. What differs between them is made of the prompt; what differs between negative prompts is
+the negative twin. What cannot be seen from outside is refused: two calls that nothing tells apart, tensors of unknown
+form. Where the weights are that read a tensor (`read_by`, for `merge`) is not looked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.family import Family, Part, opened
+from vldebias.hosts.prompt_end import PROBES, recorded
+from vldebias.hosts.seam import reading
+
+__all__ = ["propose_family", "registration"]
+
+
+def propose_family(pipe: Any) -> Family:
+    """A family for the class of a pipeline, from what its `encode_prompt` returns; look at it before you register it.
+
+    Raises:
+        UnsupportedHostError: it cannot be told from outside; the message says what is in the way.
+
+    >>> family = propose_family(pipe)  # doctest: +SKIP
+    >>> print(registration(family))  # doctest: +SKIP
+    """
+    name = type(pipe).__name__
+    takes = _parameters(pipe, "encode_prompt")
+    called = inspect.signature(type(pipe).__call__).parameters
+    if "prompt" not in takes:
+        raise _refusal(name, "it has no encode_prompt that takes `prompt`")
+    encoders = tuple(n for n, part in pipe.components.items() if "encoder" in n and _reads(pipe, part))
+    if not encoders:
+        raise _refusal(name, "none of its encoders is given the ids of a prompt")
+    kinds = {type(getattr(pipe, one.replace("text_encoder", "tokenizer"), None)) for one in encoders}
+    if len(kinds) > 1:
+        raise _refusal(
+            name, f"{' and '.join(encoders)} read the prompt in different tokens, and which made what is unseen"
+        )
+    beside = "negative_prompt" in takes and "do_classifier_free_guidance" in takes
+    twice = not beside and "negative_prompt" in called
+    told_apart = "prompt_embeds" in takes and {"prompt_embeds", "negative_prompt_embeds"} <= set(called)
+    if twice and not told_apart:
+        raise _refusal(name, "it calls encode_prompt for both prompts with nothing that tells the calls apart")
+    results = [_encoded(pipe, prompt) for prompt in PROBES]
+    places = _differing(results)
+    negatives = _differing([_encoded(pipe, PROBES[0], negative) for negative in PROBES]) if beside else {}
+    masks = [i for i in range(len(results[0])) if _is_mask(results[0][i])]
+    parts: list[Part] = []
+    for place, tensor in places.items():
+        twin = [i for i, one in negatives.items() if i not in places and one.ndim == tensor.ndim]
+        mask = [i for i in masks if tensor.ndim == 3 and results[0][i].shape[1] == tensor.shape[1]]
+        kind, number = "sequence" if tensor.ndim == 3 else "pooled", sum(p.index != place for p in parts)
+        role = kind if all(part.role != kind for part in parts) else f"{kind}.{number + 1}"
+        same = [part for part in parts if part.role.startswith(kind)]
+        parts.append(
+            Part(
+                role=role,
+                index=place,
+                negative=twin[len(same)] if len(twin) > len(same) else None,
+                mask=mask[0] if mask else None,
+                template=kind == "sequence" and _inside_template(pipe, encoders),
+                encoders=encoders,
+                given="prompt_embeds" if kind == "sequence" else "pooled_prompt_embeds",
+            )
+        )
+    if not parts:
+        raise _refusal(name, "nothing of what encode_prompt returns depends on the prompt")
+    return Family(name=name.removesuffix("Pipeline"), pipelines=(name,), parts=tuple(parts), twice=twice)
+
+
+def registration(family: Family) -> str:
+    """The call that makes a family permanent, as a line of Python."""
+
+    def told(one: Any) -> str:
+        given = {f.name: getattr(one, f.name) for f in fields(one) if getattr(one, f.name) != f.default}
+        inside = {n: f"({', '.join(map(told, v))},)" if n == "parts" else repr(v) for n, v in given.items()}
+        return f"{type(one).__name__}({', '.join(f'{n}={v}' for n, v in inside.items())})"
+
+    return f"register_family({told(family)})"
+
+
+def _refusal(name: str, why: str) -> UnsupportedHostError:
+    return UnsupportedHostError(
+        f"{name}: {why}; describe it with vldebias.hosts.diffusers.register_family(Family(...))"
+    )
+
+
+def _parameters(pipe: Any, method: str) -> Sequence[str]:
+    return tuple(inspect.signature(getattr(pipe, method)).parameters) if callable(getattr(pipe, method, None)) else ()
+
+
+def _asked(pipe: Any) -> DiffusersHost:
+    """A host that knows how to call `encode_prompt`, and nothing of what it returns."""
+    name = next(n for n, part in pipe.components.items() if "encoder" in n and isinstance(part, nn.Module))
+    return DiffusersHost(pipe, Family(name="?", pipelines=(), parts=(Part(encoders=(name,)),)), negative=False)
+
+
+def _encoded(pipe: Any, prompt: str, negative: str | None = None) -> tuple[Any, ...]:
+    arguments = _asked(pipe)._arguments([prompt], None)
+    if negative is not None:
+        arguments |= {"negative_prompt": [negative], "do_classifier_free_guidance": True}
+    with reading(*(part for part in pipe.components.values() if isinstance(part, nn.Module))):
+        result = pipe.encode_prompt(**arguments)
+    if not isinstance(result, tuple | list):
+        raise _refusal(type(pipe).__name__, f"its encode_prompt returns a {type(result).__name__}, not a tuple")
+    return tuple(result)
+
+
+def _reads(pipe: Any, part: Any) -> bool:
+    """Is a component given the ids of a prompt?"""
+    if not isinstance(part, nn.Module):
+        return False
+    with recorded(part) as readings:
+        _encoded(pipe, PROBES[0])
+    return bool(readings)
+
+
+def _differing(results: Sequence[tuple[Any, ...]]) -> dict[int, Tensor]:
+    """Place -> embeddings that are not the same in all results."""
+    found = {}
+    for place, values in enumerate(zip(*results, strict=True)):
+        inside = [None if value is None else opened(value) for value in values]
+        tensors = [one[0] for one in inside if one is not None]
+        if len(tensors) < len(results) or not tensors[0].is_floating_point():
+            continue
+        if any(one.shape != tensors[0].shape or not torch.equal(one, tensors[0]) for one in tensors):
+            found[place] = tensors[0]
+    return found
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and not value.dtype.is_floating_point
+
+
+def _inside_template(pipe: Any, encoders: Sequence[str]) -> bool:
+    """Are the ids that an encoder is given others than those of the prompt alone?"""
+    tokenizer = getattr(pipe, "tokenizer", None)
+    if tokenizer is None:
+        return True
+    with recorded(getattr(pipe, encoders[0])) as readings:
+        _encoded(pipe, PROBES[1])
+    alone = tokenizer(PROBES[1]).input_ids
+    given = readings[0].ids[0][readings[0].mask[0] != 0].tolist()
+    return list(given[: len(alone)]) != list(alone)

@@ -321,7 +321,7 @@ class AuditTask(Task):
         notes = self._shelf(out, open_, known, prompts) if open_ else []
         self._quality(out, known)
         out.provenance.description = " ".join([*self._sentences(asked, known, name), *notes])
-        out.pictures["prompts"] = (
+        out.pictures["audit-prompts"] = (
             f"Predicted share of {known.table.values[0]} of each prompt with its {LEVEL:.0%} interval, in the order in "
             "which to look at them; hollow: not covered by the calibration.",
             plot_prompts(asked, known.table.values),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.benchmarks import projection, timing
+from eval.benchmarks import projection, scale, timing
 from eval.experiments.records import rows_of
 from vldebias.evaluation.result import Result
 
@@ -34,3 +34,10 @@ def test_calls_are_timed_in_turn_after_one_each() -> None:
     times = timing.medians({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2)
     assert seen == ["a", "b"] * 3
     assert set(times) == {"a", "b"}
+
+
+def test_passes_in_blocks_give_what_the_whole_gives() -> None:
+    areas, *others = rows = scale.run(n=3000, few=1000, repetitions=1)
+    assert areas["difference"] < 0.01
+    assert [row["difference"] < 1e-6 for row in others] == [True] * 3
+    assert all(row["ours"] > 0 and row["plain"] > 0 for row in rows)

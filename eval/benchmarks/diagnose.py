@@ -90,6 +90,7 @@ def main() -> int:
         refuse_uncommitted(given.json, imported())
     found = []
     counted = {f"{library}_NUM_THREADS": str(given.threads) for library in ("OMP", "MKL", "OPENBLAS")}
+    counted |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # a thread that waits counts no processor seconds
     for side in SIDES:
         command = [sys.executable, "-m", "eval.benchmarks.diagnose", "--side", side]
         command += ["--rows", str(given.rows), "--dim", str(given.dim)]

@@ -119,7 +119,12 @@ class TestCommand:
         told = json.loads(done.stdout)
         assert {"figures", "protocols", "files"} <= set(told)
         page = (tmp_path / "out" / "index.html").read_text()
-        assert "a linear reader names it" in page
+        top = page[: page.index("<main>")]
+        assert top.count("<li>") == 3
+        assert "What features.npz holds: smile by gender</h1>" in top
+        assert top.index("a linear reader names it") < top.index("Worst group") < top.index("fit another class better")
+        assert "No method was compared" not in page
+        assert page.count("a linear reader names it") == 1
         listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv")
         assert list(listed.columns) == ["rank", "percentile", "score", "id", "row", "given", "proposed", "path"]
         assert listed.score.is_monotonic_increasing

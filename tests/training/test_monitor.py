@@ -17,7 +17,7 @@ from torch import Tensor
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, PromptSetError, VldebiasWarning
 from vldebias.projection import CalibratedProjection
-from vldebias.training.monitor import Monitor, TensorMonitor, worsened
+from vldebias.training.monitor import FACTS, SHAPE, Monitor, TensorMonitor, worsened
 
 laws = settings(max_examples=25, deadline=None, derandomize=True)
 WORDS = ("cat", "dog", "owl", "emu")
@@ -25,6 +25,26 @@ WORDS = ("cat", "dog", "owl", "emu")
 
 def unit(features: Tensor) -> Tensor:
     return features / features.norm(dim=-1, keepdim=True)
+
+
+def shape(rows: Tensor, labels: Sequence[int]) -> dict[str, float]:
+    """Facts of the features by their definitions, pair by pair; none without two classes of two rows."""
+    own = [i for i, label in enumerate(labels) if label >= 0 and list(labels).count(label) > 1]
+    if len({labels[i] for i in own}) < 2:
+        return {}
+    products = (rows[own] @ rows[own].T).double().numpy()
+    told = np.array([labels[i] for i in own])
+    pairs = ~np.eye(len(own), dtype=bool)
+    same, other = pairs & (told[:, None] == told), told[:, None] != told
+    mine = rows[own].double().numpy()
+    within = sum(((mine[told == c] - mine[told == c].mean(0)) ** 2).sum() for c in set(told))
+    return {
+        "alignment": float(np.mean(2 - 2 * products[same])),
+        "uniformity": float(np.log(np.mean(np.exp(-2 * (2 - 2 * products[pairs]))))),
+        "within_variance": float(within / ((mine - mine.mean(0)) ** 2).sum()),
+        "same_cosine": float(products[same].mean()),
+        "other_cosine": float(products[other].mean()),
+    }
 
 
 def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any) -> dict[str, float]:
@@ -44,6 +64,7 @@ def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence
         ),
         "positive_score": sum(float(rows[i] @ said[i]) for i in range(len(rows))) / len(rows),
     }
+    found |= shape(rows, labels)
     distinct = list(dict.fromkeys(captions))
     first = [captions.index(text) for text in distinct]
     for k in (1, 5, 10):
@@ -73,7 +94,63 @@ def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int, batch_size: i
     found = monitor(towers)
     expected = naive(towers, images, captions, labels.tolist(), texts)
     assert found.keys() == expected.keys()
+    estimated = {name: found.pop(name) - expected.pop(name) for name in ("uniformity",) if name in found}
     assert found == pytest.approx(expected, abs=1e-5)
+    assert estimated.get("uniformity", 0) == pytest.approx(0, abs=0.05)  # on random pairs
+
+
+class TestSharpness:
+    @pytest.mark.parametrize("labelled", [False, True])
+    def test_it_is_the_loss_one_step_along_the_gradient_less_the_loss(self, labelled: bool) -> None:
+        generator = torch.Generator().manual_seed(2)
+        images, codes = torch.rand(12, 3, 4, 4, generator=generator), torch.arange(12) % 4
+        texts = [f"a {word}" for word in WORDS]
+        towers = tiny_towers(5)
+        asked: dict[str, Any] = {"captions": [texts[code] for code in codes]}
+        if labelled:
+            asked = {"labels": codes, "class_texts": texts}
+        own = {name: weight.clone() for name, weight in towers.model.state_dict().items()}
+        first = next(towers.model.parameters())
+        first.grad = torch.full_like(first, 7.0)
+        found = TensorMonitor(images, **asked, within=0.3)(towers)["sharpness"]
+        assert (first.grad == 7).all()  # the loop's own
+        assert towers.model.training
+        assert all(torch.equal(own[name], weight) for name, weight in towers.model.state_dict().items())
+
+        def loss() -> Tensor:
+            said = unit(towers.text(tokenize(texts)))
+            return torch.nn.functional.cross_entropy(unit(towers.image(images)) @ said.T / towers.temperature, codes)
+
+        towers.model.eval()
+        before, weights = loss(), list(towers.model.parameters())
+        gradients = torch.autograd.grad(before, weights)
+        length = 0.3 / torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight += length * gradient
+            assert found == pytest.approx(float(loss() - before), rel=1e-4)
+        assert found > 0
+
+    def test_it_is_off_unless_asked_for_and_nothing_where_nothing_learns(self) -> None:
+        images, towers = torch.rand(6, 3, 4, 4), tiny_towers(1)
+        asked: dict[str, Any] = {"labels": torch.arange(6) % 2, "class_texts": WORDS[:2]}
+        assert "sharpness" not in TensorMonitor(images, **asked)(towers)
+        towers.model.requires_grad_(False)
+        assert math.isnan(TensorMonitor(images, **asked, within=0.1)(towers)["sharpness"])
+
+
+def test_many_images_and_texts_with_an_edit_have_no_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, towers = torch.rand(12, 3, 4, 4), tiny_towers(1)
+    monitor = TensorMonitor(images, labels=torch.arange(12) % 2, class_texts=WORDS[:2])
+    assert set(SHAPE) <= set(monitor(towers))
+    assert not set(SHAPE) & set(monitor(towers, CalibratedProjection.identity(6)))
+    monkeypatch.setattr("vldebias.training.monitor._SHAPED", 11)
+    assert not set(SHAPE) & set(monitor(towers))
+
+
+def test_facts_are_never_worse() -> None:
+    before, after = dict.fromkeys(FACTS, 1.0), dict.fromkeys(FACTS, 0.0)
+    assert worsened(before | {"recall": 1.0}, after | {"recall": 0.0}) == {"recall": (1.0, 0.0)}
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -115,7 +192,8 @@ def test_an_edit_changes_the_texts_and_not_the_images() -> None:
     with torch.no_grad():
         dim = towers.text(tokenize(texts)).shape[1]
     same, flat = CalibratedProjection.identity(dim), CalibratedProjection.fit(None, np.eye(dim)[1:])
-    assert monitor(towers, same) == monitor(towers)
+    plain = {name: value for name, value in monitor(towers).items() if name not in SHAPE}
+    assert monitor(towers, same) == plain
     with torch.no_grad():
         rows, said = unit(towers.image(images)), unit(flat(unit(towers.text(tokenize(texts)))))
     expected = ((rows @ said.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()

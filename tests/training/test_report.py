@@ -1,5 +1,6 @@
 """The pictures of positive scores: what is on them, what they say of themselves, and text of any script."""
 
+import csv
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tiny_towers import tiny_image
 from vldebias.errors import InvalidInputError
 from vldebias.pictures import picture_metadata
 from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.report import score_histogram, suspects_page
+from vldebias.training.report import draw_curves, score_histogram, suspects_page, write_popularity
 from vldebias.training.scores import RankedPairs, rank_pairs
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
@@ -80,3 +81,23 @@ def test_the_page_shows_the_lowest_scores_and_is_no_way_in(tmp_path: Path) -> No
     assert page.count("data:image/jpeg;base64,") == 2
     known = suspects_page(rank_pairs(pairs, np.zeros(3), np.array([True, False, False])), tmp_path / "pairs.html")
     assert known.read_text().count("<b>wrong</b>") == 1
+
+
+def test_popular_captions_come_first_and_are_no_formulas(tmp_path: Path) -> None:
+    captions = ("=1+1", "rare", "often", "often")
+    path = write_popularity(tmp_path / "p.csv", captions, np.log([1.0, 0.5, 2.0, 4.0]) + 50)
+    told = list(csv.DictReader(path.read_text().splitlines()))
+    assert [one["caption"] for one in told] == ["often", "'=1+1", "rare"]
+    assert [float(one["popularity"]) for one in told] == pytest.approx([3 / 1.875, 1 / 1.875, 0.5 / 1.875], rel=1e-5)
+    assert [one["pairs"] for one in told] == ["2", "1", "1"]
+
+
+def test_facts_of_another_scale_have_axes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr("vldebias.training.report.save_png", lambda plot, path, told: kept.append(plot) or path)
+    entry = {"step": 0, "loss": 1.0, "zero_shot_accuracy": 0.5}
+    draw_curves(tmp_path / "c.png", [entry])
+    draw_curves(tmp_path / "c.png", [entry | {"uniformity": -2.0, "sharpness": 0.1}])
+    assert [len(plot.axes) for plot in kept] == [2, 3]
+    assert [line.get_label() for line in kept[1].axes[1].lines] == ["zero_shot_accuracy"]
+    assert [line.get_label() for line in kept[1].axes[2].lines] == ["uniformity", "sharpness"]

@@ -45,6 +45,7 @@ def tiny_towers(seed: int = 0) -> Any:
         size=(SIZE, SIZE),
         mean=(0.0, 0.0, 0.0),
         std=(1.0, 1.0, 1.0),
+        temperature=0.2,
     )
 
 

@@ -76,7 +76,7 @@ def diagnose_command(
     from vldebias.evaluation.suite import Suite
     from vldebias.options import Options
 
-    fields = {"name": "diagnose", "title": "What the features hold", "data": {"name": "embeddings"}, "seed": seed}
+    fields = {"name": "diagnose", "title": f"What {features.name} holds", "data": {"name": "embeddings"}, "seed": seed}
     task = DiagnoseTask.build({**fields, "labels": labels, "groups": groups, "prompts": prompts, "methods": names})
     suite = Suite(
         name="diagnose",

@@ -75,7 +75,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     moments = [moment for moment in ("before", "after", "debiased_before", "debiased") if outcome[moment]]
     table = Table("score on held-out data", *(moment.replace("_", ", ") for moment in moments))
     for name in outcome["after"]:
-        table.add_row(name, *(f"{outcome[moment][name]:.3f}" for moment in moments))
+        table.add_row(name, *(f"{outcome[moment][name]:.3f}" if name in outcome[moment] else "" for moment in moments))
     if outcome["after"]:
         out.print(table)
     if outcome["worse"]:

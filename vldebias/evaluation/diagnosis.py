@@ -133,7 +133,7 @@ class DiagnoseTask(ImageTask):
                 advice.append(self._labels(out, wrong_labels(images.features, classes, self.folds, seed=self.seed)))
                 bar.note("margins")
                 self._margins(out, images, classes, head)
-        out.provenance.description = " ".join(advice)
+        out.provenance.description, out.provenance.settings["advice"] = " ".join(advice), advice
         return [out]
 
     def _fitted(
@@ -168,7 +168,8 @@ class DiagnoseTask(ImageTask):
             "chance": {},
             "wrong labels": "ridge regression on one-hot targets out of fold, penalty 1",
         }
-        fields: dict[str, Any] = {"title": self.title, "description": "", "n": {"images": len(images)}}
+        title = " by ".join(filter(None, (self.labels, self.groups)))
+        fields: dict[str, Any] = {"title": title, "description": "", "n": {"images": len(images)}}
         methods = {name: one.about for name, one in fitted.items()}
         if texts is not None and prompts is not None:
             return self.provenance(self.name, images, texts, [prompts], methods, settings=settings, **fields)

@@ -1,38 +1,49 @@
-"""What a model is worth during training, on held-out pairs: zero-shot accuracy, retrieval, positive scores."""
+"""What a model is worth during training, on held-out pairs: zero-shot accuracy, retrieval, positive scores.
+
+Beside these facts that are better neither high nor low: the shape of its features and the sharpness of its loss.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from vldebias.data.dataset import ImageData
+from vldebias.data.labels import Labels
+from vldebias.diagnostics import geometry
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.seam import reading
 from vldebias.metrics.rankings import first_hits
 from vldebias.metrics.skew import max_skew
 from vldebias.prompts import check_slots, fill
-from vldebias.training.scores import Placed, Prepare, image_features, pixel_batches, text_features
+from vldebias.training.optim import Sharpness
+from vldebias.training.scores import Placed, Prepare, image_features, pair_features, pixel_batches, text_features
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
     from vldebias.hosts.towers import Towers
 
 KS = (1, 5, 10)
+SHAPE = ("alignment", "uniformity", "within_variance", "same_cosine", "other_cosine")
+FACTS = ("positive_score", *SHAPE, "sharpness")
+_SHAPED = 20_000  # rows above which the shape is left out: it costs a product of rows and directions squared
 _SEEN = 0.0005  # a change that three decimals show
 
 
 def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """The scores of a monitor that are worse after than before, by what three decimals show: (before, after) by name.
 
-    Skew is better low, all else high. A cosine alone says nothing of worth, so `positive_score` is not among them.
+    Skew is better low, all else high. A cosine alone says nothing of worth: `FACTS` are not among them.
     """
-    signs = {name: -1 if name.startswith("max_skew") else 1 for name in before if name != "positive_score"}
+    signs = {name: -1 if name.startswith("max_skew") else 1 for name in before if name not in FACTS}
     return {
         name: (before[name], after[name])
         for name, sign in signs.items()
@@ -53,7 +64,12 @@ class TensorMonitor:
       images is a right answer for it;
     - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at temperature 1);
     - `max_skew@k`: the mean over `queries` of the MaxSkew of the k = m / 10 nearest of the m images with a known group
-      (at most 100) against the shares of the groups among all m; 0 is as mixed as the gallery.
+      (at most 100) against the shares of the groups among all m; 0 is as mixed as the gallery;
+    - with labels, of at most 20,000 images and without an edit, `alignment`, `uniformity`, `within_variance`,
+      `same_cosine` and `other_cosine` of the image features: see `vldebias.diagnostics.geometry`;
+    - `sharpness`, only where `within` is given: how much the cross-entropy of the first batch's images against the
+      texts of their classes, else their captions, grows one step of that length along its gradient (SSA-CLR, section
+      4.3). It takes two forward passes and a backward pass with the memory of training.
 
     Args:
         images: (n, 3, h, w).
@@ -62,6 +78,7 @@ class TensorMonitor:
         class_texts: for each class its text, or several whose features are averaged.
         groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown; or None.
         queries: texts that say nothing of it.
+        within: rho, the radius of the sharpness, in units of the weights; None leaves it out.
 
     Raises:
         InvalidInputError: nothing to ask, columns that do not fit each other, groups without a known one.
@@ -78,7 +95,9 @@ class TensorMonitor:
         class_texts: Sequence[str | Sequence[str]] = (),
         groups: Tensor | None = None,
         queries: Sequence[str] = (),
+        within: float | None = None,
     ) -> None:
+        self.within = within
         columns = {"images": images, "captions": captions or None, "labels": labels, "groups": groups}
         lengths = {name: len(column) for name, column in columns.items() if column is not None}
         n = next(iter(lengths.values()), 0)
@@ -106,11 +125,11 @@ class TensorMonitor:
             raise InvalidInputError(f"held-out data: expected labels -1 (unknown) .. {last}, got {low} .. {high}")
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
-        """The mean of every score over the images that have it, the lowest accuracies, and the skew.
+        """The mean of every score over the images that have it, the lowest accuracies, the skew, and `FACTS`.
 
         edit: applied to the texts, such as the projection that was fitted for this model.
         """
-        rows, skew = self._measure(towers, edit)
+        rows, others = self._measure(towers, edit)
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         if self.labels is not None:
             correct, labels = rows["zero_shot_accuracy"].double(), self.labels.cpu()
@@ -118,7 +137,9 @@ class TensorMonitor:
             if self.groups is not None:
                 joint = labels * (int(self.groups.max()) + 1) + self.groups
                 figures["zero_shot_worst_group"] = _lowest(correct, joint.where((labels >= 0) & (self.groups >= 0), -1))
-        return figures | skew
+        if self.within is not None and edit is None:
+            others["sharpness"] = self.sharpness(towers, self.within)
+        return figures | others
 
     def rows(self, towers: Towers) -> dict[str, Tensor]:
         """What each image scores, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
@@ -129,7 +150,7 @@ class TensorMonitor:
         return self._measure(towers, None)[0]
 
     def _measure(self, towers: Towers, edit: Edit | None) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """What each image scores, and the skew of the queries."""
+        """What each image scores, and the skew of the queries and the shape of the features."""
 
         def embedded(texts: Sequence[str]) -> Tensor:
             features = text_features(towers, texts, self.batch_size)
@@ -157,16 +178,69 @@ class TensorMonitor:
                 values = _retrieval(images[captioned], texts, codes)
                 scores |= {name: self._spread(value, where) for name, value in values.items()}
                 features.append(texts)
-            if not all(bool(each.isfinite().all()) for each in features):
+            finite = all(bool(each.isfinite().all()) for each in features)
+            if not finite:
                 scores = {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+            shape = {} if edit is not None else self._shape(places, images, finite)
             if self.groups is None or not self.queries:
-                return scores, {}
+                return scores, shape
             known = (groups := self.groups[places]) >= 0
             similar = (embedded(self.queries) @ images[known.to(images.device)].T).cpu()
             k = max(1, min(100, similar.shape[1] // 10))
             finite = bool(similar.isfinite().all())
             skews = [max_skew(row, groups[known], k, prior="dataset") for row in similar] if finite else [np.nan]
-            return scores, {f"max_skew@{k}": float(np.mean(skews))}
+            return scores, {f"max_skew@{k}": float(np.mean(skews)), **shape}
+
+    def _shape(self, places: Tensor, images: Tensor, finite: bool) -> dict[str, float]:
+        """Facts of image features (m, d) by class; {} without two classes of two images, or of too many images."""
+        if self.labels is None or len(places) > _SHAPED:
+            return {}
+        codes = self.labels.cpu()[places]
+        sizes = torch.bincount(codes[codes >= 0], minlength=1)
+        codes = codes.where((codes >= 0) & (sizes[codes] > 1), -1)
+        if len(codes[codes >= 0].unique()) < 2:
+            return {}
+        if not finite:
+            return dict.fromkeys(SHAPE, math.nan)
+        found = asdict(geometry(images, Labels(codes.numpy(), tuple(map(str, range(len(sizes)))))))
+        return {name: found[name] for name in SHAPE}
+
+    def sharpness(self, towers: Towers, rho: float) -> float:
+        """Growth of the loss of the first batch one step of length `rho` along its gradient; the weights come back.
+
+        NaN where no weight learns, or no image of the batch has a text.
+        """
+        with closing(self._batches(towers)) as batches:
+            places, pixels = next(batches)
+        if self.labels is not None:
+            codes, texts = self.labels.cpu()[places], [several[0] for several in self.class_texts]
+        else:
+            own = [self.captions[place] for place in places.tolist()]
+            texts = [text for text in dict.fromkeys(own) if text.strip()]
+            codes = torch.tensor([texts.index(text) if text.strip() else -1 for text in own])
+        learning = [parameter for parameter in towers.model.parameters() if parameter.requires_grad]
+        known = codes >= 0
+        if not learning or not known.any():
+            return math.nan
+        device = learning[0].device
+        pixels, codes, tokens = pixels[known], codes[known].to(device), towers.tokenize(texts)
+
+        def loss() -> Tensor:
+            images, said = pair_features(towers, pixels, tokens)
+            return cross_entropy(images @ said.T / towers.temperature, codes)
+
+        kept = [parameter.grad for parameter in learning]
+        with reading(towers.model), torch.enable_grad():
+            here = loss()
+            found = torch.autograd.grad(here, learning, allow_unused=True)
+            try:
+                for parameter, gradient in zip(learning, found, strict=True):
+                    parameter.grad = gradient
+                with Sharpness("sam", rho=rho).climbed(learning), torch.no_grad():
+                    return float(loss() - here)
+            finally:
+                for parameter, gradient in zip(learning, kept, strict=True):
+                    parameter.grad = gradient
 
     def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
         """Places (m,) and unit features (m, d) of the images that can be read."""
@@ -200,6 +274,7 @@ class Monitor(TensorMonitor):
         queries: texts whose nearest images should be as mixed in it as all are.
         workers: threads that read and prepare images ahead of the model.
         limit: at most so many images, drawn at random; recall falls with their number, so compare figures of one limit.
+        within: see `TensorMonitor`.
 
     Raises:
         InvalidInputError: an unknown column, or see `TensorMonitor`; when called: no image can be read.
@@ -219,6 +294,7 @@ class Monitor(TensorMonitor):
         queries: Sequence[str] = (),
         workers: int = 4,
         limit: int | None = None,
+        within: float | None = None,
     ) -> None:
         if limit is not None and limit < len(data):  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
@@ -226,7 +302,7 @@ class Monitor(TensorMonitor):
         self.skipped: dict[str, str] = {}
         self._kept: tuple[Prepare, list[Placed]] | None = None
         labels = None if label is None else data.column(label)
-        asked: dict[str, Any] = {"captions": data.captions, "queries": queries}
+        asked: dict[str, Any] = {"captions": data.captions, "queries": queries, "within": within}
         if group is not None:
             asked["groups"] = torch.from_numpy(data.column(group).codes)
         if labels is None:

@@ -5,6 +5,7 @@ Source: Figures 5-5 (lowest scores) and A-3a (densities) of the thesis.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
+from vldebias.files import shielded, write_atomically
 from vldebias.pictures import INK, for_matplotlib, save_png, subplots
 from vldebias.progress import Progress
 from vldebias.training.loop import Entry
+from vldebias.training.monitor import SHAPE
 from vldebias.training.pairs import PairSource
 from vldebias.training.scores import RankedPairs, detection, positive_scores, rank_pairs, write_table
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 GREY = "#6b7785"
 RIGHT, WRONG = "#1d4e89", "#c2572f"  # apart in lightness too, for those who do not see the hue
 _BINS = 40
+SCALES = (*SHAPE, "sharpness")  # facts of other scales than the scores
 _OWN = ("step", "loss", "lr", "temperature", "seconds")  # of an entry; the others are scores
 
 
@@ -136,19 +140,48 @@ def score_histogram(
     return save_png(plot, Path(path), {"kind": "score histogram", "panels": about})
 
 
+def write_popularity(path: Path, captions: Sequence[str], log_popularity: NDArray[np.floating[Any]]) -> Path:
+    """A csv of the different captions, the most popular first: popularity (1 in the mean), pairs, caption.
+
+    log_popularity: (n,) of the text of each pair, up to a constant, as NUCLR has learned it. Popular captions, which
+    fit many images, come first; those that nothing else is like come last.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, caption in enumerate(captions):
+        rows.setdefault(caption, []).append(row)
+    popularity = np.exp(log_popularity - log_popularity.max())
+    popularity /= popularity.mean()
+    means = {caption: float(popularity[own].mean()) for caption, own in rows.items()}
+
+    def write(partial: Path) -> None:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("popularity", "pairs", "caption"))
+            for caption in sorted(means, key=lambda one: -means[one]):
+                writer.writerow((f"{means[caption]:.6g}", len(rows[caption]), shielded(caption)))
+
+    return write_atomically(path, write)
+
+
 def draw_curves(path: Path, history: Sequence[Entry]) -> Path:
-    """The loss of every step, and the scores where the model was scored."""
-    names = list(dict.fromkeys(name for entry in history for name in entry if name not in _OWN))
-    figure, (left, right) = subplots(1, 2, (10, 4))
+    """The loss of every step, and the scores where the model was scored, apart from facts that have other scales."""
+    found = list(dict.fromkeys(name for entry in history for name in entry if name not in _OWN))
+    names = [name for name in found if name not in SCALES]
+    facts = [name for name in found if name in SCALES]
+    figure, (left, right, *more) = subplots(1, 3 if facts else 2, (15 if facts else 10, 4))
     left.plot([entry["step"] for entry in history], [entry["loss"] for entry in history], color="#4c72b0", lw=0.9)
     left.set(xlabel="step", ylabel="loss", title="loss of every step")
-    for name in names:
+    for name in found:
+        axes = more[0] if name in SCALES else right
         scored = [entry for entry in history if name in entry]
-        right.plot([entry["step"] for entry in scored], [entry[name] for entry in scored], marker=".", label=name)
+        axes.plot([entry["step"] for entry in scored], [entry[name] for entry in scored], marker=".", label=name)
     right.set(xlabel="step", title="scores on held-out data" if names else "no held-out data was given")
     if names:
         right.legend(fontsize=7)
-    for axes in (left, right):
+    for axes in more:
+        axes.set(xlabel="step", title="shape of held-out features")
+        axes.legend(fontsize=7)
+    for axes in (left, right, *more):
         axes.grid(alpha=0.3)
     figure.tight_layout()
     return save_png(figure, path, {"kind": "training curves", "steps": len(history)})

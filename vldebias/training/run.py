@@ -22,11 +22,12 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.augmentation import Augmentation, CropNoise
 from vldebias.training.batches import Batches, MapBatches
+from vldebias.training.held_out import draw_held_out
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_history, steps_of
 from vldebias.training.monitor import Monitor, worsened
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, make_pairs, open_images
-from vldebias.training.report import draw_curves, score_pairs
+from vldebias.training.report import draw_curves, score_pairs, write_popularity
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
 from vldebias.training.settings import TrainSettings
 from vldebias.training.state import read_metadata
@@ -57,6 +58,9 @@ def train_model(
     curves.png          the same to look at
     pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of the first of them
     scores.png          the densities of the scores
+    cosines.png         with held-out labels: cosines within and between classes; hardest.png: images that are taken
+                        for one of another class
+    popularity.csv      of nuclr: the captions, the most popular first
     run.json            the scores before and after, which of them are worse, and what the run was
     state.safetensors   the last checkpoint; a run that was interrupted goes on from it
 
@@ -95,6 +99,13 @@ def train_model(
         if job.pairs is not None and job.pairs.captions and settings.score_pairs:
             scored = score_pairs(towers, job.pairs, folder, workers=settings.workers, progress=job.progress)
             files, wrong = files | scored.files, scored.detected
+        if job.monitor is not None:
+            files |= draw_held_out(job.monitor, towers, folder)
+        if job.pairs is not None and job.pairs.captions and settings.loss == "nuclr":
+            learned = job.trainee.objective.loss.log_popularity[0].detach().cpu().numpy()
+            files["popularity of captions"] = write_popularity(
+                folder / "popularity.csv", job.pairs.captions, learned
+            ).name
         # What a finished run was scored on then may have been other data.
         after = job.monitor(towers) if done == steps and job.monitor is not None else history[-1]
         debiased: dict[str, float] = {}
@@ -210,6 +221,7 @@ def make_monitor(settings: TrainSettings) -> Monitor | None:
         queries=load_prompts(settings.debias).classes if settings.debias is not None else (),
         workers=settings.workers,
         limit=settings.val_items,
+        within=settings.sharpness_within,
     )
 
 
@@ -260,6 +272,8 @@ class Job:
         )
         warn_of_steepness(settings, objective.temperature)
         self.monitor = make_monitor(settings) if fold is None else None
+        if settings.sharpness_within is not None and accelerator.distributed_type.value == "FSDP":
+            raise InvalidInputError("sharpness_within: expected whole weights on every process, got FSDP; leave it out")
         self.towers.model.to(accelerator.device)
         decay = settings.layers.decay if settings.layers is not None else 1.0
         frozen = None

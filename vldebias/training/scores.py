@@ -37,7 +37,7 @@ from vldebias.training.sampling import torch_generator
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vldebias.hosts.towers import Towers
+    from vldebias.hosts.towers import Tokens, Towers
 
 SHARES = (0.01, 0.05, 0.1, 0.2)  # of the lowest scores
 _OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone
@@ -45,6 +45,13 @@ _OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no pe
 Prepare = Callable[["Image.Image"], Tensor]
 Placed = tuple[Tensor, Tensor]
 """Rows (b,) of a data set and their pixels (b, 3, h, w)."""
+
+
+def pair_features(towers: Towers, images: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """Unit features (b, d) and (t, d) float32, in the model's mode and with gradients where these are on."""
+    device, dtype = _place(towers.model)
+    texts = towers.text({name: tensor.to(device) for name, tensor in tokens.items()})
+    return normalize(towers.image(images.to(device, dtype)).float(), dim=-1), normalize(texts.float(), dim=-1)
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:

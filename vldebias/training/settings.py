@@ -42,6 +42,7 @@ _BESIDE = (
     "track",
     "project",
     "eval_every",
+    "sharpness_within",
     "score_pairs",
     "val_data",
     "val_split",
@@ -287,6 +288,12 @@ class LoopSettings(_Settings):
     partner: Partner = Field(
         "any", description="fourier: the most similar view, or that of another image (with two views mostly its own)."
     )
+    sharpness_within: float | None = Field(
+        None,
+        gt=0,
+        description="Also score how much the held-out loss grows one ascent step of this length (such as 0.05) away, "
+        "which takes the memory of a training step. Default: off.",
+    )
     eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
     keep_every: int | None = Field(
@@ -349,6 +356,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "shuffle_buffer": (not self.streaming, "streaming"),
             "caption_noise": (self.views == "two", "views: captions"),
             "group": (not self.has_held_out, "held-out data (val_split, val_data)"),
+            "sharpness_within": (not self.has_held_out, "held-out data (val_split, val_data)"),
             "keep_best": (not self.has_held_out, "held-out data (val_split, val_data)"),
         }
         for name, (nothing, needs) in unread.items():

@@ -65,13 +65,14 @@ def _groups(rows: Iterable[Measurement], told: TaskProvenance) -> str:
 
 def overall(tasks: Iterable[Block]) -> str:
     """One sentence over all tasks: in how many bias is lessened, by what is attached by default and by any method, and
-    in how many of those that costs utility.
+    in how many of those that costs utility; "" where nothing was compared and there is advice instead.
     """
+    tasks = list(tasks)
     moved = [(gains[0], block.moved("utility")) for block in tasks if (gains := block.moved("bias"))]
     # Texts that moved among themselves are no task won: nothing was searched, classified or drawn.
     moved = [one for one in moved if any(metric_of(row.metric).of != "texts" for row in one[0].values())] or moved
     if not moved:
-        return "No method was compared with none."
+        return "" if any(block.advice for block in tasks) else "No method was compared with none."
     attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]
     if attached:
         return _lessened(attached, "by the default, the method that debias attaches")
@@ -100,7 +101,7 @@ def conclusion(block: Block) -> str:
         return nothing_to_remove(block, first)
     gains, costs = _moved(block)
     if not gains:
-        return "No method was compared with none."
+        return "" if block.advice else "No method was compared with none."
     rows = list(gains.values())
     measure = metric_title(rows[0].metric) + (f", {rows[0].subset}" if rows[0].subset else "")
     best = _chief(rows)

@@ -249,7 +249,7 @@ def facts(provenance: TaskProvenance) -> list[tuple[str, Any]]:
         ("counts", provenance.n),
         ("methods", provenance.methods),
         ("seeds", provenance.seeds),
-        *((name.replace("_", " "), value) for name, value in provenance.settings.items()),
+        *((name.replace("_", " "), value) for name, value in provenance.settings.items() if name != "advice"),
     ]
 
 

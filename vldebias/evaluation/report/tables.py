@@ -71,6 +71,11 @@ class Block:
         return (self.provenance.title if self.provenance else "") or self.task
 
     @property
+    def advice(self) -> list[str]:
+        """Sentences that say what to do, which a page begins with; none of most tasks."""
+        return list(self.provenance.settings.get("advice", ())) if self.provenance else []
+
+    @property
     def headline(self) -> tuple[Measurement, ...]:
         """The measurements about the whole; those about parts only where there are no others."""
         chosen = [table for table in self.tables if not table.detail] or self.tables

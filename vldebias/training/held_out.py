@@ -1,0 +1,89 @@
+"""Held-out images as a model sees them: cosines within and between classes, and who is taken for whom.
+
+Source: Figures 4-5 (cosines of positive and negative pairs) and 4-6 (hardest negatives) of the thesis.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vldebias.data.suspects import thumbnail
+from vldebias.hosts.seam import reading
+from vldebias.pictures import INK, for_matplotlib, save_png, subplots
+from vldebias.training.monitor import Monitor
+
+if TYPE_CHECKING:
+    from vldebias.hosts.towers import Towers
+
+_COMPARED = 2000  # images whose cosines are drawn, all pairs of them
+ANCHORS, NEGATIVES = 8, 6
+_SAME, _OTHER = "#1d4e89", "#c2572f"
+
+
+def draw_held_out(monitor: Monitor, towers: Towers, folder: Path) -> dict[str, str]:
+    """Writes cosines.png and hardest.png into `folder`, what they are -> name; {} without two classes of two images."""
+    if monitor.labels is None:
+        return {}
+    with reading(towers.model):
+        places, features = monitor.features(towers)
+    known = (monitor.labels.cpu()[places] >= 0) & features.isfinite().all(1).cpu()
+    places, features = places[known][:_COMPARED], features.cpu()[known][:_COMPARED]
+    codes = monitor.labels.cpu()[places]
+    if (torch.bincount(codes, minlength=1) > 1).sum() < 2:
+        return {}
+    cosines = features @ features.T
+    return {
+        "cosines within and between classes": draw_cosines(cosines, codes, folder / "cosines.png").name,
+        "hardest negatives": draw_hardest(monitor, cosines, places, folder / "hardest.png").name,
+    }
+
+
+def draw_cosines(cosines: Tensor, codes: Tensor, path: Path) -> Path:
+    """Densities of the cosines (n, n) of two images of one class and of two classes (n,) (Figure 4-5)."""
+    upper = torch.ones_like(cosines, dtype=torch.bool).triu(1)
+    same = codes[:, None] == codes
+    groups = {"of one class": (cosines[upper & same], _SAME), "of two classes": (cosines[upper & ~same], _OTHER)}
+    plot, (axis,) = subplots(1, 1, (6, 3.4))
+    edges = np.linspace(float(cosines.min()), 1.0, 61)
+    for name, (values, colour) in groups.items():
+        axis.hist(values.numpy(), edges, density=True, color=colour, alpha=0.25)
+        axis.hist(values.numpy(), edges, density=True, histtype="step", color=colour, linewidth=1.5, label=name)
+        axis.axvline(float(values.mean()), color=colour, linewidth=1, linestyle=(0, (4, 3)))
+    axis.set_xlabel("cosine of two held-out images", fontsize=9, color=INK)
+    axis.set_yticks([])
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, labelcolor=INK)
+    plot.tight_layout()
+    return save_png(plot, path, {"kind": "cosines"} | {name: float(each.mean()) for name, (each, _) in groups.items()})
+
+
+def draw_hardest(monitor: Monitor, cosines: Tensor, places: Tensor, path: Path) -> Path:
+    """A sheet: images drawn at random, each with the nearest images of other classes (Figure 4-6).
+
+    cosines: (m, m) of the images at `places` (m,) of the monitor's data.
+    """
+    assert monitor.labels is not None
+    codes = monitor.labels.cpu()[places]
+    others = cosines.masked_fill(codes[:, None] == codes, -torch.inf)
+    anchors = np.sort(np.random.default_rng(0).permutation(len(codes))[:ANCHORS])
+    shown = min(NEGATIVES, int((others[anchors] > -torch.inf).sum(1).min()))
+    plot, axes = subplots(len(anchors), 1 + shown, (1.35 * (1 + shown), 1.6 * len(anchors)))
+    told = []
+    for line, anchor in enumerate(anchors.tolist()):
+        nearest = others[anchor].topk(shown)
+        rows = [anchor, *nearest.indices.tolist()]
+        told.append([monitor.data.ids[int(places[row])] for row in rows])
+        for axis, row in zip(axes[line * (1 + shown) :], rows, strict=False):
+            axis.imshow(np.asarray(thumbnail(monitor.data.read, int(places[row]))))
+            text = monitor.class_texts[int(codes[row])][0]
+            title = text if row == anchor else f"{text} {cosines[anchor, row]:.2f}"
+            axis.set_title(for_matplotlib(title), fontsize=6.5, color=INK if row == anchor else _OTHER, wrap=True)
+    for axis in axes:
+        axis.axis("off")
+    plot.tight_layout()
+    return save_png(plot, path, {"kind": "hardest negatives", "ids": told})

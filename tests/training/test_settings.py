@@ -96,6 +96,7 @@ def test_identity_keeps_all_but_what_changes_no_weight() -> None:
         {"track", "project", "keep_every", "keep_best"},
     )
     scoring = {"eval_every", "score_pairs", "val_data", "val_split", "val_items", "group", "debias"}
+    scoring |= {"sharpness_within"}
     beside = speed | tracking | scoring | {"epochs"}  # which come to steps
     assert load_settings(steps=3).identity().keys() == TrainSettings.model_fields.keys() - beside
 

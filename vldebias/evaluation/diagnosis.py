@@ -338,6 +338,7 @@ def _plot(found: Margins) -> Plot:
                 axis.plot([middle], [y], marker="|", color="C1", markersize=12)
         axis.axvline(0, color="grey", linewidth=0.5)
         axis.set_title(name.replace("_", " "))
+        axis.set_ylim(-0.5, len(found.names) - 0.5)
         axis.set_yticks(range(len(found.names)), names if axis is axes[0] else [""] * len(names))
     return figure
 

@@ -6,7 +6,7 @@ Beside these facts that are better neither high nor low: the shape of its featur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -247,7 +247,7 @@ class TensorMonitor:
         parts = [(places, image_features(towers, images)) for places, images in self._batches(towers)]
         return torch.cat([places for places, _ in parts]), torch.cat([features for _, features in parts])
 
-    def _batches(self, towers: Towers) -> Iterator[Placed]:
+    def _batches(self, towers: Towers) -> Generator[Placed, None, None]:
         """Batches of the images that can be read, always the same and in their order."""
         assert self.images is not None
         yield from zip(torch.arange(self.n).split(self.batch_size), self.images.split(self.batch_size), strict=True)
@@ -312,7 +312,7 @@ class Monitor(TensorMonitor):
         texts = [fill(template, **{"": name.replace("_", " ")}) for name in labels.names]
         super().__init__(None, labels=torch.from_numpy(labels.codes), class_texts=texts, **asked)
 
-    def _batches(self, towers: Towers) -> Iterator[Placed]:
+    def _batches(self, towers: Towers) -> Generator[Placed, None, None]:
         if self._kept is not None and self._kept[0] is towers.prepare:
             yield from self._kept[1]
             return

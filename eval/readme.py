@@ -23,7 +23,7 @@ from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
 from eval.tables import RESULTS, moved, read, rows_in, span, table
 from vldebias.evaluation.report.pages import markdown_table
-from vldebias.evaluation.report.words import verdict
+from vldebias.evaluation.report.words import number, verdict
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.metrics.metric import metric_of
 from vldebias.pictures import picture_metadata
@@ -465,6 +465,7 @@ def features_block(part: str) -> str:
     return table(*lines, note=f"{note}; from `eval/results/features_{part}.json`.")
 
 
+<<<<<<< HEAD
 LINES = {
     "lean_r": "r",
     "lean_r2": "R2, left out",
@@ -511,6 +512,37 @@ def effects_block() -> str:
         note="Concepts that no line was fitted on, or the same queries after a method; "
         "from `eval/results/audit_texts.json`.",
     )
+=======
+def judged_example() -> str:
+    """What a judge says, what people make of it, and the difference."""
+    rows = {(r.metric, r.subset): r for r in read("judged_shares").rows if r.task == "example corrected"}
+    figures = (
+        ("share", "male"),
+        ("share", "female"),
+        ("discrepancy", ""),
+        ("max_skew", ""),
+        ("discrepancy_squared", ""),
+    )
+    lines = [["figure", "by the judge", "corrected by people", "the judge moves it by"]]
+    for metric, subset in figures:
+        name = ", ".join(filter(None, (metric_of(metric).title, subset)))
+        lines.append([name, *(number(rows[start + metric, subset]) for start in ("", "corrected_", "judge_moves_"))])
+    return table(*lines, note="value [95 % interval]; from `eval/results/judged_shares.json`.")
+
+
+def judged_coverage() -> str:
+    """Coverage of every kind of interval by the number of labels."""
+    rows = [row for row in read("judged_shares").rows if row.metric in ("coverage", "width")]
+    found = {(r.task, r.method, r.subset, r.metric): r for r in rows}
+    labels = list(dict.fromkeys(row.subset for row in rows))
+    lines = [["judge", "interval", *labels]]
+    for task, method in dict.fromkeys((row.task, row.method) for row in rows):
+        pairs = ([found[task, method, one, metric].value for metric in ("coverage", "width")] for one in labels)
+        lines.append([task, method, *(f"{covered:.3f} ({width:.3f})" for covered, width in pairs)])
+    sets = next(iter(rows[0].n.values()))
+    note = f"share of {sets} data sets whose 95 % interval holds the truth (mean width)"
+    return table(*lines, note=f"{note}; from `eval/results/judged_shares.json`.")
+>>>>>>> d34dadf (Show how often corrected shares hold the truth, and how to correct a judge)
 
 
 def inside(made: Callable[[], str]) -> str:
@@ -543,6 +575,10 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "sparing": sparing_block,
             "joint": joint_block,
             "birds_drawn": partial(block, "birds_drawn"),
+        },
+        docs / "how-to" / "correct-the-judge.md": {
+            "judged_example": judged_example,
+            "judged_coverage": judged_coverage,
         },
         docs / "how-to" / "diagnose.md": {f"features_{part}": partial(features_block, part) for part in FEATURES},
         docs / "explanation" / "validity.md": {

@@ -465,7 +465,6 @@ def features_block(part: str) -> str:
     return table(*lines, note=f"{note}; from `eval/results/features_{part}.json`.")
 
 
-<<<<<<< HEAD
 LINES = {
     "lean_r": "r",
     "lean_r2": "R2, left out",
@@ -512,7 +511,8 @@ def effects_block() -> str:
         note="Concepts that no line was fitted on, or the same queries after a method; "
         "from `eval/results/audit_texts.json`.",
     )
-=======
+
+
 def judged_example() -> str:
     """What a judge says, what people make of it, and the difference."""
     rows = {(r.metric, r.subset): r for r in read("judged_shares").rows if r.task == "example corrected"}
@@ -542,7 +542,6 @@ def judged_coverage() -> str:
     sets = next(iter(rows[0].n.values()))
     note = f"share of {sets} data sets whose 95 % interval holds the truth (mean width)"
     return table(*lines, note=f"{note}; from `eval/results/judged_shares.json`.")
->>>>>>> d34dadf (Show how often corrected shares hold the truth, and how to correct a judge)
 
 
 def inside(made: Callable[[], str]) -> str:

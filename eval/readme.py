@@ -388,6 +388,12 @@ def _worlds(result: Result) -> Cells:
     return lines
 
 
+def _timed(result: Result) -> Cells:
+    """A row for each side of the benchmark of `diagnose`."""
+    head = ["", "rows", "processor seconds", "seconds", "peak MB"]
+    return [head, *([row["what"], *(f"{row[name]:,.0f}" for name in head[1:])] for row in rows_of(result, "what"))]
+
+
 RECORDS: dict[str, Callable[[Result], Cells]] = {
     "attack": partial(counted, "what", ("tries", "refused", "same", "failures")),
     "mutants": _mutated,
@@ -579,7 +585,10 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "judged_example": judged_example,
             "judged_coverage": judged_coverage,
         },
-        docs / "how-to" / "diagnose.md": {f"features_{part}": partial(features_block, part) for part in FEATURES},
+        docs / "how-to" / "diagnose.md": {
+            **{f"features_{part}": partial(features_block, part) for part in FEATURES},
+            "bench_diagnose": partial(record, "bench_diagnose", _timed),
+        },
         docs / "explanation" / "validity.md": {
             "geometry": partial(record, "validity", validity.geometry_cells),
             "skews": partial(record, "validity", validity.skew_cells),

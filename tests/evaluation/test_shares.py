@@ -85,6 +85,17 @@ def test_people_correct_the_judge():
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
 
 
+def test_a_confusion_table_is_solved_for(tmp_path):
+    (tmp_path / "c.csv").write_text("true,male,female\nmale,500,0\nfemale,125,375\n")
+    _, solved = measure(table(2, 20, 200), judge_confusion=tmp_path / "c.csv")
+    rows = {(row.metric, row.method, row.subset): row for row in solved.rows}
+    assert rows["share", "mended", "male"].interval[0] <= 0.5 <= rows["share", "mended", "male"].interval[1]
+    assert rows["discrepancy", "mended", ""].value < 0.05
+    (tmp_path / "c.csv").write_text("true,male,female\nman,500,0\nfemale,125,375\n")
+    with pytest.raises(InvalidInputError, match="expected a row for each of"):
+        measure(table(), judge_confusion=tmp_path / "c.csv")
+
+
 def test_prompts_that_a_method_lacks_are_left_out_and_counted():
     columns = {name: column[:-30] for name, column in table().items()}
     (result,) = measure(columns)

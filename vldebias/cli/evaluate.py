@@ -125,6 +125,9 @@ def shares(
         str | None,
         typer.Option(metavar="COLUMN", help="What people say, empty where nobody was asked: corrects --value."),
     ] = None,
+    judge_confusion: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="How often --value is wrong: true, then a column per value.")
+    ] = None,
     values: Annotated[str | None, typer.Option(help="Which there are: female,male. Default: what occurs.")] = None,
     unknown: Annotated[
         list[str] | None, typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *")
@@ -158,6 +161,7 @@ def shares(
             "method": method,
             "weight": weight,
             "people": people,
+            "judge_confusion": judge_confusion,
             "values": tuple(split_names([values] if values else None)),
             "baseline": baseline,
             "resamples": resamples,

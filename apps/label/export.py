@@ -20,7 +20,7 @@ from vldebias.files import shielded, write_atomically
 
 from .engine import Labelling
 
-FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds", "weight")
+FIELDS = ("image", "annotator", "attribute", "value", "time", "seconds")
 LOCAL = "/data/local-files/?d="  # how Label Studio serves files below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 
 
@@ -40,14 +40,15 @@ def export(engine: Labelling, path: Path) -> list[Path]:
 
 
 def table(answers: Iterable[Answer]) -> str:
-    """CSV with a header, which `vldebias eval human --labels` reads too.
+    """CSV with a header, which `vldebias eval human --labels` reads too; with weights where an answer has one.
 
     No text is a formula to a spreadsheet (`files.shielded`); `read_annotations` gives back what was answered.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS)
+    text, listed = io.StringIO(), list(answers)
+    fields = (*FIELDS, "weight") if any(answer.weight is not None for answer in listed) else FIELDS
+    writer = csv.DictWriter(text, fields, extrasaction="ignore")
     writer.writeheader()
-    for answer in answers:
+    for answer in listed:
         told = answer.model_dump(mode="json", exclude={"version"})
         cells = {name: shielded(value) if isinstance(value, str) else value for name, value in told.items()}
         writer.writerow(cells)

@@ -57,7 +57,7 @@ def evaluate(said: dict, **options) -> tuple[list[Measurement], TaskProvenance]:
     variants, concepts = (list(dict.fromkeys(key[i] for key in said)) for i in (0, 1))
     drawn = records(variants, concepts, max(len(row) for given in said.values() for row in given))
     given = {name: options.pop(name) for name in ("judged", "judge") if name in options}
-    (part,) = AnnotationsTask.build(OPTIONS | options).measure(drawn, annotations(rows), **given)
+    part, *_ = AnnotationsTask.build(OPTIONS | options).measure(drawn, annotations(rows), **given)  # then the corrected
     return part.rows, part.provenance
 
 

@@ -140,7 +140,10 @@ def test_an_unknown_name_lists_the_suites() -> None:
         ({**SUITE, "tasks": [GROUPS, copy.deepcopy(GROUPS)]}, "two tasks are called 'birds'"),
         ({**SUITE, "tasks": []}, "tasks: .*at least 1"),
         (judged(kind="clip"), r"judge\.clip\.prompts: missing; add it"),
-        (judged(kind="cilp"), "judge: expected `kind:` with one of miniature, classifier, clip, backgrounds; got"),
+        (
+            judged(kind="cilp"),
+            "judge: expected `kind:` with one of miniature, classifier, table, clip, backgrounds; got",
+        ),
         (judged(kind="classifier", model="m"), r"judge\.classifier\.attribute: missing; add it"),
     ],
 )

@@ -302,7 +302,9 @@ class TestExperiment:
         assert place_of(row) == {**place, "task": "t", "metric": "m", "method": "x"}
 
     def test_an_unknown_one_and_a_wrong_field_are_told(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidInputError, match=r"noisy_caption; expected one of \['does_it_pay'"):
+        with pytest.raises(
+            InvalidInputError, match=r"noisy_caption; expected one of \['coarse_to_fine', 'does_it_pay'"
+        ):
             Experiment.read("noisy_caption")
         (tmp_path / "a.yaml").write_text("name: a\nabout: b\nmethod: c\ntables: []\nmetrics: {}\nlosses: 1\n")
         with pytest.raises(InvalidInputError, match=r"a\.yaml: losses: Extra inputs are not permitted"):

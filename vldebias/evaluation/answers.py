@@ -122,7 +122,7 @@ class AnnotationLog:
             )
         except ValidationError as error:
             raise InvalidInputError(f"annotation: {_problem(error)}") from error
-        line = answer.model_dump_json().encode() + b"\n"
+        line = answer.model_dump_json(exclude={"weight"} if weight is None else None).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Device, Json, Model, Pretrained, check_files, device_of, err, out, print_json
+from vldebias.cli.common import Json, check_files, device_of, err, out, print_json
+from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 SUSPECTS, SHEET = "wrong-labels.csv", "wrong-labels.html"
 
 
+_BROUGHT = ("model", "pretrained", "texts", "reference", "unknown", "device", "fresh")  # fields of `Options`
+
+
+@with_flags(flag for flag in flags_of_options() if flag[0] in _BROUGHT)
 def diagnose_command(
     features: Annotated[Path, typer.Argument(help="Embeddings with labels (.npz, .safetensors).", metavar="FILE")],
     labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
     groups: Annotated[str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")] = None,
     prompts: Annotated[str | None, typer.Option(help="Prompt set of the attribute, for --methods.")] = None,
     methods: Annotated[str, typer.Option(help="Methods to probe beside none: default,equalise,leace.")] = "",
-    reference: Annotated[Path | None, typer.Option(help="Image features for methods that use some.")] = None,
-    texts: Annotated[Path | None, typer.Option(help="Text embeddings (.npz), else the file's own or --model.")] = None,
-    model: Model = None,
-    pretrained: Pretrained = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-diagnose"
     ),
@@ -34,10 +35,9 @@ def diagnose_command(
         float | None, typer.Option(min=0, max=1, help="Share of rows to keep, those with the most credible labels.")
     ] = None,
     write: Annotated[Path | None, typer.Option(help="File for the kept rows (.npz, .safetensors).")] = None,
-    unknown: Annotated[list[str] | None, typer.Option(help="A label that means unknown, such as -1. *")] = None,
     seed: Annotated[int, typer.Option(help="Of folds, permutations and resamples.")] = 0,
-    device: Device = "auto",
     as_json: Json = False,
+    **brought: Any,
 ) -> None:
     """Ask features what they hold: is an attribute readable, which group suffers, which labels are wrong, what margins.
 
@@ -64,7 +64,7 @@ def diagnose_command(
         raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
     if not features.is_file():
         raise InvalidInputError(f"{features}: expected a file of embeddings (.npz, .safetensors), there is none")
-    check_files(texts=texts, reference=reference)
+    check_files(texts=brought.get("texts"), reference=brought.get("reference"))
     import numpy as np
 
     from vldebias.data import load_embeddings, save_embeddings
@@ -88,13 +88,8 @@ def diagnose_command(
     )
     options = Options(
         out=folder,
-        device=device_of(device),
-        unknown=tuple(unknown or ()),
         embeddings=features,
-        texts=texts,
-        reference=reference,
-        model=model,
-        pretrained=pretrained,
+        **brought | {"device": device_of(brought.get("device", "auto")), "unknown": tuple(brought.get("unknown", ()))},
     )
     data = load_embeddings(features)[0].without(options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)

@@ -71,7 +71,8 @@ def test_what_every_class_reads_changes_and_comes_back(name):
     attachment = debias(pipe, tiny.gender(), lam=1e6)
     attached = modular.read(pipe)
     for key in bare:
-        expected = [False] if "negative" in key or "mask" in key or "_ref_" in key else [True, False]
+        left_alone = "negative" in key or "mask" in key or "_ref_" in key or not bare[key].any()  # no glyphs, no rows
+        expected = [False] if left_alone else [True, False]
         assert changed(attached[key], bare[key]) in (expected, expected * 2), key
     attachment.strength = 0.0
     assert same(modular.read(pipe), bare)

@@ -133,7 +133,7 @@ def embedded(folder: Path) -> Left:
 def build_miniature(folder: Path) -> None:
     """Tokenizer and CLIP, for a few steps, with a checkpoint after each."""
     training.CHECKPOINT_SECONDS = 0.0
-    build(folder, scale=3 / 1300, device="cpu", stages=["tokenizer", "clip"])
+    build(folder, scale=3 / 1300, device="cpu", stages=["tokenizer", "narrow"])
 
 
 def built(folder: Path) -> Left:

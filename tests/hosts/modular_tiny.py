@@ -78,7 +78,8 @@ COMPONENTS = {
     **dict.fromkeys(("LTX2", "LTX25", "Echo"), _of("LTX2")),
     "ErnieImage": _ernie,
 }
-"""Class names without "ModularPipeline" at their ends -> what makes their components."""
+COMPONENTS = {name: made for name, made in COMPONENTS.items() if f"{name}ModularPipeline" in classes()}
+"""Class names without "ModularPipeline" at their ends -> what makes their components; those of this release."""
 
 
 def make(name, blocks=None):

@@ -1,5 +1,6 @@
 """Tiny transformers models of every supported class, with their tokenizers, and all public paths of their texts."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ STATED = [False, False, True, True, False]
 
 def make(name: str, **text: Any) -> nn.Module:
     """A new model in evaluation mode; text: settings of its text tower."""
-    config = {key: value for key, value in MODELS[name].items() if key != "tokenizer"}
+    config = copy.deepcopy({key: value for key, value in MODELS[name].items() if key != "tokenizer"})  # they take out
     config = config | ({"text_config": config["text_config"] | text} if "text_config" in config else text)
     kind = getattr(transformers, name)
     return kind(kind.config_class(**config)).eval()

@@ -82,6 +82,13 @@ class TestDiagnose:
         assert "there is nothing to remove" in vldebias.diagnose(gone, groups=gender).provenance[0].description
         assert "there is nothing to remove" not in vldebias.diagnose(rows, groups=gender).provenance[0].description
 
+    def test_nothing_is_said_to_be_removed_that_was_not_there(self, world: Any) -> None:
+        dealt = np.random.default_rng(2).permutation(np.repeat(["male", "female"], 150))
+        found = vldebias.diagnose(world[0], groups=dealt, texts=world[1], prompts="gender", methods=["cali"], seed=3)
+        said = found.provenance[0].description
+        assert said.endswith("there is nothing to remove.")
+        assert "cali" not in said
+
     def test_errors_are_counted_where_no_groups_are_known(self, world: Any) -> None:
         found = vldebias.diagnose(world[0].features, world[0].column("smile"))
         assert "misread by a classifier that did not see them" in found.provenance[0].description

@@ -212,6 +212,8 @@ class DiagnoseTask(ImageTask):
             f"{name}: a linear reader names it in {plain['linear'].accuracy:.0%} of images that it did not see, the "
             f"nearest neighbour in {plain['neighbour'].accuracy:.0%} (chance at most {plain['linear'].limit:.0%})"
         )
+        if plain["linear"].at_chance:  # whatever a method does then, it is not what took it out
+            return f"{text}; there is nothing to remove."
         removed = [method for method, one in read.items() if method != NONE and one["linear"].at_chance]
         kept = [method for method, one in read.items() if method != NONE and not one["linear"].at_chance]
         if removed:
@@ -220,7 +222,7 @@ class DiagnoseTask(ImageTask):
             least = min(kept, key=lambda method: read[method]["linear"].accuracy)
             text += f"; lessened at most by {least} ({read[least]['linear'].accuracy:.0%}), not removed"
         elif not removed:
-            text += "; there is nothing to remove" if plain["linear"].at_chance else "; try --methods with a prompt set"
+            text += "; try --methods with a prompt set"
         return text + "."
 
     def _hidden(

@@ -52,6 +52,7 @@ def debias(
     max_loss: float | Bound | None = None,
     side: str | None = None,
     follow: bool = False,
+    steps: tuple[float, float] | None = None,
 ) -> Attachment:
     """Attach an edit that mitigates what `prompts` describe to the text embeddings of `host`.
 
@@ -84,6 +85,9 @@ def debias(
         follow: of a diffusers pipeline, carry the edit over to each that is made around its encoders from here on
             (`from_pipe`, `Pipeline(**pipe.components)`), until this attachment is removed. Default: such a pipeline
             draws without it and says so.
+        steps: of a diffusers pipeline, the share of the denoising steps in which it acts: (0, 0.4) for the first two
+            fifths. `attachment.strength` may then be set between two steps, as in `callback_on_step_end`. A pipeline
+            that reads something made of its embeddings before the first step refuses when it draws.
 
     Returns:
         An Attachment: `.remove()`, `.disabled()`, with-statement, `.strength`, `.projections`, `.merge()`.
@@ -99,6 +103,7 @@ def debias(
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side or TEXT_SIDE)
+    target = target if steps is None else target.within(steps)
     refuse_second(target)
     if follow:
         following.check_followed(next(iter(target.exclusive_modules), None))

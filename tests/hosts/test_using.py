@@ -246,3 +246,23 @@ def test_a_steered_pipeline_serves_other_prompts_beside_it(gender: PromptSet) ->
 
 
 ATTRIBUTES = {"male": ("male",), "female": ("female",)}
+
+
+def test_what_is_bound_takes_along_what_is_asked_for_here(tower: Tower, attachment: Attachment) -> None:
+    plain = Tower().encode(PROMPTS)
+    with attachment.using(method="other", strength=0.5):
+        bound, free = attachment.bind(tower.encode), tower.encode
+    with attachment.disabled():
+        paused = attachment.bind(tower.encode)
+    with ThreadPoolExecutor(4) as threads:
+        many = [threads.submit(bound, PROMPTS) for _ in range(8)]
+        assert all(torch.equal(one.result(), OTHER(plain, 0.5)) for one in many)
+        assert torch.equal(threads.submit(free, PROMPTS).result(), PROJECTION(plain))
+        assert torch.equal(threads.submit(paused, PROMPTS).result(), plain)
+    thread_rows: list[torch.Tensor] = []
+    thread = threading.Thread(target=attachment.bind(lambda: thread_rows.append(bound(PROMPTS))))
+    thread.start()
+    thread.join()
+    assert torch.equal(thread_rows[0], OTHER(plain, 0.5))
+    assert torch.equal(tower.encode(PROMPTS), PROJECTION(plain)), "nothing is left here"
+    assert bound.__name__ == "encode"

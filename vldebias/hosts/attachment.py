@@ -5,18 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
 
 from vldebias.edit import Choice, Edit, Rows
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError, warn
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.attached_edits import AttachedEdits, Gate
 from vldebias.hosts.base import Host, Texts
 from vldebias.hosts.draws import Call, Calls
@@ -34,6 +35,9 @@ _EXCLUSIVE: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
 _SHARED: WeakKeyDictionary[object, WeakSet[Attachment]] = WeakKeyDictionary()
 
 _MERGED: WeakSet[object] = WeakSet()
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def attachment_of(host: object) -> Attachment | None:
@@ -121,16 +125,17 @@ class Attachment:
     @property
     def line(self) -> str:
         """What attaches the same to another pipeline that shares the modules."""
-        usual = {"keep_stated": True, "negative": False, "strength": 1.0}
+        usual = {"keep_stated": True, "negative": False, "strength": 1.0, "steps": None}
         others = [f", {name}={self.settings[name]!r}" for name in usual if self.settings[name] != usual[name]]
         return f"vldebias.debias(other, attachment.projections{''.join(others)})"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `debias` takes beside the edits to attach the same: strength, keep_stated, negative."""
+        """What `debias` takes beside the edits to attach the same: strength, keep_stated, negative, steps."""
         negative = bool(getattr(self._host, "negative", False))
         kept = self._methods[DEFAULT].gate is not None
-        return {"strength": self._strength, "keep_stated": kept, "negative": negative}
+        steps = self._host.window
+        return {"strength": self._strength, "keep_stated": kept, "negative": negative, "steps": steps}
 
     @property
     def projections(self) -> dict[str, Edit]:
@@ -162,6 +167,7 @@ class Attachment:
             raise VldebiasError(f"{self._host.name}: cannot carry over an attachment that is {self._state}")
         tokenizer = getattr(self._host, "tokenizer", None)
         host = Attachment.host_of(other, tokenizer=tokenizer, negative=self.settings["negative"])
+        host = host if self._host.window is None else host.within(self._host.window)
         if not self._same_spaces(host):
             for role, edit in self.projections.items():
                 host.check(role, edit)
@@ -248,6 +254,24 @@ class Attachment:
         with use_of(self._key).changed(strength=strength, method=method).hold(self._key):
             yield self
 
+    def bind(self, function: Callable[P, R]) -> Callable[P, R]:
+        """`function`, with what this thread or task asks for now, wherever it is called.
+
+        Bare threads and executors begin without what `using`, `disabled` and `seeds` have set::
+
+            with attachment.using(strength=0.5):
+                images = executor.submit(attachment.bind(pipe), "A photo of a nurse.")
+
+        It may be called many times, by many threads at once; what it sets stays its own.
+        """
+        context = copy_context()
+
+        @wraps(function, updated=())
+        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+            return context.copy().run(function, *args, **kwargs)
+
+        return bound
+
     @property
     def choices(self) -> dict[str, Choice]:
         """Role -> what "auto" chose for it and why; empty where nothing was to be chosen."""
@@ -275,7 +299,9 @@ class Attachment:
         use = use_of(self._key)
         if self._state != "attached" or use.paused:
             return embeddings
-        groups = use.groups(self._strength, len(embeddings), texts)
+        # Step by step, strength is that of the step: what is edited at 0 can then be made stronger at another.
+        strength = self._strength or (1.0 if self._host.window else 0.0)
+        groups = use.groups(strength, len(embeddings), texts)
         if not groups:
             return embeddings
         if self._adapters.changed():
@@ -435,6 +461,11 @@ class Attachment:
         """
         if self._state != "attached":
             raise VldebiasError(f"{self._host.name}: cannot merge an attachment that is {self._state}")
+        if self._host.window is not None:
+            raise UnsupportedHostError(
+                f"{self._host.name}: weights are the same at every step, and this edit is for steps="
+                f"{self._host.window}; keep it attached, or attach it without steps= and merge that"
+            )
         self._host.merge({role: edit.folded() for role, edit in self.projections.items()}, self._strength)
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
         self._host.mark(f"{self._methods[DEFAULT].label or 'a projection'} ({methods}) at strength {self._strength:g}")
@@ -469,6 +500,8 @@ class Attachment:
         first = self._methods[DEFAULT]
         gate = "stated kept" if first.gate is not None else "stated not kept"
         parts = [self._host.name, first.label or "projection", roles, f"strength={self._strength}", gate, self.state]
+        if self._host.window is not None:
+            parts.insert(-1, f"steps={self._host.window}")
         if len(self._methods) > 1:
             parts.insert(-1, f"methods {' '.join(self._methods)}")
         return f"Attachment({', '.join(parts)})"

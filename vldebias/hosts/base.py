@@ -41,6 +41,7 @@ class Host(ABC):
             together with attachments on other seams.
         held: names of the attributes that hold the model or parts of it.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
+        window: the share of the denoising steps in which an attachment acts; None for all of them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Host(ABC):
     shared_modules: Sequence[object] = ()
     held: ClassVar[tuple[str, ...]] = ()
     library: ClassVar[str] = ""
+    window: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -167,6 +169,14 @@ class Host(ABC):
             f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
             "use side='text'"
         )
+
+    def within(self, steps: Any) -> Self:
+        """This host, on which an attachment acts in a part of the denoising steps (`vldebias.hosts.steps`).
+
+        Raises:
+            UnsupportedHostError: it has none.
+        """
+        raise UnsupportedHostError(f"{self.name}: steps= is for pipelines of diffusers, which draw step by step")
 
     def fitted_as(self, role: str) -> str:
         """The role whose projection serves `role`: another one where two seams lie in one space."""

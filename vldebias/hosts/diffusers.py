@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from vldebias.edit import Edit, Fingerprint
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
@@ -34,6 +35,7 @@ from vldebias.hosts.first_step import begin, check_begins, first_step_similarity
 from vldebias.hosts.merge import fold_into_readers, merge_marker, readers, write_merge_marker
 from vldebias.hosts.prompt_end import PROBES, Reading, last_true, recorded, tokens_after_prompt
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, reading
+from vldebias.hosts.steps import StepSeam, checked_window
 from vldebias.prompts import list_prompts, load_prompts
 
 __all__ = [
@@ -72,7 +74,7 @@ class DiffusersHost(Host):
 
     library = "diffusers"
     generative = True
-    held: ClassVar[tuple[str, ...]] = ("_pipe", "_encoders")
+    held: ClassVar[tuple[str, ...]] = ("_pipe", "_encoders", "_steps")
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -114,6 +116,7 @@ class DiffusersHost(Host):
         # A template's prompts are read one by one: with others beside them some encoders read more padding.
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
         self.beside_image = any(part.beside_image for part in self._parts)
+        self._steps: StepSeam | None = None
         self.exclusive_modules = (pipe,)
         self.shared_modules = tuple(self._encoders)
 
@@ -279,11 +282,21 @@ class DiffusersHost(Host):
     def install(self, apply: Apply) -> Callable[[], None]:
         """Wrap `encode_prompt` on this pipeline alone; the returned function puts back what was there."""
         Seam.refuse_copy(vars(self._pipe).values())
+        hooks = self._step_by_step(apply)
         seam = _EncodePrompt(self, apply)
         seam.put_on()
         self._beginnings = None
+        return Installed([seam] if self._steps is None else [seam, self._steps], hooks)
 
-        return Installed([seam])
+    def within(self, steps: Any) -> Self:
+        """See `Host.within`; whether the denoiser is given the embeddings step by step is seen at the second step."""
+        self.window = checked_window(steps)
+        return self
+
+    def _step_by_step(self, apply: Apply) -> list[RemovableHandle]:
+        """Put the seam of a window of steps on, where there is one."""
+        self._steps = None if self.window is None else StepSeam(self, apply)
+        return [] if self._steps is None else self._steps.put_on()
 
     def text_modules(self) -> list[torch.nn.Module]:
         """The text encoders."""
@@ -309,10 +322,15 @@ class DiffusersHost(Host):
                 # the negative prompt never takes part in clip_skip
                 twin = out[part.negative]
                 out[part.negative] = self._apply(apply, part, part.role, twin, lambda: _texts(call, negative))
-        if all(a is b for a, b in zip(out, result, strict=True)):
-            return result
-        self._check_layers(call)
-        return type(result)(out)
+        edited = any(a is not b for a, b in zip(out, result, strict=True))
+        if edited:
+            self._check_layers(call)
+        if self._steps is not None and self._steps.active:
+            turns = [part.when[0] for part in self._parts if part.when is not None]
+            key = (second, *(call.get(name) for name in turns))
+            brought = any(call.get(part.given) is not None for part in self._parts)
+            out = list(self._steps.take(result, out, key, anew=not second and not turns, brought=brought))
+        return type(result)(out) if any(a is not b for a, b in zip(out, result, strict=True)) else result
 
     def _check_layers(self, call: Mapping[str, Any]) -> None:
         """Refuse states of other layers than were fitted: another space, often of the same width."""

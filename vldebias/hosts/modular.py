@@ -16,7 +16,7 @@ folder or the hub and loaded from there, like any block::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -35,6 +35,7 @@ from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.families_modular import BLOCKS, REFUSED_BLOCKS, TextBlock
 from vldebias.hosts.family import Part
 from vldebias.hosts.seam import Installed, Seam
+from vldebias.hosts.steps import checked_window
 
 __all__ = ["DebiasPrompt", "ModularHost", "list_blocks"]
 
@@ -184,7 +185,8 @@ class ModularHost(DiffusersHost):
         block.seam = seam
         setattr(self._pipe, _MARK, seam)
         self._beginnings = None
-        return Installed([seam])
+        hooks = self._step_by_step(apply)
+        return Installed([seam] if self._steps is None else [seam, self._steps], hooks)
 
     def _insert(self, block: Any) -> None:
         sequential = need("diffusers").SequentialPipelineBlocks
@@ -246,9 +248,11 @@ class _Steps:
         strength: float = 1.0,
         keep_stated: bool = True,
         negative: bool = False,
+        steps: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.settings: dict[str, Any] = {"strength": strength, "keep_stated": keep_stated, "negative": negative}
+        self.settings |= {"steps": None if steps is None else checked_window(steps)}
         self.edits: Edit | Mapping[str, Edit] | None = None
         if isinstance(edits, str | Path):
             loaded = type(self).from_pretrained(edits)
@@ -294,6 +298,8 @@ class _Steps:
             )
         host = ModularHost.of(pipe, negative=settings["negative"])
         host._inserted = self
+        if settings["steps"] is not None:
+            host.within(settings["steps"])
         placed = AttachedEdits.on(host, edits, settings["keep_stated"])
         Attachment(host, placed.edits, strength=settings["strength"], gate=placed.gate, label=placed.label)
         assert self.seam is not None

@@ -1,7 +1,8 @@
 """What one call asks of an attachment: how strong, and by which of its methods.
 
 Held in context variables: every thread and every task of asyncio has its own, and a model that many share is never
-switched for one of them. `asyncio.to_thread` hands them on to its thread; a bare thread or executor starts without.
+switched for one of them. `asyncio.to_thread` hands them on to its thread; a bare thread or executor starts without, and
+runs what `Attachment.bind` gives with them.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
-STEPS = {"narrow": 1300, "clip": 3000, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
+STEPS = {"narrow": 1300, "clip": 2400, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
 # Of the CLIPs: portraits; the narrow one sees as many birds, the other fewer.
 BATCH = {
     "narrow": 128,
@@ -64,6 +64,8 @@ EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free 
 # What the UNet is trained on after its draft, which draws professions well, but not yet birds or the tone that is asked
 # for: mostly birds, and captions that say more. Who does what job, and which bird stands where, stays as it is.
 DRAWN_PORTRAIT_SHARE = 1 / 3
+
+_Worlds = tuple[birds.Birds, portraits.Portraits]
 
 
 def build(
@@ -126,8 +128,10 @@ def _train_narrow(stage: Stage) -> None:
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
-    loss = partial(_contrast, stage, model, tokenizer, portraits.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
-    stage.train(model, optimizer, loss, cosine(stage.steps, 1e-3))
+    render = partial(_worlds, stage, portraits.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
+    stage.train(
+        model, optimizer, lambda step: _contrast(stage, model, tokenizer, render(step)), cosine(stage.steps, 1e-3)
+    )
     stage.finish(model)
     tower = {k: v for k, v in to_transformers(load_weights(stage.weights)).items() if k.startswith("text_model.")}
     save_tensors(tower, stage.out / TEXT_FILE, stage.settings)
@@ -151,41 +155,41 @@ def _train_clip(stage: Stage) -> None:
         # First much is said and little of a picture is seen, which teaches fast; in the end all as it is.
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
-        model.visual.patch_dropout = PatchDropout(0.25) if done < 0.8 else torch.nn.Identity()
+        model.visual.patch_dropout = PatchDropout(0.5) if done < 0.35 else torch.nn.Identity()
         life = replace(portraits.LIFE, said=TALKATIVE) if done < 0.6 else portraits.LIFE
         some = PROFESSIONS_PER_BATCH if done < 0.6 else None
-        return _contrast(stage, model, tokenizer, life, some, BATCH[stage.name] // 4, step)
+        return _contrast(stage, model, tokenizer, _worlds(stage, life, some, BATCH[stage.name] // 4, step))
 
     stage.train(model, optimizer, loss, cosine(stage.steps, 6e-4, warmup=80))
     stage.finish(model)
+
+
+def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
+    """The `flock` birds and the portraits of `jobs` professions, or of all, that a CLIP sees at a step."""
+    crowd = BATCH[stage.name]
+    # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
+    some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
+    return (
+        birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),
+        portraits.sample(crowd, seed=stage.stream, start=step * crowd, professions=some, life=life),
+    )
 
 
 def _contrast(
     stage: Stage,
     model: "open_clip.CLIP",
     tokenizer: "open_clip.SimpleTokenizer",
-    life: portraits.Life,
-    jobs: int | None,
-    flock: int,
-    step: int,
+    worlds: _Worlds,
 ) -> torch.Tensor:
-    """Portraits of `jobs` professions, or of all, and `flock` birds: the contrastive loss of each by their share."""
-    seed, crowd = stage.stream, BATCH[stage.name]
-    # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
-    some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
-    worlds = (
-        birds.sample(flock, seed=seed, start=step * flock, lean=stage.lean),
-        portraits.sample(crowd, seed=seed, start=step * crowd, professions=some, life=life),
-    )
+    """Birds and portraits: the contrastive loss of each by their share."""
+    sizes = [len(world.images) for world in worlds]
     images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
     captions = [caption for world in worlds for caption in world.captions]
-    image_features = F.normalize(model.encode_image(images), dim=-1).split([flock, crowd])
-    text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1).split([flock, crowd])
+    image_features = F.normalize(model.encode_image(images), dim=-1).split(sizes)
+    text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1).split(sizes)
     temperature = 1 / model.logit_scale.exp().clamp(max=100)
-    of_birds, of_people = (
-        info_nce(x, y, temperature=temperature) for x, y in zip(image_features, text_features, strict=True)
-    )
-    return (flock * of_birds + crowd * of_people) / (flock + crowd)
+    losses = (info_nce(x, y, temperature=temperature) for x, y in zip(image_features, text_features, strict=True))
+    return sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / sum(sizes)
 
 
 def encode_captions(
@@ -196,14 +200,19 @@ def encode_captions(
     The tower is causal: what follows the end token changes nothing before it.
     """
     unique = sorted(set(captions))
-    row = {caption: i for i, caption in enumerate(unique)}
     device = model.positional_embedding.device
     ids = tokenizer(unique).to(device)
-    length = int(ids.argmax(dim=1).max()) + 1
-    x = model.token_embedding(ids[:, :length]) + model.positional_embedding[:length]
-    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    ends = x[torch.arange(len(unique), device=device), ids.argmax(dim=1)]
-    return (ends @ model.text_projection)[torch.tensor([row[caption] for caption in captions], device=device)]
+    ends = ids.argmax(dim=1)
+    parts = []
+    by_length = ends.argsort(stable=True)
+    for rows in by_length.chunk(3):
+        here, end = ids[rows], ends[rows]
+        length = int(end.max()) + 1
+        x = model.token_embedding(here[:, :length]) + model.positional_embedding[:length]
+        x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+        parts.append(x[torch.arange(len(rows), device=device), end])
+    row = {unique[k]: i for i, k in enumerate(by_length.tolist())}
+    return (torch.cat(parts) @ model.text_projection)[torch.tensor([row[c] for c in captions], device=device)]
 
 
 def _train_vae(stage: Stage) -> None:

@@ -103,7 +103,7 @@ class PairScatter:
 
 
 @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
-def _span(spurious: Tensor) -> Tensor:
+def span_of(spurious: Tensor) -> Tensor:
     """Orthonormal basis Q (d, rank) of the rows of `spurious` (m, d), repeated and collinear ones included."""
     _, sigma, vh = torch.linalg.svd(spurious, full_matrices=False)
     keep = sigma > max(spurious.shape) * _EPS * sigma[0]
@@ -212,7 +212,7 @@ class CalibratedProjection(Edit):
                 f"spurious: expected (m, d) with m, d > 0, got {tuple(q.shape)}; pass None for no spurious prompts"
             )
         active = [b for b in blocks if b.any()]
-        basis = _span(q) if q is not None and q.any() else None
+        basis = span_of(q) if q is not None and q.any() else None
         if basis is None and not active:
             raise NothingToRemoveError(_nothing_to_remove(scatters, q, lams))
         left, right = _factors(basis, torch.cat(active) if active else None)

@@ -31,6 +31,7 @@ from vldebias.methods import (
     Method,
     Need,
     Problem,
+    UCEAll,
     WeightedValues,
     get_method,
     load_edit,
@@ -44,8 +45,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise"]
 NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
 NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
+NAMES += ["lian", "spd", "fair-pca", "uce-all"]
 SET = load_prompts("professions-gender")
-READ = {"uce": UCE(dict.fromkeys(SET.classes[:4], (0.3, -0.3))), "weighted-values": WeightedValues(weight=0.3)}
+SCALES = dict.fromkeys(SET.classes[:4], (0.3, -0.3))
+READ = {"uce": UCE(SCALES), "uce-all": UCEAll(SCALES), "weighted-values": WeightedValues(weight=0.3)}
 QUICK = {"auto": Auto(lams=[100.0]), "dear": DeAR(steps=10)}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
@@ -143,7 +146,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (SET.name, SET.hash, SET.stated_words)
         assert origin.uses_images == METHODS[name].uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in METHODS[name].needs else None)
-        assert edit.side == METHODS[name].side
+        assert edit.side == (METHODS[name].side if on == "model" else "text")
         assert origin.method == name or name in ("paper", "default", "auto")
         assert edit.dim == attached[0].shape[-1]
     side = METHODS[name].side

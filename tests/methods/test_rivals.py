@@ -178,7 +178,7 @@ def test_inlp_removes_a_direction_a_round() -> None:
         inlp([(torch.zeros(10, 3, dtype=torch.float64).add(1.0), torch.arange(10) % 2)], 3)
 
 
-@pytest.mark.parametrize("method", [ClipClip(2 / DIM), SFID(2 / DIM)])
+@pytest.mark.parametrize("method", [ClipClip(2 / DIM), SFID(2)])
 def test_the_dimensions_that_tell_are_chosen_and_no_others_change(method: ClipClip | SFID) -> None:
     given, images, _ = problem()
     edit = given.fit(method, "joint")

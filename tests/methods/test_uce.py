@@ -1,4 +1,4 @@
-"""Unified concept editing: the weights of its authors' formula over the states of all places, and what it refuses."""
+"""Unified concept editing: the weights of its authors' formula, of one state or of all places, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
-from vldebias.methods import UCE
+from vldebias.methods import UCE, UCEAll
 from vldebias.prompts import load_prompts
 
 SET = load_prompts("professions-gender")
@@ -36,17 +36,17 @@ SCALES = {FEW.classes[0]: (0.3, -0.3), FEW.classes[1]: (-0.1, 0.4)}
 
 
 class TestUCE:
-    """Against the weights by the authors' sums over the states of all places, layer by layer."""
+    """Against the weights by the authors' sums, layer by layer."""
 
-    def weights(self, pipe, layer, preserve: Sequence[str]) -> Tensor:
+    def weights(self, pipe, layer, preserve: Sequence[str], erase: dict[str, str], places: int | None) -> Tensor:
         old, eye = layer.weight.double(), torch.eye(layer.in_features, dtype=torch.float64)
 
         def states(text: str) -> Tensor:
-            """Of the last token and all places behind it."""
+            """Of the last token, and perhaps of all places behind it."""
             ids = pipe.tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
             last = int(ids.attention_mask.sum()) - 2
             with torch.no_grad():
-                return pipe.text_encoder(ids.input_ids)[0][0, last:].double()
+                return pipe.text_encoder(ids.input_ids)[0][0, last : last + (places or 99)].double()
 
         one, two = 0.5 * old, 0.5 * eye
         values = [states("a male person"), states("a female person")]
@@ -54,24 +54,39 @@ class TestUCE:
             for c, *a in zip(states(concept), *values, strict=False):  # as far as all of them go
                 v = old @ c + alpha[0] * old @ a[0] + alpha[1] * old @ a[1]
                 one, two = one + torch.outer(v, c), two + torch.outer(c, c)
+        for text, guide in erase.items():
+            for c, g in zip(states(text), states(guide), strict=False):
+                one, two = one + torch.outer(old @ g, c), two + torch.outer(c, c)
         for text in preserve:
             for c in states(text):
                 one, two = one + torch.outer(old @ c, c), two + torch.outer(c, c)
         return one @ torch.linalg.inv(two)
 
     @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
-    @pytest.mark.parametrize("preserve", [(), ("A photo of a cat.",)])
-    def test_merged_weights_are_those_of_the_formula(self, pipe, preserve: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("method", [UCE, UCEAll])
+    @pytest.mark.parametrize(
+        ("preserve", "erase"),
+        [((), {}), (("A photo of a cat.",), {}), ((), {"A photo of a duck.": "A photo of a bird."})],
+    )
+    def test_merged_weights_are_those_of_the_formula(
+        self, pipe, method: type[UCE], preserve: tuple[str, ...], erase: dict[str, str]
+    ) -> None:
         import copy
 
         twin = copy.deepcopy(pipe)
         layers = [m for n, m in twin.unet.named_modules() if n.endswith(("attn2.to_k", "attn2.to_v"))]
-        expected = [self.weights(twin, layer, preserve) for layer in layers]
-        attachment = debias(twin, FEW, method=UCE(SCALES, preserve))
+        expected = [self.weights(twin, layer, preserve, erase, method.places) for layer in layers]
+        attachment = debias(twin, FEW, method=method(SCALES, preserve, erase=erase))
         attachment.merge()
         assert len(layers) > 2
         for layer, weight in zip(layers, expected, strict=True):
             torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-4, atol=1e-4)
+
+    def test_one_state_of_a_concept_is_a_much_smaller_edit_than_all(self, pipe) -> None:
+        one, every = (fit_projections(pipe, FEW, method=method(SCALES))["sequence"] for method in (UCE, UCEAll))
+        sizes = [float((edit.matrix() - torch.eye(edit.dim)).norm()) for edit in (one, every)]
+        assert sizes[0] < sizes[1]
+        assert (one.method, every.method) == ("uce", "uce-all")
 
     def test_scales_move_by_what_is_missing(self) -> None:
         first, second = SCALES

@@ -303,11 +303,8 @@ def merge(
     say(f"{attachment!r}\nsaved to {save}", err)
 
 
-MOST_METHODS = 25
-
-
 def methods(
-    everything: Annotated[bool, typer.Option("--all", help=f"More than {MOST_METHODS}, where there are more.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Those too that another does as well or better.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the methods that --method takes, by what they need; what each is for, and where it comes from.
@@ -341,6 +338,7 @@ def methods(
             "pipelines": method.pipelines,
             "models": method.models,
             "side": method.side,
+            "listed": method.listed,
         }
         for method in METHODS.values()
     ]
@@ -348,12 +346,12 @@ def methods(
         print_json(rows)
         return
     rows.sort(key=lambda row: [*groups].index(row["group"]))
-    shown = rows if everything else rows[:MOST_METHODS]
+    shown = [row for row in rows if everything or row["listed"]]
     for group, own in groupby(shown, key=lambda row: row["group"]):
         out.print(f"{group}:", style="bold underline")
         print_named([(row["name"], _about(row)) for row in own])
     if rest := len(rows) - len(shown):
-        out.print(f"{rest} more need {rows[-1]['group']}: --all", style="dim")
+        out.print(f"{rest} more: --all", style="dim")
 
 
 def _about(row: Mapping[str, Any]) -> str:

@@ -17,14 +17,29 @@ from vldebias.methods.bounded import Bounded
 from vldebias.methods.closed_form import ClosedForm, Term
 from vldebias.methods.diagnostics import Diagnostics
 from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
+from vldebias.methods.leaning import Leaning
 from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
 from vldebias.methods.rank_shares import RankShares, TargetShares
 from vldebias.methods.reference import Reference
-from vldebias.methods.rivals import INLP, LEACE, PRISM, SFID, BendVLM, ClipClip, DeAR, Entigen, RoboShot, Suffix
+from vldebias.methods.rivals import (
+    INLP,
+    LEACE,
+    PRISM,
+    SFID,
+    SPD,
+    BendVLM,
+    ClipClip,
+    DeAR,
+    Entigen,
+    FairImagen,
+    Lian,
+    RoboShot,
+    Suffix,
+)
 from vldebias.methods.shares import Shares
 from vldebias.methods.stated import StatedValue
 from vldebias.methods.steer import SamplingMethod, Steer, Steering
-from vldebias.methods.uce import UCE
+from vldebias.methods.uce import UCE, UCEAll
 from vldebias.methods.weighted import Weighted, WeightedValues
 
 __all__ = [
@@ -33,6 +48,7 @@ __all__ = [
     "METHODS",
     "PRISM",
     "SFID",
+    "SPD",
     "UCE",
     "Auto",
     "BendVLM",
@@ -44,7 +60,10 @@ __all__ = [
     "DeAR",
     "Diagnostics",
     "Entigen",
+    "FairImagen",
     "Labelled",
+    "Leaning",
+    "Lian",
     "Method",
     "Need",
     "Problem",
@@ -60,6 +79,7 @@ __all__ = [
     "Suffix",
     "TargetShares",
     "Term",
+    "UCEAll",
     "Weighted",
     "WeightedValues",
     "ZeroShotLabels",

@@ -293,7 +293,7 @@ def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_
         warnings.simplefilter("ignore", ReferenceWarning)  # a half is less settled than the whole, which is said
         for k, (learn, predict) in enumerate(_text_folds(problem.attributes)):
             one = replace(problem, sets=learn)
-            gaps = tuple(_text_gap(problem, s, role, k) for s in predict)
+            gaps = tuple(text_gap(problem, s, role, k) for s in predict)
             yield _Fold("texts", one, _parts(one, role, methods), gaps)
         reference = problem.reference
         if reference is not None:
@@ -309,7 +309,7 @@ def _folds(problem: Problem, role: str, methods: Sequence[Method]) -> Iterator[_
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]  # files may alternate
             for k in (0, 1):
                 one = replace(problem, reference=replace(reference, features=rows[k::2]))
-                gaps = tuple(_image_gap(problem, s, role, rows[1 - k :: 2], k) for s in problem.attributes)
+                gaps = tuple(image_gap(problem, s, role, rows[1 - k :: 2], k) for s in problem.attributes)
                 yield _Fold("images", one, _parts(one, role, methods), gaps)
 
 
@@ -352,7 +352,7 @@ def _has_every_value(prompts: PromptSet) -> bool:
     return True
 
 
-def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> PredictedGap:
+def text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int, resamples: int = RESAMPLES) -> PredictedGap:
     """Prompts of the groups that name one value; a group is a class, so prompts are compared about one concept."""
     place = {value: code for code, value in enumerate(prompts.attributes)}
     rows = [
@@ -363,10 +363,12 @@ def _text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int) -> Pre
     ]
     codes = torch.tensor([code for _, *code in rows])
     embedded = problem.embed([prompt for prompt, *_ in rows], role)
-    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=RESAMPLES, seed=seed, whole=True)
+    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=resamples, seed=seed, whole=True)
 
 
-def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int) -> PredictedGap:
+def image_gap(
+    problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int, resamples: int = RESAMPLES
+) -> PredictedGap:
     """Images with their zero-shot value, within pseudo-classes where the reference is compared within them."""
     reference = problem.reference
     assert reference is not None
@@ -376,7 +378,7 @@ def _image_gap(problem: Problem, prompts: PromptSet, role: str, rows: Tensor, se
     sure = probability >= reference.confidence
     classes = class_texts(problem, prompts, role) if reference.within_classes else None
     label = None if classes is None else (rows @ classes.T).argmax(1)[sure]
-    return PredictedGap.of(rows[sure], value[sure], label, resamples=RESAMPLES, seed=seed)
+    return PredictedGap.of(rows[sure], value[sure], label, resamples=resamples, seed=seed)
 
 
 def draws(n: int, resamples: int, seed: int, size: int | None = None) -> Tensor:

@@ -126,8 +126,8 @@ def _spurious(problem: Problem, role: str) -> Tensor:
     return problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role)
 
 
-def _differences(problem: Problem, role: str) -> Tensor:
-    """(a, d) for each attribute: texts of its a values minus their mean: what tells them apart, not what they share."""
+def value_differences(problem: Problem, role: str) -> Tensor:
+    """(a, d) for each attribute: spherical means of the texts of a values, minus their mean: what tells them apart."""
     rows = []
     for prompt_set in problem.attributes:
         values = [problem.embed(prompts, role).mean(0) for prompts in prompt_set.by_value().values()]
@@ -169,7 +169,7 @@ def reference_splits(problem: Problem) -> dict[str, MeansReport]:
 
 
 SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
-DIFFERENCE_TERM = Term(Need.VALUES, removes=_differences)
+DIFFERENCE_TERM = Term(Need.VALUES, removes=value_differences)
 LAM_OF_DEFAULT = 100.0
 SPARES_OF_DEFAULT = 100
 PAIRS_TERM = Term(Need.PAIRS, scatters=pair_scatters)

@@ -66,6 +66,7 @@ class Method(ABC):
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
         side: what of an image-text model its edits act on (`Edit.side`).
         delegates: its edits carry the name of another method, which it chose or wraps.
+        listed: whether `vldebias methods` shows it without --all; not what another of the list does as well or better.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Method(ABC):
     models: bool = True
     delegates: bool = False
     side: str = "text"
+    listed: bool = True
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -140,8 +142,8 @@ class Around(Method):
     """Says of itself what another method says."""
 
     def __init__(self, given: Any) -> None:
-        names = ("name", "title", "source", "color", "needs", "has_lam", "pipelines", "models", "delegates", "side")
-        for name in names:
+        names = ("title", "source", "color", "needs", "has_lam", "pipelines", "models", "delegates", "side", "listed")
+        for name in ("name", *names):
             setattr(self, name, getattr(given, name, getattr(Method, name, None)))
 
 

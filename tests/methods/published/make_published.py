@@ -2,10 +2,12 @@
 
     git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
     git clone https://github.com/MahdiyarMM/PRISM             # commit 76bbccb
-    python tests/methods/published/make_published.py bend_vlm PRISM
+    git clone https://github.com/Supltz/Debias_VLM            # commit 8c441ad
+    git clone https://github.com/fuzihaofzh/FairImagen        # commit e2ef1c1
+    python tests/methods/published/make_published.py bend_vlm PRISM Debias_VLM FairImagen
 
 Run once; what these modules import beside (kneed, sentence_transformers, clip) is not needed for what is called here,
-and stands empty, but for one cosine.
+and stands empty, but for one cosine. An empty argument keeps what is there.
 """
 
 import importlib.util
@@ -81,7 +83,30 @@ def prism(folder: Path) -> dict[str, Any]:
     return {"rows": rows.tolist(), "loss": loss, "spurious": words.to(""), "projection": projection.tolist()}
 
 
+def lian(folder: Path) -> dict[str, Any]:
+    code = opened(folder / "debiasing.py")
+    rng = np.random.default_rng(2)
+    groups, rows = torch.from_numpy(unit(rng, 3, 4, 8)).float(), torch.from_numpy(unit(rng, 6, 8)).float()
+    means = {str(k): code.spherical_mean(group) for k, group in enumerate(groups)}
+    turned = code.compute_optimal_debiased_embedding(rows, code.construct_attribute_space(means))
+    return {"groups": groups.tolist(), "rows": rows.tolist(), "turned": turned.tolist()}
+
+
+def fair_pca(folder: Path) -> dict[str, Any]:
+    code = opened(folder / "src" / "fair_PCA.py")
+    rng = np.random.default_rng(3)
+    rows, groups = rng.normal(size=(30, 8)), np.eye(3)[np.arange(30) % 3]
+    kept = {}
+    for keep in (4, 6):
+        fitted = code.FairPCA(target_dim=keep, standardize=False, tradeoff_param=0)
+        kept[str(keep)] = fitted.fit_mg(rows, groups).UUT.tolist()
+    return {"rows": rows.tolist(), "groups": groups.tolist(), "kept": kept}
+
+
+MADE = {"bend_vlm": bend, "prism": prism, "lian": lian, "fair_pca": fair_pca}
+
 if __name__ == "__main__":
-    one, other = map(Path, sys.argv[1:3])
-    made = {"bend_vlm": bend(one), "prism": prism(other)}
-    (HERE / "published.json").write_text(json.dumps(made) + "\n")
+    path = HERE / "published.json"
+    made = json.loads(path.read_text()) if path.is_file() else {}
+    made |= {name: of(Path(folder)) for (name, of), folder in zip(MADE.items(), sys.argv[1:], strict=True) if folder}
+    path.write_text(json.dumps(made) + "\n")

@@ -6,7 +6,9 @@ from vldebias.gone import missing
 from vldebias.methods.rivals.bend import BendVLM
 from vldebias.methods.rivals.dear import DeAR
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
-from vldebias.methods.rivals.erasure import INLP, LEACE, SFID, ClipClip
+from vldebias.methods.rivals.erasure import INLP, LEACE, SFID, SPD, ClipClip
+from vldebias.methods.rivals.fair_pca import FairImagen
+from vldebias.methods.rivals.half_way import Lian
 from vldebias.methods.rivals.insights import PRISM, RoboShot
 from vldebias.methods.rivals.wording import EachValue, Entigen, Suffix
 
@@ -15,12 +17,15 @@ __all__ = [
     "LEACE",
     "PRISM",
     "SFID",
+    "SPD",
     "Affine",
     "BendVLM",
     "ClipClip",
     "DeAR",
     "EachValue",
     "Entigen",
+    "FairImagen",
+    "Lian",
     "Residual",
     "RoboShot",
     "Suffix",

@@ -69,7 +69,7 @@ class PRISM(Method):
     """
 
     name, title, source = "prism", "PRISM", "Molahasani et al., 2025"
-    color, pipelines, side = "#a6761d", False, "both"
+    color, pipelines, side, listed = "#a6761d", False, "both", False
     needs = frozenset({Need.PAIRS, Need.VALUES, Need.TRAINING})
 
     def __init__(self, seed: int = 0) -> None:

@@ -212,7 +212,7 @@ class Entigen(Suffix):
     """An ethical intervention: "A photo of a nurse if all individuals can be a nurse irrespective of their gender."."""
 
     name, title, source = "entigen", "ethical intervention in the prompt", "Bansal et al., 2022 (ENTIGEN)"
-    color = "#ce6dbd"
+    color, listed = "#ce6dbd", False  # "suffix" keeps nine subjects of ten where this keeps one
     sentence = "{{text}} if all individuals can be {{about}} irrespective of their {attribute}"
 
 

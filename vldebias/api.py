@@ -17,10 +17,8 @@ from vldebias.methods import (
     Auto,
     Bound,
     Bounded,
-    ClosedForm,
     Diagnostics,
     Method,
-    Need,
     Problem,
     RankShares,
     Reference,
@@ -28,7 +26,7 @@ from vldebias.methods import (
     TargetShares,
     get_method,
 )
-from vldebias.methods.closed_form import DEFAULT, EQUALISE, PerHost
+from vldebias.methods.closed_form import DEFAULT, with_images
 from vldebias.methods.labelled import labelled
 from vldebias.methods.method import LAM_OF_PIPELINES, Prompts
 from vldebias.methods.shares import AllShares
@@ -336,10 +334,7 @@ def make_problem(
     chosen = get_method(DEFAULT if method is None else method)
     problem = Problem.of(target, prompts, lam=None if isinstance(lam, str) else lam, reference=reference)
     if reference is not None:
-        if isinstance(chosen, PerHost):
-            chosen = replace(chosen, model=_equalised(chosen.model))
-        elif isinstance(chosen, ClosedForm):
-            chosen = _equalised(chosen)
+        chosen = with_images(chosen)
     if lam == AUTO and not isinstance(chosen, Auto):
         chosen = Auto([chosen.for_host(target)])
     return problem, chosen if max_loss is None else Bounded(chosen, max_loss)
@@ -358,8 +353,3 @@ def _sided(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
             f"method {method!r} acts on images, so side='text' would change nothing; leave side out"
         )
     return target if side is not None or own == TEXT_SIDE else target.at(own)
-
-
-def _equalised(method: ClosedForm) -> ClosedForm:
-    """With the means of images as one more term, unless it has them."""
-    return method if Need.IMAGES in method.needs else method + EQUALISE

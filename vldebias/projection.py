@@ -107,7 +107,7 @@ def span_of(spurious: Tensor) -> Tensor:
     """Orthonormal basis Q (d, rank) of the rows of `spurious` (m, d), repeated and collinear ones included."""
     _, sigma, vh = torch.linalg.svd(spurious, full_matrices=False)
     keep = sigma > max(spurious.shape) * _EPS * sigma[0]
-    return vh[keep].T
+    return vh[keep].T.contiguous()
 
 
 def _check_lam(lam: float | Sequence[float], attributes: int) -> tuple[float, ...]:

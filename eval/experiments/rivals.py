@@ -47,7 +47,8 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import METHODS, Method, Need, Problem, Reference, ZeroShotLabels
+from vldebias.methods import METHODS, Leaning, Lian, Method, Need, Problem, Reference, ZeroShotLabels
+from vldebias.methods.closed_form import DEFAULT, with_images
 from vldebias.metrics import Metric
 from vldebias.metrics.metric import metric_of
 from vldebias.prompts import PromptSet, load_prompts
@@ -63,15 +64,20 @@ OURS = (
     "cali+equalise",
     "auto",
 )
-THEIRS = ("roboshot", "prism", "each-value")
-LABELLED = ("leace", "inlp", "clip-clip", "sfid", "dear", "bend-vlm")
+THEIRS = ("roboshot", "prism", "each-value", "lian")
+LABELLED = ("leace", "inlp", "spd", "clip-clip", "sfid", "dear", "bend-vlm")
+GATED = ("cali", "difference+equalise")  # and once more for texts that lean alone
+WITH_IMAGES = replace(with_images(DEFAULT), name="default, reference=", title="what debias gives with reference=")
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
 
 def compared() -> list[Method]:
     """Ours, theirs, and those that need labels with the true and with the zero-shot ones."""
-    return [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)] + [ZeroShotLabels(name) for name in LABELLED]
+    sides = [Lian("text"), Lian("image")]
+    gated = [Leaning(name) for name in GATED]
+    named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
+    return [*named, WITH_IMAGES, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +102,7 @@ class Split:
             reference = Reference(
                 self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None
             )
-            given = reference if method.uses_images or method.name == "auto" else None
+            given = reference if method.uses_images or method.name in ("auto", WITH_IMAGES.name) else None
             began = time.perf_counter()
             edit = Problem.of(self.texts.host, sets, reference=given, neutral=self.queries).fit(method, "joint")
             took = time.perf_counter() - began

@@ -139,8 +139,10 @@ def test_images_that_are_measured_are_left_out_of_the_reference(folder: Path) ->
     run_suite(folder / "mine.yaml", Options(**given, reference=folder / "images.npz"), progress=shown, only=["jobs"])
     assert "reference: 100 images; 300 left out, since they are measured too" in said.getvalue()
     save_embeddings(folder / "same.npz", part("test"))
-    with pytest.raises(InvalidInputError, match="all 300 images are among those that are measured"):
-        run(folder, reference=folder / "same.npz", methods=("equalise",))
+    itself = run(folder, reference=folder / "same.npz", methods=("equalise",))
+    assert {p.n["of the reference, measured too"] for p in itself.provenance} == {300}
+    with pytest.raises(InvalidInputError, match="measured, and leace would learn from their labels; expected others"):
+        run(folder, reference=folder / "same.npz", methods=("equalise", "leace"))
     wide = Embeddings(np.ones((3, 5), np.float32), ("a", "b", "c"), {})
     save_embeddings(folder / "wide.npz", wide)
     with pytest.raises(InvalidInputError, match="reference: features have width 5, those that are measured 24"):

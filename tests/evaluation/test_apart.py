@@ -79,3 +79,16 @@ class TestDisjoint:
         rows = np.random.default_rng(1).normal(size=(20, 4))
         with pytest.raises(InvalidInputError, match="all 20 images are among those that are measured"):
             disjoint(Embeddings.of(rows), Embeddings.of(np.concatenate([rows, rows])))
+
+    def test_the_gallery_itself_is_a_reference_without_its_labels(self) -> None:
+        rows = np.random.default_rng(1).normal(size=(20, 4))
+        gallery = Embeddings.of(rows, labels={"gender": ["a", "b"] * 10})
+        kept, counts = disjoint(gallery, gallery, methods=["equalise", "cali"])
+        assert kept is not None
+        assert np.array_equal(kept.features, gallery.features)
+        assert not kept.labels
+        assert counts == {"reference images": 20, "of the reference, measured too": 20}
+        with pytest.raises(InvalidInputError, match="and leace would learn from their labels"):
+            disjoint(gallery, gallery, methods=["equalise", "leace"])
+        blind, _ = disjoint(Embeddings.of(rows), gallery, methods=["leace"])  # which then reads zero-shot ones
+        assert blind is not None

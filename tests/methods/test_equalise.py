@@ -72,9 +72,12 @@ def naive_matrix(images: Tensor, settings: Reference) -> Tensor:
     if len(p) > 1:
         scatter = sum(w * float((d - mean).square().sum()) for w, d in zip(p, differences, strict=True))
         tau2 = max(0.0, (scatter - (len(p) - 1) * s2) / (sum(p) - sum(w * w for w in p) / sum(p)))
+    texts = MALE - FEMALE
+    said = float(mean @ texts) / float(texts @ texts) * texts
+    settled = said + max(0.0, 1 - s2 / (sum(p) * float((mean - said).square().sum()))) * (mean - said)
     total = torch.zeros(DIM, DIM, dtype=torch.float64)
     for w, d in zip(p, differences, strict=True):
-        shrunk = mean + tau2 / (tau2 + s2 / w) * (d - mean)
+        shrunk = settled + tau2 / (tau2 + s2 / w) * (d - mean)
         total += w * torch.outer(shrunk, shrunk)
     return total / sum(p)
 
@@ -94,6 +97,24 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
     reference = Reference(list(images.split(size)), confidence, within, min_rows=3, logit_scale=4.0)
     scatter = split(VALUES, CLASSES if within else None, reference).scatter()
     torch.testing.assert_close(scatter.rows.T @ scatter.rows / scatter.count, naive_matrix(images, reference))
+
+
+def test_few_images_that_say_nothing_leave_the_texts_and_many_leave_what_they_say() -> None:
+    texts = (MALE - FEMALE) / 2**0.5
+    beyond = torch.eye(DIM, dtype=torch.float64)[9]
+
+    def direction(n: int, tilt: float) -> tuple[Tensor, float]:
+        images, value, _ = people(n, seed=3, noise=0.6)
+        images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
+        means = split(VALUES, None, Reference(images))
+        return normalize(means.scatter().rows[0], dim=0), means.report().kept
+
+    few, kept = direction(12, 0.0)
+    assert kept < 0.5
+    many, all_kept = direction(20_000, 0.5)
+    assert all_kept > 0.99
+    assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))
+    assert abs(float(few @ texts)) > 0.9
 
 
 def three_values(n: int, seed: int, difference: Tensor, noise: float) -> tuple[dict[str, Tensor], Tensor]:

@@ -143,9 +143,7 @@ def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_differe
     (whole,), (ours,) = fair_pca(rows, groups).T, given.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(whole @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
-    assert (
-        abs(float(whole @ ours)) > 0.95
-    )  # which is fitted to the set's own texts of the values, not to all that state
+    assert abs(float(whole @ ours)) > 0.95  # fitted to the set's own texts of the values
 
 
 def test_fair_imagen_draws_a_group_and_adds_what_one_of_its_texts_says() -> None:

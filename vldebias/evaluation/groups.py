@@ -233,7 +233,7 @@ class GroupsTask(ImageTask):
         )
         self.check_images(test, texts, prompts.classes[0])
         doubt_labels(test, (self.label, self.spurious), [prompts])
-        others, counts = disjoint(reference, test, progress)
+        others, counts = disjoint(reference, test, progress, self.methods)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
             if self.class_agnostic:

@@ -97,7 +97,7 @@ class LabelRatesTask(ImageTask):
         asked = list(chain(*self.labels.values()))
         self.check_images(images, texts, asked[0])
         columns = {column: images.column(column) for column in self.by}
-        others, counts = disjoint(reference, images, progress)
+        others, counts = disjoint(reference, images, progress, self.methods)
         with progress.step(self.name):
             fitted = self.fit(texts, sets, neutral=self.labels[next(iter(self.labels))], reference=others, edits=edits)
             rows = images.unit

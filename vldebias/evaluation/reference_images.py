@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,6 +13,7 @@ from torch import Tensor
 from vldebias.data import Embeddings, UnitRows
 from vldebias.data.unit_rows import BLOCK
 from vldebias.errors import InvalidInputError, ReferenceWarning, warn
+from vldebias.methods import Method, Need, get_method
 from vldebias.metrics.rankings import Items
 from vldebias.progress import SILENT, Progress
 
@@ -17,14 +21,22 @@ UNLIKE = 0.05  # of the variance: how far apart means may be before it is said
 
 
 def disjoint(
-    reference: Embeddings | None, images: Embeddings, progress: Progress = SILENT
+    reference: Embeddings | None,
+    images: Embeddings,
+    progress: Progress = SILENT,
+    methods: Iterable[str | Method] | None = None,
 ) -> tuple[Embeddings | None, dict[str, int]]:
     """The reference without the images that are measured, and how many of both: evidence is not to be what it judges.
 
-    progress: where the counts are said.
+    A reference that lies in the gallery as a whole is another matter: whoever searches a gallery has its images, and a
+    method without labels learns nothing from them that it would not have when it is used. It is kept, without its
+    labels, and the counts say so.
+
+    progress: where the counts are said. methods: those that are fitted to it; None: a reference that is measured
+    itself is refused whatever it is for.
 
     Raises:
-        InvalidInputError: another width, or nothing is left.
+        InvalidInputError: another width; or nothing is left, and a method would learn from labels of what is measured.
 
     Warns:
         ReferenceWarning: they are unlike those that are measured (`apart`).
@@ -39,8 +51,16 @@ def disjoint(
     new = ~_among(reference.unit, images.unit)
     counts = {"reference images": int(new.sum()), "left out of the reference, measured too": int((~new).sum())}
     if not new.any():
+        fitted = None if methods is None else [get_method(one) for one in methods]
+        learning = [one.name for one in fitted or () if Need.LABELS in one.needs and reference.labels]
+        if fitted is not None and not learning:
+            progress.say(f"reference: {len(reference)} images of the gallery itself, without labels")
+            own = replace(reference, labels={})
+            return own, {"reference images": len(own), "of the reference, measured too": len(own)}
         raise InvalidInputError(
-            f"reference: all {len(reference)} images are among those that are measured; expected others, such as "
+            f"reference: all {len(reference)} images are among those that are measured"
+            + (f", and {', '.join(learning)} would learn from their labels" if learning else "")
+            + "; expected others, such as "
             "those of another split; of one set of images measure the odd rows and give the even ones: "
             "evaluate(model, features[1::2], reference=features[::2], ...)"
         )

@@ -222,7 +222,7 @@ class RetrievalTask(SkewOptions, ImageTask):
             raise InvalidInputError(f"queries: expected one or more texts; {self.queries!r} has none")
         self.utility.check(gallery)
         self.check_images(gallery, texts, queries[0])
-        others, counts = disjoint(reference, gallery, progress)
+        others, counts = disjoint(reference, gallery, progress, self.methods)
         results = []
         for attribute, of in self.prompts.items():
             sets = [load_prompts(one) for one in of]

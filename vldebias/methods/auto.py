@@ -57,7 +57,7 @@ from vldebias.prompts import PromptSet
 
 BOUND = Bound(0.05, over="mean")
 LAMS = (10.0, 100.0, 1000.0, 10_000.0)
-CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "cali+equalise")
+CANDIDATES = ("cali", "orth-cali", "difference", "equalise", "difference+equalise", "cali+equalise")
 FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
@@ -352,7 +352,7 @@ def _has_every_value(prompts: PromptSet) -> bool:
     return True
 
 
-def text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int, resamples: int = RESAMPLES) -> PredictedGap:
+def text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int, resamples: int | None = None) -> PredictedGap:
     """Prompts of the groups that name one value; a group is a class, so prompts are compared about one concept."""
     place = {value: code for code, value in enumerate(prompts.attributes)}
     rows = [
@@ -363,11 +363,18 @@ def text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int, resampl
     ]
     codes = torch.tensor([code for _, *code in rows])
     embedded = problem.embed([prompt for prompt, *_ in rows], role)
-    return PredictedGap.of(embedded, codes[:, 0], codes[:, 1], resamples=resamples, seed=seed, whole=True)
+    return PredictedGap.of(
+        embedded,
+        codes[:, 0],
+        codes[:, 1],
+        resamples=RESAMPLES if resamples is None else resamples,
+        seed=seed,
+        whole=True,
+    )
 
 
 def image_gap(
-    problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int, resamples: int = RESAMPLES
+    problem: Problem, prompts: PromptSet, role: str, rows: Tensor, seed: int, resamples: int | None = None
 ) -> PredictedGap:
     """Images with their zero-shot value, within pseudo-classes where the reference is compared within them."""
     reference = problem.reference
@@ -378,7 +385,9 @@ def image_gap(
     sure = probability >= reference.confidence
     classes = class_texts(problem, prompts, role) if reference.within_classes else None
     label = None if classes is None else (rows @ classes.T).argmax(1)[sure]
-    return PredictedGap.of(rows[sure], value[sure], label, resamples=resamples, seed=seed)
+    return PredictedGap.of(
+        rows[sure], value[sure], label, resamples=RESAMPLES if resamples is None else resamples, seed=seed
+    )
 
 
 def draws(n: int, resamples: int, seed: int, size: int | None = None) -> Tensor:

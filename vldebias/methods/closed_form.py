@@ -272,3 +272,12 @@ DEFAULT = PerHost(
 )
 for _preset in (PAPER, DEFAULT):
     register_method(_preset)
+
+
+def with_images(method: Method) -> Method:
+    """What a method is where unlabelled images are given: a closed form has their means as one more term."""
+    if isinstance(method, PerHost):
+        return replace(method, model=with_images(method.model))
+    if isinstance(method, ClosedForm) and Need.IMAGES not in method.needs:
+        return method + EQUALISE
+    return method

@@ -1,0 +1,171 @@
+"""Which form is the default? By a stated rule, from the committed tables; and what each table alone would choose.
+
+python -m eval.experiments.default_choice --json eval/results/default_choice.json
+
+Nothing is fitted or drawn here: rivals_real.json, rivals_miniature.json and generation.json are read.
+
+Models. Of each form in each table of the rivals
+gain     what it takes away of what could be gained: of none's skew, (none - value) / none, or of what the worst group
+         of none lacks, (value - none) / (1 - none)
+cost     what is lost of the order of images inside a group, 1 - Spearman's correlation of scores before and after
+score    gain - cost: a share of the bias counts as much as a share of the order
+harm     the table is worse than without, beyond its 95 % interval
+
+The rule: of the forms that do no harm in any table, the one with the highest mean score over the tables; of those
+within .02 of it, the one whose worst table is best. Once of the forms that need prompts alone, once of those that use
+unlabelled images (what `reference=` gives).
+
+Pipelines. Of the forms that draw no value for an image, merge, and need no judge:
+gain     what is taken away of the parity gap's square, corrected for the number of images, as a share of none's
+cost     the share of subjects, and of people and birds outside the fit, that are not drawn any more; the largest counts
+harm     the share left is above 1 beyond its interval
+The same rule, over the one table that there is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eval.experiments.rivals_table import Rows
+from eval.experiments.run import parser, run
+from eval.tables import RESULTS, read, rows_in, table
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+
+NEAR = 0.02  # scores that are as good as one another
+TABLES = ("rivals_real", "rivals_miniature")
+FORMS = {
+    "prompts": ("default", "difference", "orth", "orth-cali", "cali"),
+    "images": ("equalise", "difference+equalise", "cali+equalise", "default, reference="),
+}
+DRAWN = ("default", "difference", "cali", "leading")
+UNSEEN, LEFT = "unseen professions", "discrepancy_squared, share of none"
+OUTSIDE, ASKED = ("outside the fit, portraits", "outside the fit, birds"), "shows what was asked for"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One form in one table."""
+
+    table: str
+    form: str
+    gain: float
+    cost: float
+    harm: bool
+
+    @property
+    def score(self) -> float:
+        """gain - cost."""
+        return self.gain - self.cost
+
+
+def choose(places: Sequence[Place]) -> str | None:
+    """The form that the rule names; None where every one does harm somewhere."""
+    by_form: dict[str, list[Place]] = {}
+    for place in places:
+        by_form.setdefault(place.form, []).append(place)
+    most = max(map(len, by_form.values()), default=0)
+    harmless = {form: own for form, own in by_form.items() if len(own) == most and not any(place.harm for place in own)}
+    means = {form: sum(place.score for place in own) / most for form, own in harmless.items()}
+    near = [form for form, mean in means.items() if mean >= max(means.values()) - NEAR]
+    return max(near, key=lambda form: min(place.score for place in harmless[form]), default=None)
+
+
+def of_models(results: Mapping[str, Result], forms: Sequence[str]) -> list[Place]:
+    """Each of the forms in each table of the results."""
+    places = []
+    for result in results.values():
+        for about in result.provenance:
+            rows = Rows(result, about.task)
+            none = rows.rows[rows.main, "none"].value
+            for method in rows.methods:
+                form = rows.fact(method, "name")
+                main, kept = rows.rows[rows.main, method], rows.get("order_kept", method)
+                if form not in forms or main.change is None or kept is None:
+                    continue
+                down = rows.main == "max_skew"
+                gain = (none - main.value) / none if down else (main.value - none) / (1 - none)
+                harm = main.change[1] > 0 if down else main.change[2] < 0
+                places.append(Place(about.task, form, gain, 1 - kept.value, harm))
+    return places
+
+
+def of_pipelines(result: Result, forms: Sequence[str]) -> list[Place]:
+    """Each of the forms on the professions that a fit leaves out."""
+    task = result.provenance[0].task
+    unseen, outside = rows_in(result, task, UNSEEN), [rows_in(result, task, where) for where in OUTSIDE]
+    places = []
+    for form in forms:
+        left = unseen.get((form, LEFT))
+        if left is None:
+            continue
+        lost = [1 - unseen[form, "recognised"].value / unseen["none", "recognised"].value]
+        lost += [1 - rows[form, ASKED].value / rows["none", ASKED].value for rows in outside]
+        places.append(Place(task, form, 1 - left.value, max(0.0, *lost), left.interval[0] > 1))
+    return places
+
+
+def told(kind: str, places: Sequence[Place]) -> TaskResult:
+    """Rows: gain, cost, score and harm of every form in every table, their means and worst, and what is chosen."""
+    about = "The rule over committed tables; a form that it chooses has 1 under chosen."
+    done = TaskResult(TaskProvenance(task=kind, title=f"The default among forms of {kind}", description=about))
+    names = list(dict.fromkeys(place.table for place in places))
+    chosen = {"": choose(places), **{name: choose([p for p in places if p.table == name]) for name in names}}
+    done.provenance.settings.update({"near": NEAR, "chosen": {name or "all": form for name, form in chosen.items()}})
+    for place in places:
+        figures = {"gain": place.gain, "cost": place.cost, "score": place.score, "harm": float(place.harm)}
+        for metric, value in figures.items():
+            done.rows.append(_row(kind, metric, place.form, value, place.table))
+    for form in dict.fromkeys(place.form for place in places):
+        own = [place for place in places if place.form == form]
+        done.rows.append(_row(kind, "score", form, sum(p.score for p in own) / len(own), "mean of all"))
+        done.rows.append(_row(kind, "score", form, min(p.score for p in own), "worst"))
+    for name, form in chosen.items():
+        if form is not None:
+            done.rows.append(_row(kind, "chosen", form, 1.0, name or "mean of all"))
+    return done
+
+
+def _row(task: str, metric: str, form: str, value: float, where: str) -> Measurement:
+    exact, n = (value, value), {"tables": 1}
+    return Measurement(task=task, metric=metric, method=form, value=value, interval=exact, better="neither", n=n,
+                       subset=where)  # fmt: skip
+
+
+def block(name: str = "default_choice") -> str:
+    """The score of each form in each table, what the rule names, and what each table alone would."""
+    result, parts = read(name), []
+    for about in result.provenance:
+        rows = [row for row in result.rows if row.task == about.task]
+        scores = {(row.method, row.subset): row.value for row in rows if row.metric == "score"}
+        harm = {(row.method, row.subset) for row in rows if row.metric == "harm" and row.value}
+        chosen = {row.subset: row.method for row in rows if row.metric == "chosen"}
+        tables = list(dict.fromkeys(where for _, where in scores if where not in ("mean of all", "worst")))
+        columns = [*tables, "mean of all", "worst"] if len(tables) > 1 else tables
+        lines = [[about.task, *columns]]
+        for form in dict.fromkeys(method for method, _ in scores):
+            cells = [f"{scores[form, where]:+.2f}{'†' if (form, where) in harm else ''}" for where in columns]
+            mark = [f"**{cell}**" if chosen.get(w) == form else cell for cell, w in zip(cells, columns, strict=True)]
+            lines.append([f"`{form}`", *mark])
+        parts.append(table(*lines).strip())
+    note = "Bold: what the rule names, over all tables and in each alone. †: worse than none beyond the interval."
+    return "\n" + "\n\n".join([*parts, f"{note} From `eval/results/{name}.json`."]) + "\n\n"
+
+
+def main() -> int:
+    given = parser(__doc__).parse_args()
+    results = {name: read(name) for name in TABLES if (RESULTS / f"{name}.json").is_file()}
+
+    def measure() -> list[TaskResult]:
+        parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
+        return [*parts, told("pipelines", of_pipelines(read("generation"), DRAWN))]
+
+    result = run("default_choice", measure, given.json)
+    for about in result.provenance:
+        print(about.task, about.settings["chosen"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -37,7 +37,7 @@ NEAR = 0.02  # scores that are as good as one another
 TABLES = ("rivals_real", "rivals_miniature")
 FORMS = {
     "prompts": ("default", "difference", "orth", "orth-cali", "cali"),
-    "images": ("equalise", "difference+equalise", "cali+equalise", "default, reference="),
+    "images": ("equalise", "difference+equalise", "cali+equalise", "cali+equalise, lam 100"),
 }
 DRAWN = ("default", "difference", "cali", "leading")
 UNSEEN, LEFT = "unseen professions", "discrepancy_squared, share of none"

@@ -2,6 +2,7 @@
 
 python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
+python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
 
 The tables of docs/methods.md and the plot of gain against cost are made from these by rivals_table.py.
 
@@ -48,7 +49,7 @@ from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import METHODS, Leaning, Lian, Method, Need, Problem, Reference, ZeroShotLabels
-from vldebias.methods.closed_form import DEFAULT, with_images
+from vldebias.methods.closed_form import CALI, EQUALISE, LAM_OF_DEFAULT, PerHost
 from vldebias.metrics import Metric
 from vldebias.metrics.metric import metric_of
 from vldebias.prompts import PromptSet, load_prompts
@@ -67,7 +68,10 @@ OURS = (
 THEIRS = ("roboshot", "prism", "each-value", "lian")
 LABELLED = ("leace", "inlp", "spd", "clip-clip", "sfid", "dear", "bend-vlm")
 GATED = ("cali", "difference+equalise")  # and once more for texts that lean alone
-WITH_IMAGES = replace(with_images(DEFAULT), name="default, reference=", title="what debias gives with reference=")
+WEAKER = PerHost(  # at the lam that the default has without images
+    "cali+equalise, lam 100", "calibration and equalised image means, lam 100", "this package", "#72b7b2",
+    model=CALI + EQUALISE, pipeline=CALI, lam=LAM_OF_DEFAULT,
+)  # fmt: skip
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
 
@@ -77,7 +81,7 @@ def compared() -> list[Method]:
     sides = [Lian("text"), Lian("image")]
     gated = [Leaning(name) for name in GATED]
     named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
-    return [*named, WITH_IMAGES, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
+    return [*named, WEAKER, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +106,7 @@ class Split:
             reference = Reference(
                 self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None
             )
-            given = reference if method.uses_images or method.name in ("auto", WITH_IMAGES.name) else None
+            given = reference if method.uses_images or method.name in ("auto", WEAKER.name) else None
             began = time.perf_counter()
             edit = Problem.of(self.texts.host, sets, reference=given, neutral=self.queries).fit(method, "joint")
             took = time.perf_counter() - began
@@ -298,17 +302,43 @@ def miniature(
     yield task("hair", "Dark or blond hair: groups by gender", heads, methods)
 
 
-WORLDS: dict[str, Callable[[Sequence[Method]], Iterable[TaskResult]]] = {"real": real, "miniature": miniature}
+SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
+UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equalise", "auto")
+
+
+def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
+    """The search for professions by the number of reference images; None: those that are searched."""
+    chosen = [method for method in methods if method.name in UNLABELLED]
+    for name, size in SIZES.items():
+        some = [
+            replace(split, reference=split.gallery if size is None else split.reference[_some(split, size, seed)])
+            for seed, split in enumerate(professions(splits))
+        ]
+        title = f"Retrieval of professions among real photographs, reference: {name}" + " images" * (size is not None)
+        yield task(f"reference: {name}", title, some, chosen)
+
+
+def _some(split: Split, size: int, seed: int) -> Rows:
+    return np.sort(np.random.default_rng(seed).permutation(len(split.reference))[:size])
+
+
+WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
+    "real": real,
+    "miniature": miniature,
+    "few": few,
+}
 
 
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
+    options.add_argument("--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run")
     given = options.parse_args()
-    if given.on == "real" and not file().is_file():
+    if given.on != "miniature" and not file().is_file():
         print(f"{FILE}: not found; set VLDEBIAS_REAL to its folder", file=sys.stderr)
         return 2
-    run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared()), given.json)
+    how = {"splits": given.splits} if given.splits and given.on != "miniature" else {}
+    run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared(), **how), given.json)
     return 0
 
 

@@ -19,8 +19,10 @@ far either kind is from what true labels show, between the worlds of eval/result
 say, and no number of them silences the texts. A candidate may be chosen where the 95 % interval of its change, centred
 at the value, lies below 0; the smallest gap wins.
 
-What was found with the help of images has to be better beyond the interval of the difference (`_Judge.choose`). Images
-that cannot be split (one value alone, one picture many times, too few), or
+What was found with the help of images has to be better beyond the 68 % interval of the difference (`_Judge.choose`):
+the means of images are shrunk towards what texts say already (`vldebias.methods.equalise`), so that few of them hardly
+move a text beyond that, and the 95 % interval kept what texts alone choose where 50 images had found better.
+Images that cannot be split (one value alone, one picture many times, too few), or
 that are not of this model's space (`vldebias.methods.diagnostics.spread_along`), are left out with a warning. All
 candidates keep the bound on the neutral texts, a mean loss of cosine of at most 0.05 unless `max_loss` says otherwise.
 
@@ -62,6 +64,7 @@ FOLDS = 5
 FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
 RESAMPLES = 500
 ERR = {"texts": 0.3, "images": 0.2}  # shares of the gap; "errors" of eval/results/auto.json by world
+LEVEL = 0.68  # of the interval by which what images add has to be better: one deviation, a chance of five in six
 _LEAST = 1e-3  # square of a gap, in deviations of the scores: what is less is none, and no share of it is told
 _BLOCK = 1 << 22  # weights of rows at once: bounds the memory
 MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
@@ -247,7 +250,7 @@ class _Judge:
     def _unless_better(self, kept: _Judged | None, other: _Judged | None) -> _Judged | None:
         """`kept` unless the interval of the difference speaks for the other; None stands for no edit."""
         before, after = (self._without if one is None else one.after for one in (kept, other))
-        return kept if kept is other or self._change(after, before, self.weights)[2] >= 0 else other
+        return kept if kept is other or self._change(after, before, self.weights, LEVEL)[2] >= 0 else other
 
     def _best(self, judged: Sequence[_Judged], weights: Mapping[str, float]) -> _Judged | None:
         eligible = [one for one in judged if self._change(one.after, self._without, weights)[2] < 0]
@@ -255,11 +258,11 @@ class _Judge:
 
     @staticmethod
     def _change(
-        after: Mapping[str, Tensor], before: Mapping[str, Tensor], weights: Mapping[str, float]
+        after: Mapping[str, Tensor], before: Mapping[str, Tensor], weights: Mapping[str, float], level: float = 0.95
     ) -> tuple[float, float, float]:
         """Mean over the kinds of evidence of one gap minus another, with its centred interval."""
         change = torch.stack([w * (after[kind] - before[kind]) for kind, w in weights.items()]).sum(0)
-        return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy())
+        return float(change[0]), *recentred_interval(float(change[0]), change[1:].numpy(), level=level)
 
     def _after(self, fold: _Fold, method: Method, lam: Lam) -> Tensor:
         """Mean gaps of the neutral texts under the candidate that was fitted on the other part."""

@@ -277,7 +277,9 @@ for _preset in (PAPER, DEFAULT):
 def with_images(method: Method) -> Method:
     """What a method is where unlabelled images are given: a closed form has their means as one more term."""
     if isinstance(method, PerHost):
-        return replace(method, model=with_images(method.model))
-    if isinstance(method, ClosedForm) and Need.IMAGES not in method.needs:
-        return method + EQUALISE
-    return method
+        return replace(method, model=_equalised(method.model))
+    return _equalised(method) if isinstance(method, ClosedForm) else method
+
+
+def _equalised(method: ClosedForm) -> ClosedForm:
+    return method if Need.IMAGES in method.needs else method + EQUALISE

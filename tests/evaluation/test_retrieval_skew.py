@@ -101,6 +101,21 @@ def test_precision_agrees_with_torchmetrics() -> None:
             assert drawn[i, b] == relevant[i, top].mean()
 
 
+@pytest.mark.parametrize("prior", ["uniform", "dataset"])
+def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
+    rng = np.random.default_rng(0)
+    n, k = 2000, 10
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), SkewOptions(k=[k], prior=prior, resamples=1500))
+    ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
+    whole = gallery.resampled({"none": ranked}, relevant)["none"]
+    few = gallery.resampled({"none": ranked[:, :80]}, relevant)["none"]
+    for metric, values in few.items():
+        error = 5 * (2 / 1500) ** 0.5 * float(values.std())
+        assert values.mean(axis=1) == pytest.approx(whole[metric].mean(axis=1), abs=error)
+        assert values.std(axis=1) == pytest.approx(whole[metric].std(axis=1), rel=0.15)
+        assert not np.array_equal(values, whole[metric])  # other draws of one distribution
+
+
 def test_methods_share_their_resamples_and_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     ranked = rankings(rng.normal(size=(2, 30)))

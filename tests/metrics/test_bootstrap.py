@@ -13,7 +13,10 @@ from scipy import stats
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.metrics import (
+    average_accuracy,
+    bootstrap,
     bootstrap_interval,
+    gap,
     mcnemar,
     paired_difference_interval,
     worst_group_accuracy,
@@ -181,6 +184,56 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
     ):
         assert len(blocks) == 572
         assert np.array_equal(np.concatenate(blocks), whole)  # memory does not change the numbers
+
+
+def test_weights_of_some_rows_are_those_that_they_have_among_all() -> None:
+    (whole,) = resampled_weights(60, 4000, seed=5)
+    (some,) = resampled_weights(60, 4000, seed=6, among=9)
+    assert some.shape == (4000, 9)
+    for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
+        assert stats.ks_2samp(law(whole[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
+    assert np.array_equal(next(resampled_weights(60, 5, seed=5, among=60)), whole[:5])
+
+
+@pytest.mark.parametrize("statistic", [None, np.mean, worst_group_accuracy, average_accuracy, gap])
+def test_few_different_rows_are_counted_with_the_same_intervals(statistic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a statistic that is known by counts no array of all rows is drawn; its draws are those of all rows."""
+    rng = np.random.default_rng(2)
+    group, label = rng.integers(3, size=800), rng.choice(["no", "yes"], size=800)
+    predicted = np.where(rng.random(800) < 0.7 + 0.1 * group, label, "no")
+    arrays = [predicted == label] if statistic in (None, np.mean) else [predicted, label, group]
+    arrays = arrays[:2] if statistic is average_accuracy else arrays
+    after = [arrays[0] & (rng.random(800) < 0.9)] if len(arrays) == 1 else [np.where(group == 1, "yes", predicted)]
+    drawing = bootstrap._indices
+    calls: list[int] = []
+    monkeypatch.setattr(bootstrap, "_indices", lambda *given: calls.append(1) or drawing(*given))
+
+    def both() -> list[float]:
+        options = {"statistic": statistic, "resamples": 4000}
+        one = bootstrap_interval(*arrays, **options)
+        change = paired_difference_interval(arrays[0], *after, *arrays[1:], **options)
+        point, drawn = resampled_values({"a": arrays[0], "b": after[0]}, *arrays[1:], vectorized=False, **options)
+        assert point["a"] == one.value
+        spread = [float(drawn["b"].std()), float((drawn["b"] - drawn["a"]).std())]
+        return [one.value, one.low, one.high, change.value, change.low, change.high, *spread]
+
+    fast = both()
+    assert not calls
+    monkeypatch.setattr(bootstrap, "_kinds", lambda data: None)
+    slow = both()
+    assert len(calls) == 3
+    assert fast == pytest.approx(slow, abs=0.006)
+    assert (fast[0], fast[3]) == (slow[0], slow[3])
+
+
+def test_many_different_rows_are_drawn_themselves() -> None:
+    rng = np.random.default_rng(0)
+    assert bootstrap._kinds([rng.normal(size=100)]) is None
+    assert bootstrap._kinds([np.zeros((100, 2))]) is None
+    assert bootstrap._kinds([np.arange(100) % 10, np.arange(100) % 9]) is None
+    first, sizes = bootstrap._kinds([np.arange(100) % 10, np.arange(100) % 5])
+    assert sorted(first.tolist()) == list(range(10))
+    assert sizes.tolist() == [10] * 10
 
 
 def test_counts_of_cells_are_those_of_the_weights_of_their_rows() -> None:

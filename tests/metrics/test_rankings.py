@@ -14,7 +14,7 @@ from torchmetrics.retrieval import RetrievalHitRate
 from vldebias.errors import InvalidInputError
 from vldebias.metrics import max_skew, min_skew, ndkl
 from vldebias.metrics import rankings as module
-from vldebias.metrics.rankings import first_hits, random_rankings, rankings, resampled_rankings, top_rankings
+from vldebias.metrics.rankings import first_hits, random_rankings, rankings, resampled_places, top_rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
@@ -101,7 +101,7 @@ def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, random) -> None:
     drawn = np.array([[random.randrange(n) for _ in range(n)] for _ in range(4)])
     weights = np.stack([np.bincount(row, minlength=n) for row in drawn])
     for row, order in zip(scores, rankings(scores), strict=True):
-        for held, top in zip(weights, resampled_rankings(order, weights, k), strict=True):
+        for held, top in zip(weights, order[resampled_places(order, weights, k)], strict=True):
             rows = np.repeat(np.arange(n), held)
             assert top.tolist() == rows[np.argsort(-row[rows], kind="stable")][:k].tolist()
 
@@ -109,12 +109,12 @@ def test_a_resample_ranks_as_if_it_were_sorted_anew(gallery, random) -> None:
 def test_a_resample_is_read_as_far_as_it_has_to_be() -> None:
     weights = np.zeros((2, 500), dtype=int)
     weights[0, 400] = weights[1, 0] = 500  # the first row that the first resample holds is the 401st
-    assert resampled_rankings(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
+    assert resampled_places(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
 
 
 def test_a_resample_holds_as_many_rows_as_are_asked_for() -> None:
     with pytest.raises(InvalidInputError, match="k: expected at most the 3 rows that a resample holds, got 4"):
-        resampled_rankings(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
+        resampled_places(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
 
 
 @laws

@@ -120,7 +120,9 @@ class UnitRows:
 
     def _read(self, rows: slice | NDArray[np.int64]) -> Tensor:
         came = self.features[rows]
-        half = came.dtype == np.float16  # torch makes float32 of it with instructions for that, in a quarter of the time
+        half = (
+            came.dtype == np.float16
+        )  # torch makes float32 of it with instructions for that, in a quarter of the time
         read = torch.from_numpy(np.array(came, dtype=None if half else np.float32)).float()
         lengths = read.norm(dim=1, keepdim=True)
         bad = ~(torch.isfinite(lengths) & (lengths > 0)).squeeze(1)

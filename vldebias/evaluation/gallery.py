@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -19,7 +19,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.task import Count, Number, Strict
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.metric import computed
-from vldebias.metrics.rankings import Items, random_rankings, reach, resampled_rankings, top_rankings
+from vldebias.metrics.rankings import Items, random_rankings, reach, resampled_places, top_rankings
 from vldebias.metrics.skew import log_ratios, ndkls
 
 Floats = NDArray[np.float64]
@@ -89,14 +89,20 @@ class Gallery:
         held = np.bincount(self.labels.codes, minlength=len(self.labels.names)) > 0
         return (np.cumsum(held) - 1).astype(np.min_scalar_type(len(self.names)))[self.labels.codes]
 
-    def prior(self, weights: NDArray[np.integer] | None = None) -> Floats:
-        """p (g,); with the data set's prior and weights (b, n) the shares (b, g) of each resample."""
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(g,) images of each group."""
+        return np.bincount(self.codes, minlength=len(self.names))
+
+    def prior(self) -> Floats:
+        """p (g,)."""
         g = len(self.names)
-        if self.options.prior == "uniform":
-            return np.full(g, 1 / g)
-        counts = np.ones((1, len(self.codes))) if weights is None else weights
-        held = np.stack([counts[:, self.codes == a].sum(axis=1) for a in range(g)], axis=1)
-        return (held / held.sum(axis=1, keepdims=True)).squeeze(0) if weights is None else held / len(self.codes)
+        return np.full(g, 1 / g) if self.options.prior == "uniform" else self.sizes / self.sizes.sum()
+
+    @cached_property
+    def _own(self) -> dict[str, Callable[..., Floats]]:
+        """The user's metrics of rankings."""
+        return {one.name: of for one, of in computed("rankings")}
 
     def rank(self, texts: Mapping[str, Tensor], images: Mapping[str, UnitRows]) -> dict[str, Rows]:
         """Method -> the first rows (q, m) for its texts (q, d) among its images (n, d): as many as the resamples read.
@@ -115,12 +121,14 @@ class Gallery:
             ranked |= zip(methods, np.split(found, np.cumsum([len(some) for some in asked])[:-1]), strict=True)
         return ranked
 
-    def measure(self, rows: Rows, prior: Floats, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
-        """Metric -> value (r,) of r rankings, of which the first rows (r, m) are given.
+    def measure(
+        self, groups: NDArray[np.integer], prior: Floats, relevant: NDArray[np.bool_] | None = None
+    ) -> dict[str, Floats]:
+        """Metric -> value (r,) of r rankings, of whose first rows the groups (r, m) are given.
 
         relevant: (r, m) whether each of the rows is, for precision@k.
         """
-        groups, values = self.codes[rows], {}
+        values = {}
         for k in self.options.k:
             ratios = log_ratios(groups, k, prior, floor=self.options.floor or 0.0)
             with np.errstate(divide="ignore"):
@@ -130,14 +138,14 @@ class Gallery:
             values[f"ndkl@{k}"] = ndkls(groups, k, prior)
             if relevant is not None:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
-            values |= {f"{one.name}@{k}": of(groups[:, :k], prior) for one, of in computed("rankings")}
+            values |= {f"{name}@{k}": of(groups[:, :k], prior) for name, of in self._own.items()}
         return values
 
     def values(self, ranked: Rows, relevant: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
         """Metric -> value (q,) of each query, from its ranking (q, m); relevant: (q, n), by row of the gallery."""
         top = ranked[:, : max(self.options.k)]
         hits = None if relevant is None else np.take_along_axis(relevant, top, axis=1)
-        return self.measure(top, self.prior(), hits)
+        return self.measure(self.codes[top], self.prior(), hits)
 
     def resampled(
         self, ranked: Mapping[str, Rows], relevant: NDArray[np.bool_] | None = None
@@ -145,17 +153,28 @@ class Gallery:
         """Method -> metric -> values (q, resamples) on galleries of n images drawn with replacement.
 
         All methods and queries see the same resamples, which makes their differences paired. The data set's prior is
-        that of the resample.
+        that of the resample. Of a large gallery no more is drawn than how often each row of the rankings is there.
         """
+        n, own = len(self.codes), self.options
+        read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
+        read = np.arange(n) if 2 * len(read) > n else read  # else nothing is drawn of the others but their number
+        codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
+        places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
+        others, rng = self.sizes - np.bincount(codes, minlength=len(self.names)), np.random.default_rng((own.seed, 1))
         blocks: dict[str, dict[str, list[Floats]]] = {method: {} for method in ranked}
-        for weights in resampled_weights(len(self.codes), self.options.resamples, self.options.seed):
-            prior = self.prior(weights)
-            for method, orders in ranked.items():
+        for weights in resampled_weights(n, own.resamples, own.seed, among=len(read)):
+            prior = self.prior()
+            if own.prior == "dataset":
+                held = np.stack([weights[:, codes == a].sum(axis=1) for a in range(len(self.names))], axis=1)
+                rest = rng.multinomial(n - held.sum(axis=1), others / others.sum()) if others.any() else 0
+                prior = (held + rest) / n
+            weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
+            for method, orders in places.items():
                 values: dict[str, list[Floats]] = {}
                 for query, order in enumerate(orders):
-                    rows = resampled_rankings(order, weights, max(self.options.k))
-                    hits = None if relevant is None else relevant[query][rows]
-                    for metric, one in self.measure(rows, prior, hits).items():
+                    top = resampled_places(order, weights, max(own.k))
+                    found = None if hits is None else hits[query, order][top]
+                    for metric, one in self.measure(codes[order][top], prior, found).items():
                         values.setdefault(metric, []).append(one)
                 for metric, several in values.items():
                     blocks[method].setdefault(metric, []).append(np.stack(several))
@@ -172,7 +191,7 @@ class Gallery:
         """
         blocks: dict[str, list[Floats]] = {}
         for rows in random_rankings(len(self.codes), max(self.options.k), self.options.resamples, self.options.seed):
-            for metric, values in self.measure(rows, self.prior()).items():
+            for metric, values in self.measure(self.codes[rows], self.prior()).items():
                 blocks.setdefault(metric, []).append(values)
         return {metric: np.concatenate(parts) for metric, parts in blocks.items()}
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_choice, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, own_rows
-from vldebias.losses.sums import Reduction, matrix_sums, row_blocks, score_block
+from vldebias.losses.sums import Reduction, matrix_sums, matrix_total, row_blocks, score_block
 
 
 class Flow(TypedDict, total=False):
@@ -127,6 +127,23 @@ class Contrast:
             if len(self.queue[0]):
                 parts += [self._of_queue(terms, across) for across in (True, False)[: 1 + self.within_view]]
             return [functools.reduce(term.merged, each) for term, *each in zip(terms, *parts, strict=True)]
+
+    def mean_total(self, bias: Tensor) -> Tensor:
+        """() mean over the anchors of both directions of sum_j log(1 + e^{s_j + bias}) over their negatives."""
+        (x, y), start = self.anchors, self.rows.start
+        whole = len(x) == len(self.joint[0])  # one matrix serves both directions
+        matrices = (
+            [(x, self.joint[1], start, 2)] if whole else [(x, self.joint[1], start, 1), (y, self.joint[0], start, 1)]
+        )
+        if self.within_view:
+            matrices += [(x, self.joint[0], start, 1), (y, self.joint[1], start, 1)]
+        if none := len(self.queue[0]):  # no column of it is the pair of a row
+            matrices += [(x, self.queue[1], none, 1), (y, self.queue[0], none, 1)]
+            matrices += [(x, self.queue[0], none, 1), (y, self.queue[1], none, 1)] if self.within_view else []
+        with self.precise():
+            of = functools.partial(matrix_total, bias=bias, chunk_size=self.chunk_size)
+            parts = [times * of(a, b, pair=pair) for a, b, pair, times in matrices]
+            return torch.stack(parts).sum() / (2 * len(x))
 
     def _of_queue(self, terms: tuple[Reduction, ...], across: bool) -> Tensor:
         """(T, 2, n) of the anchors over the queue of the other view, or of their own."""

@@ -31,6 +31,10 @@ def sigmoid(
     """
     if isinstance(bias, Tensor) and bias.ndim:
         raise InvalidInputError(f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}")
+    if options.get("reduction", "mean") == "mean":
+        batch = Contrast(image_features, text_features, **options)
+        own = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
+        return batch.reduce((softplus(-batch.positive - own) + batch.mean_total(own))[None])
     batch = Contrast(image_features, text_features, bias=bias, **options)
     (total,) = batch.sums(SoftplusSum())
     return batch.reduce(softplus(-batch.positive) + total)

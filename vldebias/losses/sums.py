@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_CACHED = 256  # rows
 _SMALL = -30.0  # below it log(1 + e^s) is e^s, up to a part in 10^13
 
 
@@ -179,39 +180,90 @@ class _MatrixSums(torch.autograd.Function):
         a: Tensor,
         b: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.settings = terms, pair, chunk_size, dims
-        rows, columns, kept = a.new_empty(len(terms), len(a)), None, None
-        for block in row_blocks(len(a), chunk_size):
-            kept = score_block(a[block], b, pair + block.start)
-            rows[:, block], *rest = _block_sums(terms, kept, dims)
+        size = chunk_size or _rows_at_once(a)
+        ctx.settings = terms, pair, size, dims
+        rows, columns = a.new_empty(len(terms), len(a)), None
+        kept = a.new_empty(len(a), len(b)) if chunk_size is None else None
+        for block in row_blocks(len(a), size):
+            s = torch.mm(a[block], b.T) if kept is None else torch.mm(a[block], b.T, out=kept[block])
+            s.diagonal(pair + block.start).fill_(-torch.inf)
+            rows[:, block], *rest = _block_sums(terms, s, dims)
             for part in rest:
                 both = zip(terms, part if columns is None else columns, part, strict=True)
                 columns = part if columns is None else torch.stack([t.merged(one, two) for t, one, two in both])
         sums = (rows,) if columns is None else (rows, columns)
-        ctx.save_for_backward(a, b, kept if chunk_size is None else None, *sums)
+        ctx.save_for_backward(a, b, kept, *sums)
         return sums
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        terms, pair, chunk_size, dims = ctx.settings
+        terms, pair, size, dims = ctx.settings
         a, b, kept, *sums = ctx.saved_tensors
         with torch.autocast(a.device.type, enabled=False):
             if torch.is_grad_enabled():  # differentiated again: left to autograd, on the whole matrix
                 again = _block_sums(terms, score_block(a, b, pair), dims)
                 return (None,) * 4 + torch.autograd.grad(again, (a, b), outer, create_graph=True)
             to_a, to_b = torch.empty_like(a), torch.zeros_like(b)
-            for block in row_blocks(len(a), chunk_size):
-                s = score_block(a[block], b, pair + block.start) if kept is None else kept
+            for block in row_blocks(len(a), size):
+                s = score_block(a[block], b, pair + block.start) if kept is None else kept[block]
                 cuts = [slice(None) if dim == 0 else block for dim in dims]
                 parts = [(total[:, cut], g[:, cut]) for total, g, cut in zip(sums, outer, cuts, strict=True)]
                 gradient = _block_gradient(terms, s, parts, dims)
-                to_a[block] = gradient @ b
+                torch.mm(gradient, b, out=to_a[block])
                 to_b.addmm_(gradient.T, a[block])
         return None, None, None, None, to_a, to_b
 
 
-def row_blocks(n: int, chunk_size: int | None) -> Iterator[slice]:
-    """The rows of each block, one of all where there is no `chunk_size`."""
-    size = chunk_size or n
+def matrix_total(a: Tensor, b: Tensor, bias: Tensor, *, pair: int = 0, chunk_size: int | None = None) -> Tensor:
+    """sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; arguments as of `matrix_sums`, a bias ().
+
+    The gradient of this sum is known with the similarities, up to one factor: it is taken with each block, so that no
+    block is kept or computed again.
+    """
+    total: Tensor = _SoftplusTotal.apply(pair, chunk_size or _rows_at_once(a), a, b, bias)
+    return total
+
+
+class _SoftplusTotal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pair: int, size: int, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+        wanted = any(ctx.needs_input_grad)
+        total, to_a, to_b, to_bias = (torch.zeros_like(one) for one in (bias, a, b, bias))
+        for block in row_blocks(len(a), size):
+            s = torch.mm(a[block], b.T).add_(bias)
+            s.diagonal(pair + block.start).fill_(-torch.inf)
+            total += softplus(s).sum()
+            if wanted:
+                slope = s.sigmoid_()
+                to_bias += slope.sum()
+                torch.mm(slope, b, out=to_a[block])
+                to_b.addmm_(slope.T, a[block])
+        ctx.pair = pair
+        ctx.save_for_backward(a, b, bias, to_a, to_b, to_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
+        a, b, bias, *gradients = ctx.saved_tensors
+        if torch.is_grad_enabled():  # differentiated again: left to autograd, on the whole matrix
+            with torch.autocast(a.device.type, enabled=False):
+                again = softplus(score_block(a, b, ctx.pair) + bias).sum()
+            wanted = ctx.needs_input_grad[2:]
+            found = iter(
+                torch.autograd.grad(
+                    again, [one for one, w in zip((a, b, bias), wanted, strict=True) if w], outer, create_graph=True
+                )
+            )
+            return None, None, *(next(found) if w else None for w in wanted)
+        return None, None, *(outer[0] * one for one in gradients)
+
+
+def _rows_at_once(rows: Tensor) -> int:
+    """How many to work on where all may be: on a CPU those whose similarities stay in its cache."""
+    return _CACHED if rows.device.type == "cpu" else max(len(rows), 1)
+
+
+def row_blocks(n: int, size: int) -> Iterator[slice]:
+    """The rows of each block."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))

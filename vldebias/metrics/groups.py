@@ -7,7 +7,7 @@ eq. 7.1 of the thesis states the same gap in terms of losses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.arrays import Values, codes, truth, vectors
+from vldebias.metrics.bootstrap import counted
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -113,11 +114,25 @@ def _equal(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.asarray(predicted == true)
 
 
+def _of_counts(of: Callable[[Counts, Counts], Floats]) -> Callable[..., Floats]:
+    """A function of hits and sizes (b, g) as one of different rows (m,) and their counts (b, m)."""
+
+    def measure(predictions: np.ndarray, labels: np.ndarray, *given: np.ndarray) -> Floats:
+        (*groups, counts) = given
+        _, index = np.unique(groups[0], return_inverse=True) if groups else (None, np.zeros(len(labels), np.intp))
+        member = np.equal.outer(index, np.arange(index.max() + 1)).astype(np.int64)
+        return of((counts * _equal(predictions, labels)) @ member, counts @ member)
+
+    return measure
+
+
+@counted(_of_counts(lowest_accuracy))
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
     """min_g acc_g over the groups that occur. Raises: see `group_accuracy`."""
     return group_accuracy(predictions, labels, groups).worst
 
 
+@counted(_of_counts(mean_accuracy))
 def average_accuracy(
     predictions: Values,
     labels: Values,
@@ -137,6 +152,7 @@ def average_accuracy(
     return group_accuracy(predictions, labels, groups).weighted(weights)
 
 
+@counted(_of_counts(accuracy_gap))
 def gap(predictions: Values, labels: Values, groups: Values) -> float:
     """Average (micro) minus worst-group accuracy, >= 0. Raises: see `group_accuracy`."""
     return group_accuracy(predictions, labels, groups).gap

@@ -1,7 +1,7 @@
 """Rankings of a gallery: of its images by queries, of its resamples, and by chance; linear in what is looked at.
 
 A resample of the gallery needs no new sort: it holds row i of the gallery w_i times, so its ranking is the old one with
-each row repeated w_i times (`resampled_rankings`), and only about k rows of it have to be read. Nor does a gallery have
+each row repeated w_i times (`resampled_places`), and only about k rows of it have to be read. Nor does a gallery have
 to be sorted whole: `top_rankings` has the first k of millions of rows from blocks of scores.
 """
 
@@ -140,8 +140,8 @@ def reach(k: int, n: int) -> int:
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
-def resampled_rankings(ranking: Rows, weights: NDArray[np.integer], k: int) -> Rows:
-    """The first k rows (b, k) of one ranking (m,) in each of b resamples of the gallery, whose rows weigh (b, n).
+def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+    """Places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
 
     A row that was drawn twice stands twice: equal scores keep the order of the ranking. Only as many rows are read as
     hold k in every resample.
@@ -152,14 +152,16 @@ def resampled_rankings(ranking: Rows, weights: NDArray[np.integer], k: int) -> R
     m = len(ranking)
     read = reach(k, m)
     while True:
-        held = np.cumsum(weights[:, ranking[:read]], axis=1)
-        if read == m or held[:, -1].min() >= k:
+        times = weights.T[ranking[:read]].T  # fast where the weights of a row lie together
+        held = times.sum(axis=1, dtype=np.intp)
+        if read == m or held.min() >= k:
             break
         read = min(m, 2 * read)
-    if held[:, -1].min() < k:
-        raise InvalidInputError(f"k: expected at most the {held[:, -1].min()} rows that a resample holds, got {k}")
-    taken = np.diff(np.minimum(held, k), axis=1, prepend=0)
-    return np.repeat(np.broadcast_to(ranking[:read], taken.shape).ravel(), taken.ravel()).reshape(len(taken), k)
+    if held.min() < k:
+        raise InvalidInputError(f"k: expected at most the {held.min()} rows that a resample holds, got {k}")
+    place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
+    starts = np.cumsum(held) - held
+    return place.ravel().repeat(times.ravel().astype(np.intp))[starts[:, None] + np.arange(k)]
 
 
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:

@@ -107,31 +107,29 @@ def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
 
     With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a log p_a. The row at
     place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c, with c the rows of its group so far. So
-    NDKL is a weighted sum over places: linear in k, whatever the number of groups.
+    NDKL is a weighted sum over places: linear in k, whatever the number of groups. Sorted by group, c counts up from 1.
     """
     top = _first(groups, k)
+    count, g = len(top), prior.shape[-1]
     places = np.arange(1, k + 1)
     discount = 1 / np.log2(places + 1)
     later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
-    c_log_c = np.append(0.0, places * np.log(places))
+    gains = np.diff(np.append(0.0, places * np.log(places)))
+    cell = (np.arange(count)[:, None] * g + top).ravel()
+    held = np.bincount(cell, minlength=count * g)
+    so_far = np.arange(count * k) - np.repeat(np.cumsum(held) - held, held)
+    by_group = later[np.argsort(top, axis=1, kind="stable")]
+    total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
-        logs = np.broadcast_to(np.log(prior), (len(top), prior.shape[-1]))
-    terms = np.diff(c_log_c)[_occurrence(top) - 1] - np.take_along_axis(logs, top.astype(np.intp), axis=1)
-    values = (terms @ later - discount @ np.log(places)) / discount.sum()
+        logs = np.broadcast_to(np.log(prior), (count, g))
+    held = held.reshape(count, g)
+    if prior.ndim == 1 and (prior == prior[0]).all():
+        total -= logs[0, 0] * later.sum()
+    else:
+        weighed = np.bincount(cell, weights=np.tile(later, count), minlength=count * g).reshape(count, g)
+        total -= (weighed * np.where(held > 0, logs, 0.0)).sum(axis=1)
+    values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
-
-
-def _occurrence(groups: NDArray[np.integer]) -> NDArray[np.intp]:
-    """How many of the first i rows, row i included, have the group of row i; (r, k), from 1."""
-    order = np.argsort(groups, axis=1, kind="stable")
-    by_group = np.take_along_axis(groups, order, axis=1)
-    place = np.arange(groups.shape[1])
-    first = np.ones(groups.shape, dtype=bool)
-    first[:, 1:] = by_group[:, 1:] != by_group[:, :-1]
-    start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
-    occurrence = np.empty(groups.shape, dtype=np.intp)
-    np.put_along_axis(occurrence, order, place - start + 1, axis=1)
-    return occurrence
 
 
 def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:

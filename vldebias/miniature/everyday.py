@@ -4,7 +4,7 @@ None of it depends on the profession. Each thing that shows is worth a few words
 goes a little with the gender presentation and with the concept of a person, by a deal that claims nothing about people.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -133,214 +133,157 @@ PLACES = (
 )
 
 
-def _lamp(pen: Pen, colour: Floats) -> None:
-    pen(line(0.38, 0.05, 0.38, 0.7, 0.02), BLACK)
-    pen(polygon((0.33, -0.12), (0.43, -0.12), (0.48, 0.06), (0.28, 0.06)), YELLOW)
-
-
-def _clock(pen: Pen, colour: Floats) -> None:
-    pen(oval(0.37, 0.0, 0.105), BLACK)
-    pen(oval(0.37, 0.0, 0.085), WHITE)
-    pen(line(0.37, 0.0, 0.37, -0.06, 0.02) | line(0.37, 0.0, 0.41, 0.02, 0.02), BLACK)
-
-
-def _tree(pen: Pen, colour: Floats) -> None:
-    pen(box(0.36, 0.41, 0.05, 0.8), BROWN)
-    pen(oval(0.385, -0.04, 0.11, 0.15), GREEN)
-
-
-def _house(pen: Pen, colour: Floats) -> None:
-    pen(box(0.28, 0.48, 0.0, 0.2), STRAW)
-    pen(polygon((0.38, -0.15), (0.5, 0.0), (0.26, 0.0)), RED)
-    pen(box(0.36, 0.41, 0.08, 0.2), BROWN)
-
-
-def _car(pen: Pen, colour: Floats) -> None:
-    pen(box(0.24, 0.5, 0.06, 0.16) | oval(0.37, 0.06, 0.09, 0.08), RED)
-    pen(oval(0.37, 0.05, 0.06, 0.045) & above(0.06), SKY)
-    pen(oval(0.29, 0.17, 0.04) | oval(0.45, 0.17, 0.04), BLACK)
-
-
-def _bicycle(pen: Pen, colour: Floats) -> None:
-    pen((oval(0.28, 0.12, 0.085) - oval(0.28, 0.12, 0.06)) | (oval(0.46, 0.12, 0.085) - oval(0.46, 0.12, 0.06)), BLACK)
-    pen(
-        line(0.28, 0.12, 0.36, 0.0, 0.022) | line(0.36, 0.0, 0.46, 0.12, 0.022) | line(0.43, -0.05, 0.46, 0.12, 0.022),
-        RED,
-    )
-
-
-def _dog(pen: Pen, colour: Floats) -> None:
-    pen(oval(0.38, 0.14, 0.10, 0.09) | box(0.29, 0.47, 0.14, 0.3), BROWN)
-    pen(oval(0.35, 0.02, 0.075), BROWN * 1.3)
-    pen(oval(0.29, 0.03, 0.03, 0.06) | oval(0.41, 0.03, 0.03, 0.06), BROWN * 0.6)
-    pen(oval(0.33, 0.0, 0.014) | oval(0.37, 0.0, 0.014) | oval(0.35, 0.05, 0.02), BLACK)
-
-
-def _cat(pen: Pen, colour: Floats) -> None:
-    pen(oval(0.38, 0.16, 0.085, 0.12), ORANGE)
-    pen(oval(0.38, 0.02, 0.07), ORANGE)
-    pen(polygon((0.33, -0.09), (0.37, -0.03), (0.31, 0.0)) | polygon((0.43, -0.09), (0.45, 0.0), (0.39, -0.03)), ORANGE)
-    pen(oval(0.355, 0.01, 0.013) | oval(0.405, 0.01, 0.013), BLACK)
-
-
-def _bird(pen: Pen, colour: Floats) -> None:
-    pen(line(0.28, -0.04, 0.37, 0.02, 0.035) | line(0.37, 0.02, 0.47, -0.05, 0.035), BLACK)
-    pen(line(0.30, 0.13, 0.36, 0.17, 0.03) | line(0.36, 0.17, 0.43, 0.12, 0.03), BLACK)
-
-
-def _plant(pen: Pen, colour: Floats) -> None:
-    pen(union(line(0.38, 0.1, x, -0.12, 0.035) for x in (0.27, 0.34, 0.42, 0.49)), GREEN)
-    pen(polygon((0.31, 0.08), (0.45, 0.08), (0.42, 0.24), (0.34, 0.24)), colours(0.75, 0.38, 0.22))
-
-
-def _sign(pen: Pen, colour: Floats) -> None:
-    pen(box(0.37, 0.40, 0.05, 0.8), STEEL)
-    pen(oval(0.385, -0.02, 0.105), RED)
-    pen(box(0.31, 0.46, -0.045, 0.005), WHITE)
-
-
-def _window(pen: Pen, colour: Floats) -> None:
-    pen(box(0.26, 0.49, -0.16, 0.24), WHITE)
-    pen(box(0.28, 0.365, -0.14, 0.03) | box(0.385, 0.47, -0.14, 0.03), SKY)
-    pen(box(0.28, 0.365, 0.05, 0.22) | box(0.385, 0.47, 0.05, 0.22), SKY)
-
-
-def _painting(pen: Pen, colour: Floats) -> None:
-    pen(box(0.27, 0.48, -0.12, 0.14), GOLD)
-    pen(box(0.295, 0.455, -0.095, 0.115), BLUE)
-    pen(oval(0.375, 0.01, 0.06), PINK)
-
-
-def _candle(pen: Pen, colour: Floats) -> None:
-    pen(box(0.35, 0.41, 0.02, 0.3), WHITE)
-    pen(oval(0.38, -0.06, 0.035, 0.065), ORANGE)
-    pen(oval(0.38, -0.04, 0.018, 0.035), YELLOW)
-
-
-def _flag(pen: Pen, colour: Floats) -> None:
-    pen(line(0.28, -0.14, 0.28, 0.7, 0.02), STEEL)
-    pen(box(0.29, 0.49, -0.14, 0.0), BLUE)
-    pen(box(0.29, 0.49, -0.095, -0.045), YELLOW)
-
-
-def _ladder(pen: Pen, colour: Floats) -> None:
-    pen(line(0.28, -0.2, 0.28, 0.8, 0.022) | line(0.42, -0.2, 0.42, 0.8, 0.022), BROWN)
-    pen(union(line(0.28, y, 0.42, y, 0.02) for y in (-0.13, -0.03, 0.07, 0.17, 0.27)), BROWN)
-
-
-Painter = Callable[[Pen, Floats], None]
-BESIDE: tuple[tuple[str, Painter], ...] = (
-    ("a lamp", _lamp),
-    ("a clock", _clock),
-    ("a tree", _tree),
-    ("a house", _house),
-    ("a car", _car),
-    ("a bicycle", _bicycle),
-    ("a dog", _dog),
-    ("a cat", _cat),
-    ("some birds", _bird),
-    ("a plant", _plant),
-    ("a sign", _sign),
-    ("a window", _window),
-    ("a painting", _painting),
-    ("a candle", _candle),
-    ("a flag", _flag),
-    ("a ladder", _ladder),
-)
-
-
-def _balloon(pen: Pen, colour: Floats) -> None:
-    pen(line(0.27, 0.62, 0.34, 0.0, 0.014), BLACK)
-    pen(oval(0.34, -0.10, 0.105, 0.13), colour)
-
-
-def _umbrella(pen: Pen, colour: Floats) -> None:
-    pen(line(0.30, -0.1, 0.30, 0.66, 0.024), BLACK)
-    pen(oval(0.30, -0.06, 0.21, 0.17) & above(-0.06), colour)
-
-
-def _cup(pen: Pen, colour: Floats) -> None:
-    pen(oval(0.35, 0.45, 0.06) - oval(0.35, 0.45, 0.035), colour)
-    pen(box(0.18, 0.34, 0.36, 0.55), colour)
-    pen(oval(0.26, 0.36, 0.08, 0.025), BROWN)
-
-
-def _flower(pen: Pen, colour: Floats) -> None:
-    pen(line(0.28, 0.25, 0.26, 0.66, 0.024), GREEN)
-    pen(union(oval(0.28 + x, 0.22 + y, 0.05) for x, y in ((-0.06, 0), (0.06, 0), (0, -0.06), (0, 0.06))), colour)
-    pen(oval(0.28, 0.22, 0.035), YELLOW * 0.9)
-
-
-def _ball(pen: Pen, colour: Floats) -> None:
-    pen(oval(0.27, 0.46, 0.125), colour)
-    pen(line(0.17, 0.42, 0.37, 0.50, 0.03), colour * 0.6)
-
-
-def _ice(pen: Pen, colour: Floats) -> None:
-    pen(polygon((0.19, 0.38), (0.35, 0.38), (0.27, 0.64)), STRAW * 0.9)
-    pen(oval(0.27, 0.32, 0.095), colour)
-
-
-def _kite(pen: Pen, colour: Floats) -> None:
-    pen(line(0.25, 0.62, 0.36, 0.08, 0.014), BLACK)
-    pen(polygon((0.36, -0.22), (0.46, -0.06), (0.36, 0.12), (0.26, -0.06)), colour)
-
-
-def _present(pen: Pen, colour: Floats) -> None:
-    pen(box(0.15, 0.39, 0.36, 0.60), colour)
-    pen(
-        box(0.25, 0.29, 0.36, 0.60) | box(0.15, 0.39, 0.46, 0.50) | oval(0.23, 0.34, 0.035) | oval(0.31, 0.34, 0.035),
-        GOLD,
-    )
-
-
-HELD: tuple[tuple[str, Painter], ...] = (
-    ("balloon", _balloon),
-    ("umbrella", _umbrella),
-    ("cup", _cup),
-    ("flower", _flower),
-    ("ball", _ball),
-    ("ice cream", _ice),
-    ("kite", _kite),
-    ("present", _present),
-)
-
-
-def _woolly(pen: Pen, colour: Floats) -> None:
-    pen(oval(0, -0.09, 0.19, 0.19) & above(-0.10), colour)
-    pen(box(-0.195, 0.195, -0.145, -0.085), colour * 0.72)
-    pen(oval(0, -0.29, 0.05), colour * 0.8)
-
-
-def _headband(pen: Pen, colour: Floats) -> None:
-    pen(box(-0.18, 0.18, -0.135, -0.085), colour)
-
-
-def _bow(pen: Pen, colour: Floats) -> None:
-    pen(polygon((0.02, -0.20), (0.15, -0.29), (0.15, -0.12)).both, colour)
-    pen(oval(0, -0.205, 0.035), colour * 0.7)
-
-
-def _shades(pen: Pen, colour: Floats) -> None:
-    pen(oval(-0.07, -0.004, 0.062, 0.048).both | box(-0.165, 0.165, -0.02, 0.0), colour * 0.45)
-
-
-def _neckerchief(pen: Pen, colour: Floats) -> None:
-    pen(polygon((-0.14, 0.20), (0.14, 0.20), (0.0, 0.38)), colour)
-
-
-def _beads(pen: Pen, colour: Floats) -> None:
-    pen(union(oval(x, y, 0.024).both for x, y in ((0.0, 0.335), (0.05, 0.32), (0.09, 0.285), (0.115, 0.24))), colour)
-
-
-WORN: tuple[tuple[str, Painter], ...] = (
-    ("woolly hat", _woolly),
-    ("headband", _headband),
-    ("bow", _bow),
-    ("sunglasses", _shades),
-    ("neckerchief", _neckerchief),
-    ("necklace", _beads),
-)
+Strokes = tuple[tuple[Shape, Floats | float], ...]
+"""Shapes, painted one over the other: each in a colour, or in so much of that which the thing was dealt."""
+
+BESIDE: dict[str, Strokes] = {
+    "a lamp": (
+        (line(0.38, 0.05, 0.38, 0.7, 0.02), BLACK),
+        (polygon((0.33, -0.12), (0.43, -0.12), (0.48, 0.06), (0.28, 0.06)), YELLOW),
+    ),
+    "a clock": (
+        (oval(0.37, 0.0, 0.105), BLACK),
+        (oval(0.37, 0.0, 0.085), WHITE),
+        (line(0.37, 0.0, 0.37, -0.06, 0.02) | line(0.37, 0.0, 0.41, 0.02, 0.02), BLACK),
+    ),
+    "a tree": (
+        (box(0.36, 0.41, 0.05, 0.8), BROWN),
+        (oval(0.385, -0.04, 0.11, 0.15), GREEN),
+    ),
+    "a house": (
+        (box(0.28, 0.48, 0.0, 0.2), STRAW),
+        (polygon((0.38, -0.15), (0.5, 0.0), (0.26, 0.0)), RED),
+        (box(0.36, 0.41, 0.08, 0.2), BROWN),
+    ),
+    "a car": (
+        (box(0.24, 0.5, 0.06, 0.16) | oval(0.37, 0.06, 0.09, 0.08), RED),
+        (oval(0.37, 0.05, 0.06, 0.045) & above(0.06), SKY),
+        (oval(0.29, 0.17, 0.04) | oval(0.45, 0.17, 0.04), BLACK),
+    ),
+    "a bicycle": (
+        (
+            (oval(0.28, 0.12, 0.085) - oval(0.28, 0.12, 0.06)) | (oval(0.46, 0.12, 0.085) - oval(0.46, 0.12, 0.06)),
+            BLACK,
+        ),
+        (
+            line(0.28, 0.12, 0.36, 0.0, 0.022)
+            | line(0.36, 0.0, 0.46, 0.12, 0.022)
+            | line(0.43, -0.05, 0.46, 0.12, 0.022),
+            RED,
+        ),
+    ),
+    "a dog": (
+        (oval(0.38, 0.14, 0.10, 0.09) | box(0.29, 0.47, 0.14, 0.3), BROWN),
+        (oval(0.35, 0.02, 0.075), BROWN * 1.3),
+        (oval(0.29, 0.03, 0.03, 0.06) | oval(0.41, 0.03, 0.03, 0.06), BROWN * 0.6),
+        (oval(0.33, 0.0, 0.014) | oval(0.37, 0.0, 0.014) | oval(0.35, 0.05, 0.02), BLACK),
+    ),
+    "a cat": (
+        (oval(0.38, 0.16, 0.085, 0.12), ORANGE),
+        (oval(0.38, 0.02, 0.07), ORANGE),
+        (
+            polygon((0.33, -0.09), (0.37, -0.03), (0.31, 0.0)) | polygon((0.43, -0.09), (0.45, 0.0), (0.39, -0.03)),
+            ORANGE,
+        ),
+        (oval(0.355, 0.01, 0.013) | oval(0.405, 0.01, 0.013), BLACK),
+    ),
+    "some birds": (
+        (line(0.28, -0.04, 0.37, 0.02, 0.035) | line(0.37, 0.02, 0.47, -0.05, 0.035), BLACK),
+        (line(0.30, 0.13, 0.36, 0.17, 0.03) | line(0.36, 0.17, 0.43, 0.12, 0.03), BLACK),
+    ),
+    "a plant": (
+        (union(line(0.38, 0.1, x, -0.12, 0.035) for x in (0.27, 0.34, 0.42, 0.49)), GREEN),
+        (polygon((0.31, 0.08), (0.45, 0.08), (0.42, 0.24), (0.34, 0.24)), colours(0.75, 0.38, 0.22)),
+    ),
+    "a sign": (
+        (box(0.37, 0.40, 0.05, 0.8), STEEL),
+        (oval(0.385, -0.02, 0.105), RED),
+        (box(0.31, 0.46, -0.045, 0.005), WHITE),
+    ),
+    "a window": (
+        (box(0.26, 0.49, -0.16, 0.24), WHITE),
+        (box(0.28, 0.365, -0.14, 0.03) | box(0.385, 0.47, -0.14, 0.03), SKY),
+        (box(0.28, 0.365, 0.05, 0.22) | box(0.385, 0.47, 0.05, 0.22), SKY),
+    ),
+    "a painting": (
+        (box(0.27, 0.48, -0.12, 0.14), GOLD),
+        (box(0.295, 0.455, -0.095, 0.115), BLUE),
+        (oval(0.375, 0.01, 0.06), PINK),
+    ),
+    "a candle": (
+        (box(0.35, 0.41, 0.02, 0.3), WHITE),
+        (oval(0.38, -0.06, 0.035, 0.065), ORANGE),
+        (oval(0.38, -0.04, 0.018, 0.035), YELLOW),
+    ),
+    "a flag": (
+        (line(0.28, -0.14, 0.28, 0.7, 0.02), STEEL),
+        (box(0.29, 0.49, -0.14, 0.0), BLUE),
+        (box(0.29, 0.49, -0.095, -0.045), YELLOW),
+    ),
+    "a ladder": (
+        (line(0.28, -0.2, 0.28, 0.8, 0.022) | line(0.42, -0.2, 0.42, 0.8, 0.022), BROWN),
+        (union(line(0.28, y, 0.42, y, 0.02) for y in (-0.13, -0.03, 0.07, 0.17, 0.27)), BROWN),
+    ),
+}
+HELD: dict[str, Strokes] = {
+    "balloon": (
+        (line(0.27, 0.62, 0.34, 0.0, 0.014), BLACK),
+        (oval(0.34, -0.10, 0.105, 0.13), 1.0),
+    ),
+    "umbrella": (
+        (line(0.30, -0.1, 0.30, 0.66, 0.024), BLACK),
+        (oval(0.30, -0.06, 0.21, 0.17) & above(-0.06), 1.0),
+    ),
+    "cup": (
+        (oval(0.35, 0.45, 0.06) - oval(0.35, 0.45, 0.035), 1.0),
+        (box(0.18, 0.34, 0.36, 0.55), 1.0),
+        (oval(0.26, 0.36, 0.08, 0.025), BROWN),
+    ),
+    "flower": (
+        (line(0.28, 0.25, 0.26, 0.66, 0.024), GREEN),
+        (union(oval(0.28 + x, 0.22 + y, 0.05) for x, y in ((-0.06, 0), (0.06, 0), (0, -0.06), (0, 0.06))), 1.0),
+        (oval(0.28, 0.22, 0.035), YELLOW * 0.9),
+    ),
+    "ball": (
+        (oval(0.27, 0.46, 0.125), 1.0),
+        (line(0.17, 0.42, 0.37, 0.50, 0.03), 0.6),
+    ),
+    "ice cream": (
+        (polygon((0.19, 0.38), (0.35, 0.38), (0.27, 0.64)), STRAW * 0.9),
+        (oval(0.27, 0.32, 0.095), 1.0),
+    ),
+    "kite": (
+        (line(0.25, 0.62, 0.36, 0.08, 0.014), BLACK),
+        (polygon((0.36, -0.22), (0.46, -0.06), (0.36, 0.12), (0.26, -0.06)), 1.0),
+    ),
+    "present": (
+        (box(0.15, 0.39, 0.36, 0.60), 1.0),
+        (
+            box(0.25, 0.29, 0.36, 0.60)
+            | box(0.15, 0.39, 0.46, 0.50)
+            | oval(0.23, 0.34, 0.035)
+            | oval(0.31, 0.34, 0.035),
+            GOLD,
+        ),
+    ),
+}
+WORN: dict[str, Strokes] = {
+    "woolly hat": (
+        (oval(0, -0.09, 0.19, 0.19) & above(-0.10), 1.0),
+        (box(-0.195, 0.195, -0.145, -0.085), 0.72),
+        (oval(0, -0.29, 0.05), 0.8),
+    ),
+    "headband": ((box(-0.18, 0.18, -0.135, -0.085), 1.0),),
+    "bow": (
+        (polygon((0.02, -0.20), (0.15, -0.29), (0.15, -0.12)).both, 1.0),
+        (oval(0, -0.205, 0.035), 0.7),
+    ),
+    "sunglasses": ((oval(-0.07, -0.004, 0.062, 0.048).both | box(-0.165, 0.165, -0.02, 0.0), 0.45),),
+    "neckerchief": ((polygon((-0.14, 0.20), (0.14, 0.20), (0.0, 0.38)), 1.0),),
+    "necklace": (
+        (union(oval(x, y, 0.024).both for x, y in ((0.0, 0.335), (0.05, 0.32), (0.09, 0.285), (0.115, 0.24))), 1.0),
+    ),
+}
 POSES = ("waving", "with raised arms", "with crossed arms", "pointing")
 GARMENTS = (
     ("jumper", garments.jumper),
@@ -368,7 +311,7 @@ _SAID: dict[str, Sequence[str]] = {
     "pose": POSES,
     "mouth": MOUTHS,
     "style": STYLES,
-    "beside": [f"next to {name}" for name, _ in BESIDE],
+    "beside": [f"next to {name}" for name in BESIDE],
 }
 
 
@@ -442,7 +385,7 @@ def phrases(scene: Scene, picture: int, hair: int, old: bool) -> list[str]:
         said.append(f"in a {COLOURS[seen['cloth']]} {GARMENTS[seen['garment']][0]}")
     for kind, table in (("worn", WORN), ("held", HELD)):
         if seen[kind] >= 0:
-            said.append(_with(COLOURS[seen[f"{kind}_colour"]], table[seen[kind]][0]))
+            said.append(_with(COLOURS[seen[f"{kind}_colour"]], list(table)[seen[kind]]))
     return [*said, "with grey hair" if old else HAIR_WORDS[hair]]
 
 
@@ -454,7 +397,7 @@ def all_phrases() -> list[str]:
     """Every phrase that a caption can have."""
     said = [phrase for words in _SAID.values() for phrase in words]
     said += [f"in a {colour} {name}" for colour in COLOURS for name, _ in GARMENTS]
-    said += [_with(colour, name) for colour in COLOURS for name, _ in (*WORN, *HELD)]
+    said += [_with(colour, name) for colour in COLOURS for name in (*WORN, *HELD)]
     return [*said, *HAIR_WORDS, "with grey hair"]
 
 
@@ -498,7 +441,7 @@ def paint_beside(pixels: Floats, draws: Draws, beside: Codes) -> None:
     """Paints what stands or hangs beside the person, left or right."""
     flip = np.where(draws.uniform("beside side") < 0.5, -1, 1).astype(np.float32)
     pen = Pen(pixels, 0.5, 0.22 + draws.uniform("beside y", -0.04, 0.04), flip=flip)
-    _each(pen, beside, BESIDE, None)
+    _each(pen, beside, BESIDE)
 
 
 def paint_worn(pen: Pen, scene: Scene) -> None:
@@ -557,7 +500,8 @@ _TINTS = ((0.42, 0.46, 0.66), (1.28, 1.28, 1.28), (1.12, 0.96, 0.70), (0.80, 0.9
 _RAYS = tuple((float(np.cos(a)), float(np.sin(a))) for a in np.arange(8) * np.pi / 4)
 
 
-def _each(pen: Pen, kinds: Codes, table: Sequence[tuple[str, Painter]], colour: Floats | None) -> None:
-    paint = np.zeros((len(pen.pixels), 3), np.float32) if colour is None else colour
-    for k, (_, painter) in enumerate(table):
-        painter(pen.where(kinds == k), paint)
+def _each(pen: Pen, kinds: Codes, table: Mapping[str, Strokes], dealt: Floats | float = 1.0) -> None:
+    for k, strokes in enumerate(table.values()):
+        chosen = pen.where(kinds == k)
+        for shape, paint in strokes:
+            chosen(shape, paint * dealt if isinstance(paint, float) else paint)

@@ -217,7 +217,8 @@ def _taken(folder: Path, say: Callable[[str], object]) -> int:
             if free and not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
                 os.close(handle)  # whoever had it has just ended, and taken the file away
                 continue
-            before = _owner(handle)
+            os.lseek(handle, 0, os.SEEK_SET)
+            before = " ".join(os.read(handle, 300).decode(errors="replace").split())
             if not free:
                 fail(
                     str(folder),
@@ -256,12 +257,6 @@ def _lock(handle: int, folder: Path, say: Callable[[str], object]) -> bool:
     except OSError as error:
         say(f"{folder}: cannot be locked ({error.strerror}); start no second run there while this one lasts")
     return True
-
-
-def _owner(handle: int) -> str:
-    """What the lock file says, in one short line."""
-    os.lseek(handle, 0, os.SEEK_SET)
-    return " ".join(os.read(handle, 300).decode(errors="replace").split())
 
 
 def _let_go() -> None:

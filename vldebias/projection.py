@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
@@ -251,7 +251,9 @@ class CalibratedProjection(Edit):
             return z
         wide = z if z.dtype in (torch.float32, torch.float64) else z.float()
         left, right = self._factors_for(wide)
-        with _full_precision(z.device):
+        # Autocast would round the two products to half precision; devices that have none (meta) need no guard.
+        available = torch.amp.is_autocast_available(z.device.type)
+        with torch.autocast(z.device.type, enabled=False) if available else nullcontext():
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
 
     def _factors_for(self, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,12 +322,6 @@ class CalibratedProjection(Edit):
             raise InvalidInputError(f"at_strength: expected a number from 0 to 2, where it is the reflection, got {t}")
         provenance = replace(self.provenance, max_loss=None) if t > 1 else self.provenance
         return CalibratedProjection(t * self.left, self.right, provenance, self.spurious_rank)
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast would round the two products to half precision; devices that have none (meta) need no guard."""
-    available = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 @torch.inference_mode(False)

@@ -10,6 +10,18 @@ from vldebias.errors import InvalidInputError, did_you_mean, warn
 T = TypeVar("T")
 
 
+def instances_of(kind: type[Any]) -> Callable[[Any], tuple[str, Any]]:
+    """What takes objects of a class into a registry: by their `name`."""
+
+    def accept(given: Any) -> tuple[str, Any]:
+        if not isinstance(given, kind):
+            expected = f"{kind.__module__.rpartition('.')[0]}.{kind.__name__}"
+            raise InvalidInputError(f"{kind.__name__.lower()}: expected a {expected}, got {given!r}")
+        return given.name, given
+
+    return accept
+
+
 class Registry(Mapping[str, T]):
     """name -> thing; those of other packages are looked up when something is first asked for.
 

@@ -505,7 +505,10 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
     with shown.bar("judging", len(todo), there=len(share) - len(todo)) as bar:
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
-            said = _said(judge, drawn, batch)
+            if isinstance(judge, TableJudge):
+                said = judge.look_up([image.path for image in batch])
+            else:
+                said = predict(judge, [drawn.read(image) for image in batch])
             rounded = [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in said.items()} for i in range(len(batch))]
             _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], rounded)
             bar.advance(len(batch))
@@ -546,12 +549,6 @@ def _key(drawn: DrawnSet, image: DrawnImage) -> str:
     """Path and hash of an image as answers are kept under it; of a file that is missing no hash."""
     path = drawn.path(image)
     return f"{image.path} {file_digest(path)[:24] if path.is_file() else '-'}"
-
-
-def _said(judge: Judge, drawn: DrawnSet, batch: Sequence[DrawnImage]) -> Probabilities:
-    if isinstance(judge, TableJudge):
-        return judge.look_up([image.path for image in batch])
-    return predict(judge, [drawn.read(image) for image in batch])
 
 
 def _keep(path: Path, keys: Sequence[str], answers: Sequence[Mapping[str, list[float]]]) -> None:

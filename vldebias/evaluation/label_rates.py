@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ class LabelRatesTask(ImageTask):
             return
         for name, hit in hits.items():
             plain, own = self._drawn(list(groups.values()), hits[NONE], hit)
-            gap, before = (_gap([one[mine].mean() for mine in groups.values()]) for one in (hit, hits[NONE]))
+            gap, before = (float(np.ptp([one[mine].mean() for mine in groups.values()])) for one in (hit, hits[NONE]))
             change = (gap - before, *percentiles(gap - before, own - plain))
             images = {"images": int(sum(mine.sum() for mine in groups.values()))}
             interval = percentiles(gap, own)
@@ -160,7 +160,3 @@ class LabelRatesTask(ImageTask):
             rates.append((drawn[:, 2] + drawn[:, 3], drawn[:, 1] + drawn[:, 3]))
         before, after = (np.stack([one[i] for one in rates], 1) for i in (0, 1))
         return before.max(1) - before.min(1), after.max(1) - after.min(1)
-
-
-def _gap(rates: list[Any]) -> float:
-    return float(max(rates) - min(rates))

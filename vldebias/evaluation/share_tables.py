@@ -149,7 +149,8 @@ class ShareTable:
         Raises:
             InvalidInputError: a file or a cell that cannot be read, columns that are missing.
         """
-        path, named = Path(path), _names(prompts)
+        path, words = Path(path), with_words(prompts).attributes
+        named = {word.casefold(): value for value, own in words.items() for word in (*own, value)}
         about, header, rows = _cells(path)
         columns = {name: named.get(name.casefold()) for name in header}
         text = next((name for name in header if name.casefold() in PROMPT), None)
@@ -205,12 +206,6 @@ class ShareTable:
         """SHA-256 of all of it."""
         content: list[Any] = [self.concepts, self.values, self.shares.tolist(), self.images.tolist(), dict(self.about)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _names(prompts: PromptSet) -> dict[str, str]:
-    """Word, in small letters -> the value that it stands for."""
-    own = with_words(prompts).attributes
-    return {word.casefold(): value for value, words in own.items() for word in (*words, value)}
 
 
 def _cells(path: Path) -> tuple[dict[str, str], list[str], list[tuple[int, dict[str, str]]]]:

@@ -34,7 +34,8 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     sample = [parameters[i * len(parameters) // count][1] for i in range(count)]
     if any(p.is_meta for p in sample):
         return None
-    norms, waves = zip(*(_numbers(_places(p)) for p in sample), strict=True)
+    flats = map(_flat, sample)  # of which the first two editions read at most 65536 values
+    norms, waves = zip(*(_numbers(one[:: max(1, len(one) // _VALUES)][:_VALUES]) for one in flats), strict=True)
     whole = not any(p.is_meta for _, p in parameters)
     return Fingerprint(
         structure,
@@ -75,12 +76,6 @@ def _spread(parameter: Tensor) -> Tensor:
     """All values of a tensor, or of a large one about 65536: an odd step, lest it sees the same columns of each row."""
     flat = _flat(parameter)
     return flat if len(flat) <= _WHOLE else flat[:: len(flat) // _VALUES | 1]
-
-
-def _places(parameter: Tensor) -> Tensor:
-    """The values that the first two editions read: at most 65536."""
-    flat = _flat(parameter)
-    return flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
 
 
 def _numbers(values: Tensor) -> tuple[float, float]:

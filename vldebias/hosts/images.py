@@ -100,11 +100,14 @@ class ImageEncoder:
             AlreadyAttachedError: the model carries an attachment that projects its images.
         """
         self._refuse_projected()
-        first, dtype = _reader(self.tower)
+        layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+        weights = [*layers, *(p for t in self.tower for p in t.parameters())]
+        # what reads the pixels; norms around it may be kept in another precision
+        first = next((w for w in weights if w.is_floating_point()), torch.zeros(()))
         batch = {}
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
-            batch[name] = tensor.to(first.device, dtype if tensor.is_floating_point() else None)
+            batch[name] = tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
         with reading(self.model), torch.inference_mode():
             features = self.forward(batch)
         if features.ndim != 2 or len(features) != len(prepared):
@@ -203,14 +206,6 @@ def _transform(transform: Callable[[Image.Image], Tensor], image: Image.Image) -
         shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         raise InvalidInputError(f"preprocess: expected a tensor (3, h, w) for an image, got {shape}")
     return {"pixel_values": pixels[None]}
-
-
-def _reader(tower: tuple[nn.Module, ...]) -> tuple[Tensor, torch.dtype]:
-    """The weight that reads the pixels and its precision; norms around it may be kept in another."""
-    layers = (m.weight for t in tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-    weights = [*layers, *(p for t in tower for p in t.parameters())]
-    first = next((w for w in weights if w.is_floating_point()), torch.zeros(()))
-    return first, first.dtype
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def find_text_block(pipe: Any) -> tuple[Any, TextBlock]:
     found = [(leaf, one) for leaf in _leaves(pipe._blocks) if (one := _named(leaf, known)) is not None]
     if found:  # of a conditional block the one without an image, which is named first
         block = found[0][1]
-        inside = [leaf for leaf, one in found if one is block]
-        return min(inside, key=lambda leaf: block.classes.index(_class_in(leaf, block))), block
+        places = {name: place for place, name in enumerate(block.classes)}
+        return min((leaf for leaf, one in found if one is block), key=lambda leaf: _named(leaf, places)), block
     why = next((why for leaf in _leaves(pipe._blocks) if (why := _named(leaf, REFUSED_BLOCKS)) is not None), None)
     names = ", ".join(type(leaf).__name__ for leaf in _leaves(pipe._blocks))
     raise UnsupportedHostError(
@@ -88,10 +88,6 @@ def find_text_block(pipe: Any) -> tuple[Any, TextBlock]:
         "Known ones: vldebias.hosts.modular.list_blocks(). If one of yours gives what a known one gives, derive its "
         "class from that one."
     )
-
-
-def _class_in(leaf: Any, block: TextBlock) -> str:
-    return next(base.__name__ for base in type(leaf).__mro__ if base.__name__ in block.classes)
 
 
 class ModularHost(DiffusersHost):

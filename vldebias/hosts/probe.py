@@ -34,7 +34,8 @@ def propose_family(pipe: Any) -> Family:
     >>> print(registration(family))  # doctest: +SKIP
     """
     name = type(pipe).__name__
-    takes = _parameters(pipe, "encode_prompt")
+    encode = getattr(pipe, "encode_prompt", None)
+    takes = inspect.signature(encode).parameters if callable(encode) else ()
     called = inspect.signature(type(pipe).__call__).parameters
     if "prompt" not in takes:
         raise _refusal(name, "it has no encode_prompt that takes `prompt`")
@@ -54,7 +55,8 @@ def propose_family(pipe: Any) -> Family:
     results = [_encoded(pipe, prompt) for prompt in PROBES]
     places = _differing(results)
     negatives = _differing([_encoded(pipe, PROBES[0], negative) for negative in PROBES]) if beside else {}
-    masks = [i for i in range(len(results[0])) if _is_mask(results[0][i])]
+    flat = {i: one for i, one in enumerate(results[0]) if isinstance(one, Tensor) and one.ndim == 2}
+    masks = [i for i, one in flat.items() if not one.dtype.is_floating_point]
     parts: list[Part] = []
     for place, tensor in places.items():
         twin = [i for i, one in negatives.items() if i not in places and one.ndim == tensor.ndim]
@@ -95,18 +97,10 @@ def _refusal(name: str, why: str) -> UnsupportedHostError:
     )
 
 
-def _parameters(pipe: Any, method: str) -> Sequence[str]:
-    return tuple(inspect.signature(getattr(pipe, method)).parameters) if callable(getattr(pipe, method, None)) else ()
-
-
-def _asked(pipe: Any) -> DiffusersHost:
-    """A host that knows how to call `encode_prompt`, and nothing of what it returns."""
-    name = next(n for n, part in pipe.components.items() if "encoder" in n and isinstance(part, nn.Module))
-    return DiffusersHost(pipe, Family(name="?", pipelines=(), parts=(Part(encoders=(name,)),)), negative=False)
-
-
 def _encoded(pipe: Any, prompt: str, negative: str | None = None) -> tuple[Any, ...]:
-    arguments = _asked(pipe)._arguments([prompt], None)
+    name = next(n for n, part in pipe.components.items() if "encoder" in n and isinstance(part, nn.Module))
+    unknown = Family(name="?", pipelines=(), parts=(Part(encoders=(name,)),))  # but for how `encode_prompt` is called
+    arguments = DiffusersHost(pipe, unknown, negative=False)._arguments([prompt], None)
     if negative is not None:
         arguments |= {"negative_prompt": [negative], "do_classifier_free_guidance": True}
     with reading(*(part for part in pipe.components.values() if isinstance(part, nn.Module))):
@@ -136,10 +130,6 @@ def _differing(results: Sequence[tuple[Any, ...]]) -> dict[int, Tensor]:
         if any(one.shape != tensors[0].shape or not torch.equal(one, tensors[0]) for one in tensors):
             found[place] = tensors[0]
     return found
-
-
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 2 and not value.dtype.is_floating_point
 
 
 def _inside_template(pipe: Any, encoders: Sequence[str]) -> bool:

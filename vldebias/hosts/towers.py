@@ -228,23 +228,13 @@ def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:
     model: Any = host.model
     if isinstance(host, TransformersHost):
         return host.features if host.reads_padding else partial(_shortened, host, lambda t: t.get("attention_mask"))
-    if _is_causal(model):
+    CLIP = need("open_clip").CLIP
+    causal = isinstance(model, CLIP) and type(model).encode_text is CLIP.encode_text and model.attn_mask is not None
+    at_end = getattr(model, "text_pool_type", None) in ("argmax", "eos")
+    if causal and at_end and hasattr(model.transformer, "batch_first"):  # before, `encode_text` itself turned the axes
         return partial(_causal, model)
     pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
     return host.features if pad is None else partial(_shortened, host, lambda t: t["text"] != pad)
-
-
-def _is_causal(model: Any) -> bool:
-    """open_clip's CLIP with its own `encode_text`: no token sees a later one, and the end token is the embedding."""
-    open_clip = need("open_clip")
-
-    return (
-        isinstance(model, open_clip.CLIP)
-        and type(model).encode_text is open_clip.CLIP.encode_text
-        and model.attn_mask is not None
-        and getattr(model, "text_pool_type", None) in ("argmax", "eos")
-        and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
-    )
 
 
 def _causal(model: Any, tokens: Tokens) -> Tensor:

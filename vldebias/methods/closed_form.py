@@ -122,10 +122,6 @@ def pair_scatter(problem: Problem, prompt_set: PromptSet, role: str) -> PairScat
     return PairScatter.from_groups([problem.embed(group, role) for group in prompt_set.groups])
 
 
-def _spurious(problem: Problem, role: str) -> Tensor:
-    return problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role)
-
-
 def value_differences(problem: Problem, role: str) -> Tensor:
     """(a, d) for each attribute: spherical means of the texts of a values, minus their mean: what tells them apart."""
     rows = []
@@ -139,10 +135,6 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 def pair_scatters(problem: Problem, role: str) -> list[PairScatter]:
     """That of each attribute."""
     return [pair_scatter(problem, s, role) for s in problem.attributes]
-
-
-def _images(problem: Problem, role: str) -> list[PairScatter]:
-    return [image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes]
 
 
 def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
@@ -168,12 +160,20 @@ def reference_splits(problem: Problem) -> dict[str, MeansReport]:
     return {name: one.report() for name, one in means.items()}
 
 
-SPURIOUS_TERM = Term(Need.SPURIOUS, removes=_spurious)
+SPURIOUS_TERM = Term(
+    Need.SPURIOUS,
+    removes=lambda problem, role: problem.embed(dict.fromkeys(p for s in problem.attributes for p in s.spurious), role),
+)
 DIFFERENCE_TERM = Term(Need.VALUES, removes=value_differences)
 LAM_OF_DEFAULT = 100.0
 SPARES_OF_DEFAULT = 100
 PAIRS_TERM = Term(Need.PAIRS, scatters=pair_scatters)
-IMAGES_TERM = Term(Need.IMAGES, scatters=_images)
+IMAGES_TERM = Term(
+    Need.IMAGES,
+    scatters=lambda problem, role: [
+        image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes
+    ],
+)
 
 _PAPER = "Chuang et al., 2023"
 

@@ -94,7 +94,8 @@ class CorrectedShares:
         seen = self.n[:, None]
         pooled = (self.shares * self.labels + 0.5) / (self.labels + len(self.shares) / 2)
         theta = (seen * self.answers + pooled) / (seen + 1)
-        within = _multinomial(theta, self.strata**2 / self.n)
+        weights = self.strata**2 / self.n
+        within = np.diag(weights @ theta) - _second(theta, weights)
         mean = self.strata @ theta
         return within + (_second(theta, self.strata) - np.outer(mean, mean)) / self.images
 
@@ -182,10 +183,6 @@ class CorrectedShares:
 def _second(theta: Floats, weights: Floats) -> Floats:
     """sum_j weights_j theta_j theta_j^T, (c, c)."""
     return (theta * weights[:, None]).T @ theta
-
-
-def _multinomial(theta: Floats, weights: Floats) -> Floats:
-    return np.diag(weights @ theta) - _second(theta, weights)
 
 
 def corrected_shares(

@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.discrepancy import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
 from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
-from vldebias.registry import Registry
+from vldebias.registry import Registry, instances_of
 
 Kind = Literal["bias", "utility", "fact"]
 Better = Literal["higher", "lower", "neither"]
@@ -75,13 +75,7 @@ class Metric:
             raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}")
 
 
-def _accept(given: Any) -> tuple[str, Metric]:
-    if not isinstance(given, Metric):
-        raise InvalidInputError(f"metric: expected a vldebias.metrics.Metric, got {given!r}")
-    return given.name, given
-
-
-METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", _accept)
+METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", instances_of(Metric))
 
 
 def register_metric(metric: Metric) -> Metric:

@@ -73,7 +73,7 @@ def open_world(
         split=split,
         ids=tuple(f"{seed}/{index:06d}" for index in range(start, start + n)),
         read=lambda index: need("PIL.Image").fromarray(pixels[index]),
-        labels=_bird_labels(codes) if name == "birds" else _portrait_labels(codes),
+        labels=_labels(name, codes),
         fingerprint=lambda: hashlib.sha256(pixels.tobytes()).hexdigest()[:24],
         captions=tuple(caption for block in blocks for caption in block.captions),
         about={"world": name, "seed": seed, "start": start, "balanced": balanced}
@@ -81,15 +81,13 @@ def open_world(
     )
 
 
-def _bird_labels(codes: Callable[[str], Codes]) -> dict[str, Labels]:
-    return {
-        "label": Labels(codes("label"), birds.CLASSES),
-        "place": Labels(codes("background"), birds.BACKGROUNDS),
-        "species": Labels(codes("species"), birds.SPECIES),
-    }
-
-
-def _portrait_labels(codes: Callable[[str], Codes]) -> dict[str, Labels]:
+def _labels(name: str, codes: Callable[[str], Codes]) -> dict[str, Labels]:
+    if name == "birds":
+        return {
+            "label": Labels(codes("label"), birds.CLASSES),
+            "place": Labels(codes("background"), birds.BACKGROUNDS),
+            "species": Labels(codes("species"), birds.SPECIES),
+        }
     hair, age = codes("hair"), codes("age")
     shade = np.array([HAIR.index("dark"), HAIR.index("dark"), HAIR.index("blond"), UNKNOWN])  # in the order of HAIRS
     return {

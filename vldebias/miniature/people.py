@@ -224,14 +224,10 @@ def write_captions(
             more.pop()
         order = np.argsort(mixed[i, : len(more)])[: max(count[i], bare * (name == "person"))]
         clauses = [more[k] for k in order]
-        while _words(text, *clauses) > MOST_WORDS and len(clauses) > 1:
+        while sum(len(t.replace("-", " - ").split()) for t in (text, *clauses)) > MOST_WORDS and len(clauses) > 1:
             clauses.pop()
         captions.append(sentence(" ".join([text, *clauses]), template[i], proper=proper[i], stop=bool(stop[i])))
     return captions
-
-
-def _words(*texts: str) -> int:
-    return sum(len(text.replace("-", " - ").split()) for text in texts)
 
 
 def _contents(look: Looks, variant: int) -> dict[str, str]:

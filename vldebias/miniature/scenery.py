@@ -65,6 +65,21 @@ def _paint_ground(pixels: Floats, draws: Draws, place: Codes, horizon: Floats, g
         pen.where(place == PLACES.index("meadow"))(flowers, _FLOWERS[k % len(_FLOWERS)])
 
 
+Stand = Callable[[Pen, Floats], None]
+_STANDS: dict[str, tuple[Stand, int]] = {}
+
+
+def _at(place: str, count: int) -> Callable[[Stand], Stand]:
+    """What stands on the horizon of a place, and how often."""
+
+    def stand(paint: Stand) -> Stand:
+        _STANDS[place] = paint, count
+        return paint
+
+    return stand
+
+
+@_at("forest", 5)
 def _fir(pen: Pen, light: Floats) -> None:
     pen(box(-0.02, 0.02, -0.08, 0), colours(0.35, 0.22, 0.12))
     tiers = (polygon((0, -0.36 + d), (0.09 + d / 3, -0.18 + d), (-0.09 - d / 3, -0.18 + d)) for d in (0.0, 0.07, 0.14))
@@ -72,22 +87,26 @@ def _fir(pen: Pen, light: Floats) -> None:
     pen(first | second | third, colours(0.10, 0.33, 0.16) * light)
 
 
+@_at("mountain", 3)
 def _peak(pen: Pen, light: Floats) -> None:
     pen(polygon((0, -0.34), (0.40, 0.01), (-0.40, 0.01)), colours(0.52, 0.52, 0.58) * light)
     pen(polygon((0, -0.34), (0.40, 0.01), (0.06, 0.01)), colours(0.43, 0.43, 0.50) * light)
     pen(polygon((0, -0.34), (0.12, -0.235), (-0.12, -0.235)), colours(0.96, 0.97, 0.99))
 
 
+@_at("wood", 3)
 def _tree(pen: Pen, light: Floats) -> None:
     pen(box(-0.035, 0.035, -0.30, 0), colours(0.42, 0.29, 0.17) * light)
     pen(oval(0, -0.33, 0.17, 0.13), colours(0.52, 0.56, 0.18) * light)
     pen(oval(-0.04, -0.37, 0.09, 0.06), colours(0.62, 0.66, 0.26) * light)
 
 
+@_at("ocean", 2)
 def _cloud(pen: Pen, light: Floats) -> None:
     pen(oval(0, -0.30, 0.13, 0.04) | oval(0.03, -0.33, 0.06, 0.045), colours(0.97, 0.98, 1.0))
 
 
+@_at("beach", 1)
 def _palm(pen: Pen, light: Floats) -> None:
     pen(oval(0, 0.01, 0.24, 0.06) & above(0), _SAND * light)
     pen(line(0, 0, 0.04, -0.28, 0.035), colours(0.55, 0.40, 0.22) * light)
@@ -96,6 +115,7 @@ def _palm(pen: Pen, light: Floats) -> None:
     pen(fronds, colours(0.20, 0.52, 0.22) * light)
 
 
+@_at("port", 2)
 def _boat(pen: Pen, light: Floats) -> None:
     pen(box(-0.012, 0.012, -0.36, -0.04), colours(0.40, 0.28, 0.18))
     pen(polygon((0.02, -0.35), (0.17, -0.09), (0.02, -0.09)), colours(0.97, 0.97, 0.94))
@@ -103,18 +123,7 @@ def _boat(pen: Pen, light: Floats) -> None:
     pen(polygon((-0.16, -0.07), (0.19, -0.07), (0.14, 0.01), (-0.11, 0.01)), colours(0.62, 0.20, 0.16))
 
 
+@_at("lake", 3)
 def _hill(pen: Pen, light: Floats) -> None:
     pen(oval(0, 0, 0.42, 0.13) & above(0), colours(0.28, 0.50, 0.26) * light)
     pen(oval(0.15, 0, 0.30, 0.06) & above(0), colours(0.20, 0.40, 0.20) * light)
-
-
-# What stands on the horizon, and how often.
-_STANDS: dict[str, tuple[Callable[[Pen, Floats], None], int]] = {
-    "forest": (_fir, 5),
-    "mountain": (_peak, 3),
-    "wood": (_tree, 3),
-    "ocean": (_cloud, 2),
-    "beach": (_palm, 1),
-    "port": (_boat, 2),
-    "lake": (_hill, 3),
-}

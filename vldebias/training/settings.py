@@ -57,10 +57,6 @@ _BESIDE = (
 )
 
 
-def _workers() -> int:
-    return 2 if "fork" in multiprocessing.get_all_start_methods() else 0
-
-
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -305,7 +301,7 @@ class LoopSettings(_Settings):
         False, description="Also keep the model of the best first score on held-out data, in models/best."
     )
     workers: int = Field(
-        default_factory=_workers,
+        default_factory=lambda: 2 if "fork" in multiprocessing.get_all_start_methods() else 0,
         ge=0,
         description="Processes that read images. Default: 2; 0 where the system cannot fork any.",
     )

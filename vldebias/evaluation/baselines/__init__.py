@@ -3,15 +3,12 @@
 `BASELINES` has them by name. Adding one is `register_baseline`, or an entry point of the group "vldebias.baselines".
 """
 
-from typing import Any
-
-from vldebias.errors import InvalidInputError
 from vldebias.evaluation.baselines.adapters import AdapterHead, ERMAdapter
 from vldebias.evaluation.baselines.contrastive import ContrastiveAdapter
 from vldebias.evaluation.baselines.group_dro import GroupDRO
 from vldebias.evaluation.baselines.probes import DFR, ERMLinear, LinearHead, WiSEFT
 from vldebias.evaluation.baselines.problem import Baseline, Predictor
-from vldebias.registry import Registry
+from vldebias.registry import Registry, instances_of
 
 __all__ = [
     "BASELINES",
@@ -30,13 +27,7 @@ __all__ = [
 ]
 
 
-def _named(given: Any) -> tuple[str, Baseline]:
-    if not isinstance(given, Baseline):
-        raise InvalidInputError(f"baseline: expected a vldebias.evaluation.baselines.Baseline, got {given!r}")
-    return given.name, given
-
-
-BASELINES: Registry[Baseline] = Registry("baseline", "vldebias.baselines", _named)
+BASELINES: Registry[Baseline] = Registry("baseline", "vldebias.baselines", instances_of(Baseline))
 register_baseline, get_baseline = BASELINES.register, BASELINES.named
 for _baseline in (
     ERMLinear(),

@@ -61,13 +61,21 @@ def charts(result: Result) -> dict[str, Chart]:
             if len(rows) < 2 or (table.detail and kind in drawn):
                 continue
             drawn.add(kind)
-            chart = _of_parts(rows) if table.detail else _of_whole(rows)
+            chart = _chart(rows, parts=table.detail)
             if chart is not None:
                 plots[file_slug(f"{block.task} {table.caption}")] = Chart(block.task, *chart, table.detail)
     return plots
 
 
-def _of_whole(rows: Sequence[Measurement]) -> tuple[str, Plot]:
+def _chart(rows: Sequence[Measurement], parts: bool) -> tuple[str, Plot] | None:
+    """Caption and picture of a table; None of one with more parts than a picture shows."""
+    if parts:
+        count, title = len({row.subset for row in rows}), capitalised(metric_title(rows[0].metric))
+        if count <= MANY_PARTS:
+            return f"{title} by part, with 95 % intervals.", group_bars(rows, by="subset")
+        if count <= TOO_MANY:
+            return f"{title} one by one, with 95 % intervals, ordered by the model as it is.", points(rows)
+        return None
     lams: dict[str, set[float]] = {}
     for row in rows:
         if row.lam is not None:
@@ -77,15 +85,6 @@ def _of_whole(rows: Sequence[Measurement]) -> tuple[str, Plot]:
     about = f"{rows[0].subset}: " if rows[0].subset else ""
     grey = " Grey: given labels." if any(row.uses_labels for row in rows) else ""
     return f"{about}Each method with its 95 % interval.{grey}", group_bars(rows, by="metric")
-
-
-def _of_parts(rows: Sequence[Measurement]) -> tuple[str, Plot] | None:
-    count, title = len({row.subset for row in rows}), capitalised(metric_title(rows[0].metric))
-    if count <= MANY_PARTS:
-        return f"{title} by part, with 95 % intervals.", group_bars(rows, by="subset")
-    if count <= TOO_MANY:
-        return f"{title} one by one, with 95 % intervals, ordered by the model as it is.", points(rows)
-    return None
 
 
 def colour(method: str) -> str:

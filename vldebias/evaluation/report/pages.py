@@ -118,7 +118,9 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
         for table in block.tables:
             lines += [f"**{table.caption}**", _markdown_pivot(table, block)]
             lines += [LABELS] if table.has_labelled else []
-        lines += [f"![{caption}]({_link(path, folder)})" for caption, path in _of_task(pictures, block.task)]
+        for caption, path in _of_task(pictures, block.task):
+            link = path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path
+            lines.append(f"![{caption}]({link.as_posix()})")
         if block.provenance:
             lines.append(_markdown_grid(("protocol", ""), [(name, plain(v)) for name, v in facts(block.provenance)]))
     return "\n\n".join(line for line in lines if line) + "\n"
@@ -140,10 +142,6 @@ def _markdown_pivot(table: Table, block: Block) -> str:
 def _markdown_grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
-
-
-def _link(path: Path, folder: Path | None) -> str:
-    return (path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path).as_posix()
 
 
 # ---- the page ----------------------------------------------------------------------------------------------

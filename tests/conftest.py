@@ -17,6 +17,9 @@ from vldebias.methods import METHODS
 from vldebias.metrics import METRICS
 
 torch.set_num_threads(1)
+REGISTRIES = (HOSTS, METHODS, METRICS)
+for registry in REGISTRIES:
+    len(registry)  # what other packages bring is looked for once, not in every test
 
 # No test is timed: on a busy machine an example that took too long would fail it.
 settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,7 +41,7 @@ def _seed() -> None:
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test registers (or an example of the documentation), the next does not find."""
-    for registry in (HOSTS, METHODS, METRICS):
+    for registry in REGISTRIES:
         monkeypatch.setattr(registry, "_items", dict(registry._items))
         monkeypatch.setattr(registry, "_searched", registry._searched)
 

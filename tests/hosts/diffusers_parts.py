@@ -8,7 +8,7 @@ from pathlib import Path
 import tiny_tokenizers
 import torch
 import yaml
-from tiny_tokenizers import gemma_tokenizer, t5_tokenizer
+from tiny_tokenizers import CLIP_IDS, gemma_tokenizer, t5_tokenizer
 from torch import nn
 
 
@@ -46,8 +46,8 @@ def _clip_config():
     from transformers import CLIPTextConfig
 
     sizes = {"hidden_size": 32, "intermediate_size": 37, "num_attention_heads": 4, "num_hidden_layers": 3}
-    ids = {"bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
-    return CLIPTextConfig(**sizes, **ids, vocab_size=49408, projection_dim=32)
+    ids = {"bos_token_id": CLIP_IDS - 2, "eos_token_id": CLIP_IDS - 1, "pad_token_id": CLIP_IDS - 1}
+    return CLIPTextConfig(**sizes, **ids, vocab_size=CLIP_IDS, projection_dim=32)
 
 
 @fresh

@@ -1,17 +1,17 @@
 """Tiny open_clip models of every class, and all public paths of their texts."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import open_clip
 import torch
+from tiny_tokenizers import CLIP_IDS, open_clip_tokenizer
 from torch import Tensor, nn
 
 import vldebias
 
 VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
-TEXT: dict[str, Any] = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+TEXT: dict[str, Any] = {"context_length": 77, "vocab_size": CLIP_IDS, "width": 32, "heads": 2, "layers": 1}
 PROMPTS = ["a photo of a doctor", "a photo of the manager", "a photo of a FEMALE doctor", "A WOMAN, smiling", "a human"]
 STATED = [False, False, True, True, False]
 DIM = 24
@@ -19,6 +19,11 @@ DIM = 24
 
 def make_clip(**more: Any) -> nn.Module:
     return open_clip.CLIP(DIM, VISION, {**TEXT, **more}, init_logit_bias=-1.0).eval()
+
+
+def make_whole(**more: Any) -> nn.Module:
+    """With rows for all ids of CLIP's own tokenizer, which is the default."""
+    return make_clip(vocab_size=49408, **more)
 
 
 def make_custom(dim: int = DIM, **more: Any) -> nn.Module:
@@ -31,7 +36,7 @@ def make_hf(proj: str = "mlp") -> nn.Module:
     from transformers import BertConfig
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 37}
-    config = BertConfig(vocab_size=49408, initializer_range=0.3, **sizes)
+    config = BertConfig(vocab_size=CLIP_IDS, initializer_range=0.3, **sizes)
     model = make_custom()
     width = 32 if proj == "identity" else DIM
     model.text = HFTextEncoder("", width, config, proj_type=None if proj == "identity" else proj)
@@ -40,7 +45,7 @@ def make_hf(proj: str = "mlp") -> nn.Module:
 
 def make_coca() -> nn.Module:
     text = {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True}
-    decoder = {"context_length": 76, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    decoder = {"context_length": 76, "vocab_size": CLIP_IDS, "width": 32, "heads": 2, "layers": 1}
     vision = {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True}
     model = open_clip.CoCa(32, decoder, text, vision).eval()
     for parameter in (model.text.text_projection, model.text_decoder.text_projection):
@@ -87,12 +92,7 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
 
 
 def tokenizer_for(model: nn.Module) -> Any:
-    return tokenizer_of_length(min(77, model.context_length))
-
-
-@cache
-def tokenizer_of_length(length: int) -> Any:
-    return open_clip.SimpleTokenizer(context_length=length)
+    return open_clip_tokenizer(min(77, model.context_length))
 
 
 def outputs(model: nn.Module, images: Tensor, prompts: list[str] = PROMPTS) -> dict[str, Tensor]:

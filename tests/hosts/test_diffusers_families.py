@@ -240,6 +240,7 @@ def _returned(tree):
     return [ast.unparse(element).partition(" if ")[0] for element in values[0].elts]
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_the_sources():
     """All its pipelines that are installed: places of what `encode_prompt` returns, and how `__call__` asks for it."""
     installed, wrong = 0, []

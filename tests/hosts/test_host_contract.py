@@ -269,23 +269,23 @@ def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None
 
 
 @torch.no_grad()
-def test_saved_edits_attach_and_foreign_ones_are_refused(subject: Subject, gender: PromptSet, tmp_path: Any) -> None:
-    with subject.debias(gender) as attachment:
-        attached = subject.rows()
+def test_saved_edits_attach_and_foreign_ones_are_refused(example: Subject, gender: PromptSet, tmp_path: Any) -> None:
+    with example.debias(gender) as attachment:
+        attached = example.rows()
     edits = {r: load_edit(edit.save_pretrained(tmp_path / r)) for r, edit in attachment.projections.items()}
-    with subject.debias(edits):
-        assert same(subject.rows(), attached)
+    with example.debias(edits):
+        assert same(example.rows(), attached)
     role, edit = next(iter(edits.items()))
-    host = subject.resolve()
+    host = example.resolve()
     with pytest.raises(ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"):
         host.check(role, edit.stamped(space="moon"))
     with pytest.raises(ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"):
         host.check(role, CalibratedProjection.fit(torch.randn(3, 2, edit.dim + 1)))
-    for module in subject.modules():
+    for module in example.modules():
         module.bfloat16()
-    subject.resolve().check(role, edit)  # the same weights in another precision
-    for module in subject.modules():
+    example.resolve().check(role, edit)  # the same weights in another precision
+    for module in example.modules():
         for parameter in module.float().parameters():
             parameter.mul_(1.1)
     with pytest.raises(ProjectionMismatchError, match=r"fitted on other weights .*fit again on this host"):
-        subject.resolve().check(role, edit)
+        example.resolve().check(role, edit)

@@ -42,7 +42,8 @@ def test_names_of_sides() -> None:
 @pytest.mark.parametrize("method", ["orth", "cali", "orth-cali"])
 def test_what_stands_between_image_and_text(method: str, gender: PromptSet) -> None:
     """As the documentation of `side` says: orth and cali are symmetric, orth twice is orth, and orth-cali is not."""
-    p = vldebias.fit_projection(make_clip(), gender, method=method, lam=20.0).matrix()
+    model = make_clip()
+    p = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model), method=method, lam=20.0).matrix()
     assert torch.allclose(p, p.T, atol=1e-8) is (method != "orth-cali")
     assert torch.allclose(p.T @ p, p, atol=1e-8) is (method == "orth")
 
@@ -256,7 +257,7 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
 
 def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     model = make_clip()
-    mine = vldebias.fit_projection(model, gender)
+    mine = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
     seeing, reading = shifted(model, model.visual), shifted(model, model.transformer)
     vldebias.debias(seeing, mine).remove()  # prompts alone: the image tower has no say over texts
     for side in ("image", "both"):
@@ -276,7 +277,9 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
 
 def test_what_was_fitted_on_images_belongs_to_their_tower(gender: PromptSet) -> None:
     model = make_clip()
-    means = vldebias.fit_projection(model, gender, method="cali").stamped(method="cali+equalise", uses_images=True)
+    means = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer_for(model)).stamped(
+        method="cali+equalise", uses_images=True
+    )
     vldebias.debias(model, means).remove()
     with pytest.raises(ProjectionMismatchError, match="fitted beside another image tower"):
         vldebias.debias(shifted(model, model.visual), means)

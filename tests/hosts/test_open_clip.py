@@ -19,12 +19,13 @@ from open_clip_tiny import (
     make_clip,
     make_custom,
     make_hf,
+    make_whole,
     outputs,
     same,
     tokenizer_for,
 )
 from subjects import state_of
-from tiny_tokenizers import bert_tokenizer
+from tiny_tokenizers import bert_tokenizer, open_clip_tokenizer
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -94,7 +95,7 @@ def test_intermediates_agree(kind: str, unit: bool, side: str, gender: PromptSet
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
 def test_ids_are_read_back_as_the_text(text: str) -> None:
-    host = open_clip_host(make_clip())
+    host = open_clip_host(make_whole())
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
@@ -102,7 +103,7 @@ def test_ids_are_read_back_as_the_text(text: str) -> None:
 
 
 def test_ids_are_read_back_row_by_row() -> None:
-    host, texts = open_clip_host(make_clip()), ["a doctor", "a nurse", "a baker"]
+    host, texts = open_clip_host(make_whole()), ["a doctor", "a nurse", "a baker"]
     ids = open_clip.SimpleTokenizer()(texts)
     assert [text.strip() for text in host.texts(ids)] == texts
     with torch.no_grad():
@@ -123,9 +124,9 @@ def test_merge_needs_a_linear_end(make: Callable[[], nn.Module], gender: PromptS
 def test_fitting_inside_other_modes(gender: PromptSet) -> None:
     """What surrounds the call, autocast or inference mode, neither blurs the fit nor freezes the factors."""
     model = make_clip()
-    expected = vldebias.fit_projection(model, gender)
+    expected = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = vldebias.fit_projection(model, gender)
+        found = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
     assert torch.equal(found.left, expected.left)
     with torch.inference_mode():
         attachment = debias(model, gender)
@@ -140,7 +141,7 @@ def test_fitting_inside_other_modes(gender: PromptSet) -> None:
 
 
 def test_batches_do_not_show(gender: PromptSet) -> None:
-    host = open_clip_host(make_clip())
+    host = open_clip_host(make_clip(), open_clip_tokenizer())
     prompts = [f"a photo of {n} doctors" for n in range(70)]
     rows = host.embed(prompts)
     assert rows.shape == (70, DIM)
@@ -148,7 +149,7 @@ def test_batches_do_not_show(gender: PromptSet) -> None:
 
 
 def test_long_prompts_warn(gender: PromptSet) -> None:
-    host = open_clip_host(make_clip())
+    host = open_clip_host(make_clip(), open_clip_tokenizer())
     host.embed(["doctor " * 75])  # 77 with start and end
     with pytest.warns(TruncatedPromptWarning, match=r"CLIP reads 77 tokens; the rest of 'doctor .*\(78 tokens\)"):
         host.embed(["a photo", "doctor " * 76])
@@ -156,7 +157,7 @@ def test_long_prompts_warn(gender: PromptSet) -> None:
 
 def test_a_shorter_model_cuts_its_prompts() -> None:
     model = make_clip(context_length=8)
-    host = open_clip_host(model, open_clip.SimpleTokenizer())
+    host = open_clip_host(model, open_clip_tokenizer())
     assert host.embed(["a photo of a doctor"]).shape == (1, DIM)
     with pytest.warns(TruncatedPromptWarning, match="CLIP reads 8 tokens"):
         host.embed(["a photo of a doctor and a nurse"])
@@ -193,11 +194,11 @@ def test_a_private_method_is_projected_once(gender: PromptSet, images: Tensor) -
 
 
 def test_a_saved_projection_attaches_without_a_tokenizer(gender: PromptSet, tmp_path: Any) -> None:
-    model = make_clip(context_length=32)
+    model = make_whole(context_length=32)
     ids = open_clip.SimpleTokenizer(context_length=32)(PROMPTS)
-    with debias(model, gender, keep_stated=False) as attachment:
+    with vldebias.debias(model, gender, tokenizer=open_clip.SimpleTokenizer(context_length=32), keep_stated=False) as a:
         expected = model.encode_text(ids)
-        attachment.projections["joint"].save_pretrained(tmp_path)
+        a.projections["joint"].save_pretrained(tmp_path)
     loaded = CalibratedProjection.from_pretrained(tmp_path)
     assert loaded.space == "open_clip.joint"
     with vldebias.debias(model, loaded, keep_stated=False):
@@ -225,7 +226,7 @@ def test_tokenizers(gender: PromptSet) -> None:
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
     with pytest.raises(InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got Splits"):
         vldebias.debias(make_clip(), gender, tokenizer=Splits())
-    vldebias.debias(make_clip(), gender).remove()
+    vldebias.debias(make_whole(), gender).remove()
 
 
 def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
@@ -259,7 +260,7 @@ def test_what_is_refused(gender: PromptSet) -> None:
     with pytest.raises(UnsupportedHostError, match=r"CLIP: the model was compiled in place.*\.merge\(\) and compile"):
         vldebias.debias(model, gender)
     patched = make_clip()
-    fitted = vldebias.fit_projection(patched, gender)
+    fitted = vldebias.fit_projection(patched, gender, tokenizer=tokenizer_for(patched))
     patched.encode_text = lambda text, normalize=False: text
     with pytest.raises(UnsupportedHostError, match=r"CLIP: `encode_text` of this instance was replaced by .*lambda"):
         vldebias.debias(patched, fitted, keep_stated=False)

@@ -10,6 +10,7 @@ import diffusers_tiny as tiny
 import pytest
 import tiny_tokenizers
 import torch
+from tiny_tokenizers import CLIP_IDS
 from transformers_tiny import make
 
 import vldebias
@@ -50,8 +51,8 @@ def clip() -> Any:
     from transformers import CLIPTextModel
 
     sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ids = {"vocab_size": 49408, "bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
-    return CLIPTextModel(CLIPTextModel.config_class(**sizes, **ids, projection_dim=128))
+    ids = {"bos_token_id": CLIP_IDS - 2, "eos_token_id": CLIP_IDS - 1, "pad_token_id": CLIP_IDS - 1}
+    return CLIPTextModel(CLIPTextModel.config_class(**sizes, **ids, vocab_size=CLIP_IDS, projection_dim=128))
 
 
 @parts.fresh

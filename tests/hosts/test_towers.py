@@ -121,7 +121,14 @@ def test_a_class_with_its_own_encoder_reads_everything() -> None:
     assert torch.equal(found.text(tokens), slow_text(model, tokens))
 
 
-@pytest.mark.parametrize("more", [{"pool_type": "eos", "eos_id": 49407}, {"pool_type": "last"}, {"proj_type": "none"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pool_type": "eos", "eos_id": open_clip_tiny.TEXT["vocab_size"] - 1},
+        {"pool_type": "last"},
+        {"proj_type": "none"},
+    ],
+)
 def test_other_ways_to_pool(more: dict[str, Any]) -> None:
     torch.manual_seed(1)
     model = open_clip.CLIP(32, open_clip_tiny.VISION, {**open_clip_tiny.TEXT, **more}).double()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_tokenizers import bert_tokenizer, clip_tokenizer, siglip_tokenizer
+from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
 from transformers_tiny import DIM, MODELS, PROMPTS, STATED, Case, make
@@ -223,10 +223,10 @@ def test_tokenizers(clip: Case, gender: PromptSet) -> None:
     vldebias.debias(clip.model, gender, tokenizer=processor).remove()
 
 
-@pytest.mark.parametrize("eos", [49407, 2])
+@pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
 def test_padding_with_the_end_token(eos: int) -> None:
     """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest ids."""
-    assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == 49407
+    assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = transformers_host(model, clip_tokenizer())
     short = "a doctor"

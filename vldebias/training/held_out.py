@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vldebias.data.suspects import thumbnail
+from vldebias.data.suspects import THUMB, thumbnail
+from vldebias.errors import need
 from vldebias.hosts.seam import reading
-from vldebias.pictures import INK, for_matplotlib, save_png, subplots
+from vldebias.pictures import INK, font, save_png, subplots, wrap_lines
 from vldebias.training.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _COMPARED = 2000  # images whose cosines are drawn, all pairs of them
 ANCHORS, NEGATIVES = 8, 6
+_GAP, _CAPTION = 8, 34  # pixels
 _SAME, _OTHER = "#1d4e89", "#c2572f"
 
 
@@ -72,18 +74,19 @@ def draw_hardest(monitor: Monitor, cosines: Tensor, places: Tensor, path: Path) 
     others = cosines.masked_fill(codes[:, None] == codes, -torch.inf)
     anchors = np.sort(np.random.default_rng(0).permutation(len(codes))[:ANCHORS])
     shown = min(NEGATIVES, int((others[anchors] > -torch.inf).sum(1).min()))
-    plot, axes = subplots(len(anchors), 1 + shown, (1.35 * (1 + shown), 1.6 * len(anchors)))
-    told = []
+    Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
+    width, height = THUMB + _GAP, THUMB + _CAPTION
+    sheet = Image.new("RGB", (width * (1 + shown), height * len(anchors)), "white")
+    pen, face, told = ImageDraw.Draw(sheet), font(12), []
     for line, anchor in enumerate(anchors.tolist()):
-        nearest = others[anchor].topk(shown)
-        rows = [anchor, *nearest.indices.tolist()]
+        rows = [anchor, *others[anchor].topk(shown).indices.tolist()]
         told.append([monitor.data.ids[int(places[row])] for row in rows])
-        for axis, row in zip(axes[line * (1 + shown) :], rows, strict=False):
-            axis.imshow(np.asarray(thumbnail(monitor.data.read, int(places[row]))))
+        for column, row in enumerate(rows):
             text = monitor.class_texts[int(codes[row])][0]
             title = text if row == anchor else f"{text} {cosines[anchor, row]:.2f}"
-            axis.set_title(for_matplotlib(title), fontsize=6.5, color=INK if row == anchor else _OTHER, wrap=True)
-    for axis in axes:
-        axis.axis("off")
-    plot.tight_layout()
-    return save_png(plot, path, {"kind": "hardest negatives", "ids": told})
+            lines = "\n".join(wrap_lines(title, face, THUMB, 2))
+            place, ink = (column * width, line * height + _CAPTION - 4), INK if row == anchor else _OTHER
+            pen.multiline_text(place, lines, ink, face, anchor="ld")
+            image = thumbnail(monitor.data.read, int(places[row]))
+            sheet.paste(image, (column * width, line * height + _CAPTION))
+    return save_png(sheet, path, {"kind": "hardest negatives", "ids": told})

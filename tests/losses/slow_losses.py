@@ -169,3 +169,29 @@ class GlobalContrast:
             self.velocity[item] = self.momentum * self.velocity[item] + gradient
             self.zeta[item] -= self.lr * self.n * tau * self.velocity[item]  # lr in units of tau
         self.xi = max(self.xi, *(abs(self.zeta[item]) for item in items)) if self.lr else self.xi
+
+
+def gce(x: Tensor, y: Tensor, captions: list[int], t: Tensor, q: float, smoothing: float, within_view: bool) -> Tensor:
+    """(n,) mean of both directions of (1 - p^q) / q over the captions of the batch."""
+    sides = [_gce_direction(a, b, captions, t, q, smoothing, within_view) for a, b in ((x, y), (y, x))]
+    return (sides[0] + sides[1]) / 2
+
+
+def _gce_direction(
+    anchors: Tensor, others: Tensor, captions: list[int], t: Tensor, q: float, smoothing: float, within: bool
+) -> Tensor:
+    n, views = len(anchors), [others, *([anchors] if within else [])]
+    losses = []
+    for i in range(n):
+        masses, surprise = {}, {}
+        for caption in set(captions):
+            rows = [(v, j) for v in range(len(views)) for j in range(n) if captions[j] == caption]
+            scores = [anchors[i] @ views[v][j] / t for v, j in rows if not (v == 1 and j == i)]
+            masses[caption] = total(scores) / len(rows) if scores else torch.zeros((), dtype=t.dtype)
+            surprise[caption] = (scores, len(rows))
+        every = torch.stack(list(masses.values())).sum()
+        p = masses[captions[i]] / every
+        loss = -p.log() if q == 0 else (1 - p**q) / q
+        even = sum((every.log() - s) / size for scores, size in surprise.values() for s in scores) / len(masses)
+        losses.append((1 - smoothing) * loss + smoothing * even)
+    return torch.stack(losses)

@@ -62,6 +62,7 @@ SUMS = [
     hcl("hcl-jsd", settings={"form": "jsd", "beta": 1.0}),
     Case("spread", losses.spread, losses.SpreadLoss, {"alpha": 0.4}, _labels),
     Case("sigmoid", losses.sigmoid, losses.SigmoidLoss, {"bias": -2.0}),
+    Case("gce", losses.generalized_cross_entropy, losses.GCELoss, {"q": 0.7, "smoothing": 0.1}, _labels),
 ]
 GLOBAL = [
     Case("sogclr", _global, None, {}, lambda n: (torch.arange(n),)),
@@ -70,7 +71,7 @@ GLOBAL = [
 EVERY = SUMS + GLOBAL
 cases = pytest.mark.parametrize("loss", EVERY, ids=lambda case: case.name)
 sums = pytest.mark.parametrize("loss", SUMS, ids=lambda case: case.name)
-modules = pytest.mark.parametrize("loss", [SUMS[i] for i in (0, 2, 5, 9, 10, 11)], ids=lambda case: case.name)
+modules = pytest.mark.parametrize("loss", [SUMS[i] for i in (0, 2, 5, 9, 10, 11, 12)], ids=lambda case: case.name)
 within = pytest.mark.parametrize("within_view", [False, True])
 
 
@@ -160,6 +161,8 @@ def test_options_that_no_loss_takes(options: dict[str, Any], message: str) -> No
         ("hcl", {"beta": -1.0}, r"beta: expected a number in \[0, inf\), got -1.0"),
         ("hcl", {"form": "kl"}, "form: expected one of 'nce', 'jsd', got 'kl'"),
         ("spread", {"alpha": 1.5}, r"alpha: expected a number in \[0, 1\], got 1.5"),
+        ("gce", {"q": -0.1}, r"q: expected a number in \[0, 1\], got -0.1"),
+        ("gce", {"smoothing": 1.0}, r"smoothing: expected a number in \[0, 1\), got 1.0"),
     ],
 )
 def test_settings_outside_their_interval_are_refused_by_function_and_module(
@@ -183,6 +186,7 @@ def test_settings_outside_their_interval_are_refused_by_function_and_module(
     (losses.spread, {"labels": torch.zeros(3).long()}, r"labels: .*\(4,\), one per row, got torch.int64 \(3,\)"),
     (losses.spread, {"labels": torch.zeros(4, 1).long()}, "labels: expected an integer tensor"),
     (losses.spread, {"labels": [0, 1]}, "labels: expected an integer tensor .* got list"),
+    (losses.generalized_cross_entropy, {"captions": torch.zeros(4)}, r"captions: expected an integer tensor"),
 )
 def test_tensors_that_do_not_fit(function: Callable[..., Tensor], given: Any) -> None:
     function(X, X, **({"temperature": 0.1} | given))
@@ -304,6 +308,7 @@ def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
 
 
 @sums
+@pytest.mark.filterwarnings("ignore:rince. q / temperature is")
 def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) -> None:
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     for kind, dtype, within_view in product(("random", "perfect", "opposite", "collapsed"), dtypes, (False, True)):
@@ -327,6 +332,7 @@ def test_half_precision_features_cost_no_precision_of_the_loss(loss: Case, dtype
 
 
 @sums
+@pytest.mark.filterwarnings("ignore:rince. q / temperature is")
 def test_the_widest_gap_of_two_scores_is_finite(loss: Case) -> None:
     """Pairs at cosine 1 and negatives at -1: e^{200} between them, in both directions of the subtraction."""
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)

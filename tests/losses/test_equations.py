@@ -87,8 +87,21 @@ def _spread_cases(within: bool) -> list[Case]:
     ]
 
 
+def _gce_cases(within: bool) -> list[Case]:
+    return [
+        Case(
+            f"gce-{q}-{smoothing}{'-within' if within else ''}",
+            lambda x, y, own=(q, smoothing), **options: losses.generalized_cross_entropy(
+                x, y, LABELS, q=own[0], smoothing=own[1], within_view=within, **options
+            ),
+            lambda x, y, t, own=(q, smoothing): slow.gce(x, y, LABELS.tolist(), t, *own, within),
+        )
+        for q, smoothing in ((0.0, 0.0), (0.7, 0.0), (1.0, 0.0), (0.0, 0.2), (0.5, 0.3))
+    ]
+
+
 CASES = [_softmax_case(*one, within) for within in (False, True) for one in SOFTMAX]
-CASES += _spread_cases(False) + _spread_cases(True)
+CASES += _spread_cases(False) + _spread_cases(True) + _gce_cases(False) + _gce_cases(True)
 
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -108,3 +108,63 @@ def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> No
     for alpha, better in ((0.0, True), (1.0, False)):
         collapsed, apart = (losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out))
         assert (apart < collapsed) == better
+
+
+def _gce(captions: Tensor, **options: object) -> list[Tensor]:
+    return _value_and_gradient(lambda x, y: losses.generalized_cross_entropy(x, y, captions, temperature=T, **options))
+
+
+@pytest.mark.parametrize("within_view", [False, True])
+def test_gce_of_captions_that_all_differ_is_info_nce_at_q_0(within_view: bool) -> None:
+    """Across the views. Within one, the own row is no negative of itself, and its caption has a row less."""
+    ours = _gce(torch.arange(7), q=0.0, within_view=within_view)
+    if not within_view:
+        _assert_equal(ours, _info_nce())
+    _assert_equal(_gce(torch.arange(7), q=1e-9, within_view=within_view), ours, atol=1e-6)
+
+
+def test_gce_pushes_no_image_away_from_its_own_words() -> None:
+    """Two rows that say the same: doubling a row of the batch changes the loss of none, and InfoNCE's of all."""
+    x, y = (features.detach() for features in _features())
+    twice = [torch.cat([rows, rows[:1]]) for rows in (x, y)]
+    captions, options = torch.arange(8) % 7, {"temperature": T, "reduction": "none"}
+    ours = losses.generalized_cross_entropy(*twice, captions, **options)
+    torch.testing.assert_close(ours[:7], losses.generalized_cross_entropy(x, y, captions[:7], **options))
+    assert (losses.info_nce(*twice, **options)[:7] > losses.info_nce(x, y, **options)).all()
+
+
+def test_gce_is_at_most_1_over_q() -> None:
+    x, y = (features.detach() for features in _features())
+    for q in (0.3, 1.0):
+        worst = losses.generalized_cross_entropy(x, -y, torch.arange(7), q=q, temperature=0.01, reduction="none")
+        assert float(worst.max()) <= 1 / q
+        assert float(worst.max()) > 0.99 / q
+
+
+@pytest.mark.parametrize(
+    ("temperature", "q", "dtype", "lost"),
+    [
+        (0.001, 0.5, torch.float32, True),
+        (0.01, 1.0, torch.float16, True),
+        (0.01, 0.5, torch.float32, False),
+        (0.02, 0.9, torch.float16, False),
+        (0.01, 1.0, torch.float64, False),
+    ],
+)
+def test_rince_says_where_its_gradient_is_lost(
+    temperature: float, q: float, dtype: torch.dtype, lost: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Told are exactly the settings at which pairs of cosine 0 have none whose square float32 can hold."""
+    x = torch.eye(4, 8, dtype=dtype).requires_grad_()
+    y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
+    (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
+    told = [str(one.message) for one in recwarn if "have a gradient of 0" in str(one.message)]
+    assert bool(told) == lost
+    squared = gradient.float().square() if dtype == torch.float32 else gradient
+    assert bool((squared == 0).all()) == lost
+
+
+def test_rince_says_that_features_are_not_normalised() -> None:
+    x, y = (features.detach().float() for features in _features())
+    with pytest.warns(UserWarning, match=r"rince: rows of norm 10, expected 1: .* normalise the features"):
+        losses.rince(x, 10 * y, temperature=T)

@@ -33,6 +33,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "dcl": (losses.DebiasedContrastiveLoss, LEARNED | {"tau_plus": 0.2}, "positives"),
     "hcl": (losses.HardNegativeContrastiveLoss, LEARNED | {"beta": 0.5, "chunk_size": 2}, "positives"),
     "spread": (losses.SpreadLoss, LEARNED | {"alpha": 0.4, "chunk_size": 2}, "labels"),
+    "gce": (losses.GCELoss, LEARNED | {"q": 0.5, "smoothing": 0.1}, "labels"),
     "sigmoid": (losses.SigmoidLoss, {"bias": -1.0}, ""),
     "sogclr": (losses.GlobalContrastiveLoss, {"dataset_size": 10, "temperature": 0.3}, "index"),
     "nuclr": (

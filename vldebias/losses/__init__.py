@@ -10,6 +10,7 @@ from vldebias.losses.debiased import (
     hard_negative_contrastive,
 )
 from vldebias.losses.distillation import distillation
+from vldebias.losses.gce import GCELoss, generalized_cross_entropy
 from vldebias.losses.global_contrastive import GlobalContrastiveLoss, Popularity, estimate_popularity
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
@@ -21,6 +22,7 @@ from vldebias.losses.spread import SpreadLoss, spread
 __all__ = [
     "ContrastiveLoss",
     "DebiasedContrastiveLoss",
+    "GCELoss",
     "GlobalContrastiveLoss",
     "HardNegativeContrastiveLoss",
     "InfoNCELoss",
@@ -35,6 +37,7 @@ __all__ = [
     "distillation",
     "estimate_popularity",
     "gather_rows",
+    "generalized_cross_entropy",
     "hard_negative_contrastive",
     "info_nce",
     "mutual_information_bound",

@@ -36,19 +36,26 @@ class GlobalContrastiveLoss(nn.Module):
 
     The value is the running estimate of the objective; its gradient is eq. 15, with u a constant. State moves in
     training mode with gradients enabled, and is only read otherwise: a second pass over the same batch, as SAM makes
-    it, belongs in evaluation mode. It is kept in the buffers log_u, zeta, velocity (2, n) and xi (2,), row 0 for images
-    as anchors and row 1 for texts, so a checkpoint resumes exactly. log_u, in logarithms since e^{2/t} overflows at
-    t = .01, is -inf for items not seen yet. zeta is defined up to a constant, which drifts a little in small batches.
+    it, belongs in evaluation mode. It is kept in the buffers log_u, zeta, velocity, zeta_mean (2, n), xi (2,) and
+    visits (n,), row 0 for images as anchors and row 1 for texts, so a checkpoint resumes exactly. log_u, in logarithms
+    since e^{2/t} overflows at t = .01, is -inf for items not seen yet. zeta is defined up to a constant, which drifts a
+    little in small batches.
+
+    A batch shows r_j with much noise, and zeta jitters by as much as its step is long. So `log_popularity` is of
+    zeta_mean, an average over the visits of an item in which later ones weigh more (Shamir and Zhang, 2013, eq. 3 with
+    eta = 3). With momentum .9, as in the paper's code, steps are in effect ten times as long and the jitter outgrows the
+    popularity: see popularity_steps in eval/.
 
     Args:
         dataset_size: n, how many items `index` counts.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
         popularity_lr: step size of zeta in units of the temperature, >= 0, that of eq. 14 being n tau popularity_lr, so
-            the same values, .01 to .1, serve every n: a visit of item j changes zeta_j/tau by popularity_lr (r_j - 1),
-            r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. A run of some 15 epochs wants .1
-            (skewed_captions in eval/). May be set anew every step.
-        popularity_momentum: momentum of the steps of zeta, in [0, 1).
+            the same values, .1 to .3, serve every n: a visit of item j changes zeta_j/tau by popularity_lr (r_j - 1),
+            r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr
+            visits of each item. May be set anew every step.
+        popularity_momentum: momentum of the steps of zeta, in [0, 1); divide popularity_lr by as much as it lengthens
+            them, 1 / (1 - momentum).
         zeta_init: first value of zeta; 0 or -.05 in the paper.
         reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.
 
@@ -59,6 +66,8 @@ class GlobalContrastiveLoss(nn.Module):
     log_u: Tensor
     zeta: Tensor
     velocity: Tensor
+    zeta_mean: Tensor
+    visits: Tensor
     xi: Tensor
 
     def __init__(
@@ -68,7 +77,7 @@ class GlobalContrastiveLoss(nn.Module):
         temperature: float = 0.05,
         gamma: float = 0.8,
         popularity_lr: float = 0.0,
-        popularity_momentum: float = 0.9,
+        popularity_momentum: float = 0.0,
         zeta_init: float = 0.0,
         **flow: Unpack[Flow],
     ) -> None:
@@ -85,12 +94,14 @@ class GlobalContrastiveLoss(nn.Module):
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("velocity", torch.zeros(2, dataset_size))
+        self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
+        self.register_buffer("visits", torch.zeros(dataset_size))
         self.register_buffer("xi", torch.full((2,), abs(float(zeta_init))))
 
     @property
     def log_popularity(self) -> Tensor:
         """(2, n) log of the learned popularity up to a constant: of texts, the negatives of images, and of images."""
-        return self.zeta / self.temperature
+        return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
         """Loss of image_features (n, d) and text_features (n, d), rows of norm 1.
@@ -156,6 +167,8 @@ class GlobalContrastiveLoss(nn.Module):
         velocity = self.popularity_momentum * self.velocity[:, items] + gradient.to(self.velocity.dtype)
         self.velocity[:, items] = velocity
         self.zeta[:, items] -= self.popularity_lr * self.temperature * velocity
+        self.visits[items] += 1
+        self.zeta_mean[:, items] += 4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
         self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from vldebias.errors import warn
 from vldebias.losses.checks import check_interval, check_step
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import LogSum
@@ -15,6 +16,9 @@ from vldebias.losses.sums import LogSum
 # Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold, which Adam and the
 # clipping of gradients compute.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
+# Below e^-x a gradient is lost: as an entry of half precision, or as the square of an entry.
+_SMALLEST_EXPONENT = {torch.float16: 16.0, torch.bfloat16: 43.0, torch.float32: 43.0, torch.float64: 350.0}
+_LONGEST = 1.1  # norm of a row that rounding can explain
 
 
 def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: float | Tensor) -> Tensor:
@@ -27,6 +31,30 @@ def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: floa
 def _check(q: float, lam: float) -> None:
     check_interval("q", q, "(0, 1]")
     check_interval("lam", lam, "(0, 1]")
+
+
+def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: float | Tensor) -> None:
+    """Says where the loss has no gradient to speak of, and where it is none of features of norm 1.
+
+    What is on another device than the CPU is not read, which would wait for it.
+    """
+    if not isinstance(temperature, Tensor) or temperature.device.type == "cpu":
+        t, dtype = float(torch.as_tensor(temperature).detach()), image_features.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        least = 1 - (min(q / t, _LARGEST_EXPONENT[wide]) + _SMALLEST_EXPONENT[dtype]) * t / q
+        if least > 0:
+            warn(
+                f"rince: q / temperature is {q / t:.3g}, so in {str(dtype).removeprefix('torch.')} pairs and negatives "
+                f"with a cosine below {least:.2f} have a gradient of 0; expected at most "
+                f"{_LARGEST_EXPONENT[wide] + _SMALLEST_EXPONENT[dtype]:.0f}: raise temperature (0.1), or lower q"
+            )
+    if image_features.device.type == "cpu" and len(image_features):
+        norm = max(float(rows.detach().float().norm(dim=1).max()) for rows in (image_features, text_features))
+        if norm > _LONGEST:
+            warn(
+                f"rince: rows of norm {norm:.3g}, expected 1: it grows as e^(q s / t), and overflows where s is no "
+                "cosine; normalise the features (torch.nn.functional.normalize)"
+            )
 
 
 def rince(
@@ -44,7 +72,9 @@ def rince(
 
     Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where q/t exceeds 30 (300
     in float64), as q = .5 does at CLIP's t = .01, the loss and with it the gradient is multiplied by the constant
-    e^{30 - q/t}: minimisers and the direction of the gradient stay. Below that the value is the equation's own.
+    e^{30 - q/t}: minimisers and the direction of the gradient stay. Below that the value is the equation's own. The
+    gradient of pairs that do not fit is lost where q/t exceeds 73 (46 where the features are float16), which it warns
+    of, as of features that are longer than 1.
 
     Args:
         q: in (0, 1].
@@ -57,6 +87,7 @@ def rince(
     """
     _check(q, lam)
     batch = Contrast(image_features, text_features, **options)
+    _warn(image_features, text_features, q, options["temperature"])
     (log_sum,) = batch.sums(LogSum())
     log_total = torch.logaddexp(batch.positive, log_sum) + math.log(lam)
     # how far q/t, the largest exponent of features of norm 1, lies above what the dtype holds; a constant

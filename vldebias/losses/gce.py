@@ -1,0 +1,81 @@
+"""Generalised cross-entropy over the distinct captions of a batch: what is said twice is one class."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from vldebias.losses.checks import check_interval, check_labels
+from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.processes import gather_rows
+
+
+def _check(q: float, smoothing: float) -> None:
+    check_interval("q", q, "[0, 1]")
+    check_interval("smoothing", smoothing, "[0, 1)")
+
+
+def generalized_cross_entropy(
+    image_features: Tensor,
+    text_features: Tensor,
+    captions: Tensor,
+    *,
+    q: float = 0.7,
+    smoothing: float = 0.0,
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    """(1 - p^q) / q of the probability p of the right caption, eq. 6 of Zhang and Sabuncu (2018), both directions.
+
+        p_i = a_i(c_i) / sum_c a_i(c)        a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
+
+    `info_nce` takes every other row for a negative, also those that say the same: here they are one class, with the
+    mean of its rows, so no image is pushed away from its own words. q = 0 is the cross-entropy -log p, which on
+    captions that all differ is `info_nce`; q = 1 is 1 - p, the mean absolute error, which wrong captions pull on least.
+    Its value is at most 1 / q at every temperature.
+
+    Args:
+        captions: (n,) integers, equal where two rows say the same.
+        q: in [0, 1]; .7 in the paper.
+        smoothing: in [0, 1), epsilon of label smoothing: so much of the target is spread evenly over the captions of the
+            batch, as cross-entropy.
+
+    The other arguments and Returns: see `info_nce`.
+
+    Raises:
+        InvalidInputError: a setting outside its interval, captions that are not integers (n,), what `info_nce` refuses.
+    """
+    _check(q, smoothing)
+    if isinstance(image_features, Tensor):
+        check_labels("captions", captions, len(image_features))
+    batch = Contrast(image_features, text_features, **options)
+    every = gather_rows(captions) if batch.gather else captions
+    columns = torch.cat([every, every]) if batch.within_view else every
+    _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
+    weight = -counts[place].to(batch.positive.dtype).log()
+    at = torch.arange(len(columns), device=columns.device)
+    pairs = at[batch.rows]
+
+    def row_loss(s: Tensor, rows: slice) -> Tensor:
+        s = torch.where(at == pairs[rows, None], batch.positive[rows, None], s)  # -inf is where the pair stands
+        own = captions[rows, None] == columns
+        weighted = s + weight
+        total = weighted.logsumexp(1)
+        log_p = weighted.masked_fill(~own, -torch.inf).logsumexp(1) - total
+        loss = -log_p if q == 0 else -torch.expm1(q * log_p) / q
+        if not smoothing:
+            return loss
+        there = s > -torch.inf
+        # the replaced score keeps the infinite ones out of the gradient
+        surprise = torch.where(there, total[:, None] - torch.where(there, s, 0.0), 0.0) * weight.exp()
+        return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
+
+    return batch.reduce(batch.each_row(row_loss))
+
+
+class GCELoss(ContrastiveLoss, function=generalized_cross_entropy, check=_check):
+    """`generalized_cross_entropy` with its settings. Options: see `ContrastiveLoss`."""
+
+    q: float
+    smoothing: float

@@ -7,6 +7,7 @@ others, nor on how many processes work: each uses one thread.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 
 from vldebias.evaluation.sources import imported
@@ -25,7 +27,8 @@ from vldebias.files import write_atomically
 from vldebias.progress import Progress
 
 Cell = Mapping[str, Any]
-Work = Callable[[Cell], dict[str, float]]
+Work = Callable[[Cell], dict[str, Any]]
+ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -75,7 +78,8 @@ def summed_up(
 
     against: columns and values of the arm that others are compared with: `change` is the mean difference to the cell
     of the same seed in which these columns have these values, with its interval; pairing takes out what the seeds'
-    data, noise and first weights have in common. A metric that the other arm lacks has none.
+    data, noise and first weights have in common. A metric that the other arm lacks has none. Where cells have `packed`
+    what each image scored, intervals are over seeds and images together.
     """
     by_key: dict[tuple[Any, ...], dict[int, Mapping[str, float]]] = {}
     for cell in cells:
@@ -84,21 +88,52 @@ def summed_up(
     for key, seeds in by_key.items():
         place = dict(zip(by, key, strict=True))
         base = None if against is None else by_key[tuple({**place, **against}[name] for name in by)]
-        for metric in next(iter(seeds.values())):
+        for metric in (name for name in next(iter(seeds.values())) if not name.startswith(ROWS)):
             values = {seed: figures[metric] for seed, figures in seeds.items()}
-            row = {**place, "metric": metric, **interval(list(values.values())), "seeds": sorted(values)}
+            each = [unpacked(figures, metric) for figures in seeds.values()]
+            row = {**place, "metric": metric, **interval(list(values.values()), rows=each), "seeds": sorted(values)}
             if base is not None and base is not seeds and metric in next(iter(base.values())):
-                row["change"] = interval([value - base[seed][metric] for seed, value in values.items()])
+                others = [unpacked(base[seed], metric) for seed in seeds]
+                apart = [
+                    None if one is None or other is None else one - other
+                    for one, other in zip(each, others, strict=True)
+                ]
+                row["change"] = interval([value - base[seed][metric] for seed, value in values.items()], rows=apart)
             rows.append(row)
     return rows
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
-    """Mean of independent values and its interval of Student's t."""
+def interval(
+    values: Sequence[float], level: float = 0.95, *, rows: Sequence[NDArray[np.float64] | None] = ()
+) -> dict[str, float]:
+    """Mean of independent values and its interval of Student's t.
+
+    rows: for each value what its n images scored, the same images for all: seeds and images are crossed, so the
+    variance of the mean over the images, of what an image scores in the mean over the seeds, is added to that over the
+    seeds. What a seed does to an image by chance is then counted twice: the interval is a little too wide.
+    """
     sample = np.asarray(values, float)
     mean = float(sample.mean())
     half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
+    each = [one for one in rows if one is not None]
+    if each and len(each) == len(sample):
+        images = np.mean(each, axis=0)
+        half = float(np.hypot(half, stats.norm.ppf((1 + level) / 2) * images.std(ddof=1) / np.sqrt(len(images))))
     return {"value": mean, "low": mean - half, "high": mean + half}
+
+
+def packed(metric: str, rows: NDArray[Any]) -> dict[str, str]:
+    """What each image scored for a metric, (n,) of 0 and 1, as a figure that JSON takes."""
+    bits = base64.b64encode(np.packbits(np.asarray(rows) > 0.5).tobytes()).decode()
+    return {ROWS + metric: f"{len(rows)}:{bits}"}
+
+
+def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | None:
+    """What `packed` wrote; None where a cell has none."""
+    n, _, bits = figures.get(ROWS + metric, "").partition(":")
+    if not n:
+        return None
+    return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(n)).astype(float)
 
 
 def cores() -> int:

@@ -48,7 +48,7 @@ BASE, STOPPED, FILTERED, SHIPPED = "InfoNCE", "InfoNCE, stopped early", "InfoNCE
 METRIC = "zero_shot_accuracy"
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=6)
 def world(seed: int) -> Birds:
     return birds.sample(IMAGES, seed=6000 + seed, balanced=True)
 

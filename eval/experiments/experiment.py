@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from eval.experiments.cells import run_cells, summed_up
+from eval.experiments.cells import ROWS, run_cells, summed_up
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.sources import imported
@@ -173,6 +173,9 @@ class Experiment(_Strict):
             sources |= cell.pop("sources")
         about = getattr(self.module, "description", lambda *_: {})(self, steps)
         cells = {"tuning": tuning, "cells": done} if tuning else {"cells": done}
+        rows = self.rows(plan, done)
+        for cell in (*tuning, *done):  # the intervals have read them
+            cell["figures"] = {name: value for name, value in cell["figures"].items() if ROWS not in name}
         provenance = TaskProvenance(
             task=self.name,
             description=self.about,
@@ -180,7 +183,7 @@ class Experiment(_Strict):
             seeds=list(range(seeds)),
             settings={**about, **self.protocol, "given": self.given, "steps": steps, **cells},
         )
-        return Result.now(self.name, self.rows(plan, done), [provenance], seconds=None, sources=sources)
+        return Result.now(self.name, rows, [provenance], seconds=None, sources=sources)
 
     def tried(self, steps: int) -> list[Place]:
         """The cells that choose settings."""

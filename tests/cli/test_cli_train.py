@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.cli.flags import _annotation_of
+from vldebias.cli.train import FIRST
 from vldebias.errors import InvalidInputError
 from vldebias.training.loop import InterruptedRunError
 from vldebias.training.objective import build_objective
 from vldebias.training.pairs import open_images
-from vldebias.training.settings import GONE, TrainSettings, load_settings
+from vldebias.training.settings import GONE, PRESETS, TrainSettings, load_settings
 
 SMALL = ["--cpu", "--data", "birds", "--items", "24", "--val-items", "12", "--steps", "1", "--batch-size", "8"]
 FAST = [*SMALL, "--workers", "0", "--temperature", "0.2"]
@@ -32,7 +33,7 @@ def run(*arguments: str) -> str:
 
 
 def test_help_has_every_setting_with_its_default() -> None:
-    told = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
+    told = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["train", "--help-all"]).stdout
     flags = {f"--{name.replace('_', '-')}" for name in TrainSettings.model_fields}
     assert flags <= set(re.findall(r"--[a-z0-9-]+", told))
     assert "accelerate launch" in told
@@ -40,6 +41,26 @@ def test_help_has_every_setting_with_its_default() -> None:
     assert "feature-map" not in told
     described = _annotation_of(FieldInfo(annotation=str, description="of [rows]"), "")
     assert described.__metadata__[0].help.startswith(r"of \[rows]"), "brackets are no markup"
+
+
+def test_the_first_page_has_five_settings_and_says_where_the_others_are() -> None:
+    told = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
+    shown = {line.split()[1] for line in told.splitlines() if re.match(r"\W+--[a-z]", line)}
+    beside = {"--config", "--out", "--cpu", "--show", "--json", "--help", "--help-all"}
+    assert shown - beside == {"--preset", *(f"--{name.replace('_', '-')}" for name in FIRST)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_where_settings_begin(name: str, tmp_path: Path) -> None:
+    preset = load_settings(preset=name)
+    assert {key: getattr(preset, key) for key in PRESETS[name]} == PRESETS[name]
+    build_objective(preset, temperature=0.07, items=512)
+    (tmp_path / "run.yaml").write_text(run("train", "--preset", name, "--lr", "0.5", "--show"))
+    assert load_settings(tmp_path / "run.yaml") == load_settings(preset=name, lr=0.5)
+    other = load_settings(preset=name, loss="rince", steps=7)
+    assert (other.loss, other.steps, other.epochs) == ("rince", 7, None)
+    with pytest.raises(InvalidInputError, match=r"preset: got 'head'; expected heads, lora, scratch; did you mean"):
+        load_settings(preset="head")
 
 
 @pytest.mark.parametrize(("name", "value"), [("state", "sharded"), ("feature-map", "tsne")])

@@ -86,7 +86,7 @@ def _learned(
     x = torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1)
     y = torch.nn.functional.normalize(x + 0.55 * torch.randn(n, 8, generator=generator) + 0.3, dim=1)
     loss = GlobalContrastiveLoss(n, temperature=tau, popularity_lr=lr, popularity_momentum=momentum)
-    for _ in range(epochs):
+    for _ in range(40):
         for items in torch.randperm(n, generator=generator).split(batch)[: n // batch]:
             loss(x[items].requires_grad_(), y[items], items)
     oracle = [estimate_popularity(e, temperature=tau).log_popularity.float() for e in (x @ y.T, y @ x.T)]

@@ -30,7 +30,9 @@ def test_pairs_are_the_rows_of_the_data() -> None:
 
 def test_captions_from_labels_leave_out_unknown_rows() -> None:
     data = image_data(4, labels=["owl", None, "cat", ""], captions=False)
-    with pytest.warns(VldebiasWarning, match="own: 2 of 4 rows have no caption and are left out, such as id1, id3"):
+    with pytest.warns(
+        VldebiasWarning, match="own: 2 of 4 rows .50%. have no caption and are left out, such as id1, id3"
+    ):
         source = PairSource.of(data, label="kind", caption_template="a {} {}")
     assert source.captions == ("a owl owl", "a cat cat")
     assert source.ids == ("id0", "id2")

@@ -32,11 +32,12 @@ from vldebias.methods import load_edits
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress
 from vldebias.training.batches import Batch, MapBatches
+from vldebias.training.callbacks import Trackers, Watching
 from vldebias.training.loop import fit
 from vldebias.training.monitor import SHAPE
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import make_pairs, open_images
-from vldebias.training.run import _tracked, make_batches, make_monitor, steps_done, train_model, warn_of_steepness
+from vldebias.training.run import make_batches, make_monitor, steps_done, train_model, warn_of_steepness
 from vldebias.training.settings import TrainSettings, load_settings
 from vldebias.training.stream import StreamBatches
 
@@ -397,22 +398,53 @@ def test_models_of_the_way_there_are_kept(tmp_path: Path) -> None:
     assert float(loaded.host.logit_scale.detach().exp()) == pytest.approx(1 / 0.2)
 
 
-def test_a_run_that_stops_halfway_closes_its_tracker() -> None:
-    closed: list[bool] = []
+class Seen:
+    """A callback that notes what it is told."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.told: list[Any] = []
+        self.fails_at = fails_at
+
+    def begin(self, settings: TrainSettings, steps: int) -> None:
+        self.told.append(("begin", settings.seed, steps))
+
+    def step(self, entry: dict[str, float]) -> None:
+        self.told.append(("step", int(entry["step"])))
+        if entry["step"] == self.fails_at:
+            raise KeyboardInterrupt
+
+    def end(self, outcome: Any) -> None:
+        self.told.append(("end", None if outcome is None else outcome["settings"]["steps"]))
+
+
+def test_callbacks_see_a_run_from_its_begin_to_its_end(tmp_path: Path) -> None:
+    whole, stopped = Seen(), Seen(fails_at=0)
+    chosen = settings(score_pairs=False)
+    train_model(chosen, tmp_path / "whole", cpu=True, callbacks=[whole])
+    assert whole.told == [("begin", 0, 2), ("step", 0), ("step", 1), ("end", 2)]
+    with pytest.raises(KeyboardInterrupt):
+        train_model(chosen, tmp_path / "stopped", cpu=True, callbacks=[stopped])
+    assert stopped.told == [("begin", 0, 2), ("step", 0), ("end", None)]
+
+
+def test_a_run_that_stops_halfway_closes_its_trackers() -> None:
+    closed: list[str] = []
 
     class Tracker:
         def finish(self) -> None:
-            closed.append(True)
+            closed.append("finished")
 
     class Accelerator:
-        trackers = (Tracker(),)
+        trackers = (Tracker(), Tracker())
 
         def init_trackers(self, project: str, config: dict[str, Any]) -> None:
             assert (project, config["steps"]) == ("vldebias", 1)
 
-    with pytest.raises(KeyboardInterrupt), _tracked(Accelerator(), small(track="tensorboard")):  # type: ignore[arg-type]
+    tracked = small(track="tensorboard, wandb")
+    assert tracked.trackers == ("tensorboard", "wandb")
+    with pytest.raises(KeyboardInterrupt), Watching([Trackers(Accelerator())], tracked, 1):  # type: ignore[arg-type]
         raise KeyboardInterrupt
-    assert closed == [True]
+    assert closed == ["finished", "finished"]
 
 
 def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path) -> None:

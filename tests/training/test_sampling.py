@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.training.sampling import Sampler, epoch_order, numpy_generator, torch_generator
+from vldebias.training.sampling import Sampler, balanced_order, epoch_order, numpy_generator, torch_generator
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
 
@@ -89,3 +89,37 @@ def test_generators_differ_by_purpose_and_place() -> None:
     assert len({float(numpy_generator(*place).random()) for place in places}) == len(places)
     assert len({float(torch.rand((), generator=torch_generator(*place))) for place in places}) == len(places)
     assert torch_generator("a", 5).initial_seed() == torch_generator("a", 5).initial_seed()
+
+
+@given(
+    st.lists(st.integers(-1, 2), min_size=40, max_size=80),
+    st.integers(0, 5),
+    st.integers(1, 2),
+)
+def test_balanced_batches_have_each_group_alike_often_and_no_row_twice(codes: list[int], seed: int, world: int) -> None:
+    groups, each = np.array(codes), 6
+    sizes = [codes.count(code) for code in set(codes) - {-1}]
+    if len(sizes) < 2 or min(sizes) < -(-each // len(sizes)) + 1:
+        with pytest.raises(InvalidInputError, match="balance: a batch of 6 takes up to"):
+            Sampler(len(codes), each // world, seed, 0, world, groups=groups)
+        return
+    for number in range(3 * Sampler(len(codes), each, seed, groups=groups).per_epoch):
+        ranks = [Sampler(len(codes), each // world, seed, r, world, groups=groups) for r in range(world)]
+        rows = np.concatenate([one.rows(number) for one in ranks])
+        assert len(set(rows.tolist())) == each
+        counts = np.unique(groups[rows], return_counts=True)
+        assert counts[0].min() >= 0
+        assert counts[1].max() - counts[1].min() <= (0 if each % len(sizes) == 0 else 1)
+        spares = [set(one.spares(number)) for one in ranks]
+        assert not set.union(*spares) & set(rows.tolist())
+        assert sum(map(len, spares)) == len(set.union(*spares))
+
+
+def test_a_balanced_epoch_is_as_long_as_the_data_and_repeats_the_rare() -> None:
+    groups = np.array([0] * 90 + [1] * 10)
+    order = balanced_order(groups, 0, 0)
+    assert np.bincount(groups[order]).tolist() == [50, 50]
+    assert np.bincount(order, minlength=100)[90:].tolist() == [5] * 10
+    assert np.bincount(order, minlength=100)[:90].max() == 1
+    assert not np.array_equal(order, balanced_order(groups, 0, 1))
+    assert np.array_equal(order, balanced_order(groups, 0, 0))

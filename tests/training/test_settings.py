@@ -92,8 +92,8 @@ def test_files_that_are_none(tmp_path: Path, text: str | None, said: str) -> Non
 
 def test_identity_keeps_all_but_what_changes_no_weight() -> None:
     speed, tracking = (
-        {"workers", "save_every", "compile", "allow_outside"},
-        {"track", "project", "keep_every", "keep_best"},
+        {"workers", "save_every", "compile", "allow_outside", "allow_missing"},
+        {"track", "project", "keep_every", "keep_best", "wise_ft"},
     )
     scoring = {"eval_every", "score_pairs", "val_data", "val_split", "val_items", "group", "debias"}
     scoring |= {"sharpness_within"}

@@ -55,12 +55,18 @@ def flags_of_options() -> Flags:
         yield name, Annotated[_typed(kind) | None, option], None
 
 
-def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Container[str] = (), panels: bool = True) -> Flags:
-    """A flag for each field of settings, or `only` for some, in a panel of the help for each group."""
+def flags_of_fields(
+    groups: Mapping[str, type[BaseModel]], only: Container[str] = (), panels: bool = True, first: Container[str] = ()
+) -> Flags:
+    """A flag for each field of settings, or `only` for some, in a panel of the help for each group.
+
+    first: those that the help shows at once, before the panels, where it hides the others; default: it hides none.
+    """
     for panel, group in groups.items():
         for name, field in group.model_fields.items():
             if not only or name in only:
-                yield name, _annotation_of(field, panel if panels else None), None
+                later = bool(first) and name not in first
+                yield name, _annotation_of(field, panel if panels and (later or not first) else None, later), None
 
 
 def hidden_flags(names: Iterable[str]) -> Flags:
@@ -69,12 +75,12 @@ def hidden_flags(names: Iterable[str]) -> Flags:
         yield name, Annotated[str | None, typer.Option(hidden=True)], None
 
 
-def _annotation_of(field: FieldInfo, panel: str | None) -> Any:
+def _annotation_of(field: FieldInfo, panel: str | None, hidden: bool = False) -> Any:
     default, text = field.get_default(), field.description or ""
     if default is not None and "Default:" not in text:
         text += f" Default: {default}."
     # Brackets in it are no markup.
-    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False)
+    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False, hidden=hidden)
     kind: Any = field.annotation
     if any(isinstance(one, type) and issubclass(one, BaseModel) for one in (kind, *get_args(kind))):
         option.parser, kind = _object, dict

@@ -12,13 +12,33 @@ from rich.table import Table
 
 from vldebias.cli.common import Json, err, out, print_json, say
 from vldebias.cli.flags import flags_of_fields, hidden_flags, with_flags
-from vldebias.training.settings import GONE, GROUPS, load_settings
+from vldebias.training.settings import GONE, GROUPS, PRESETS, load_settings
+
+FIRST = ("data", "model", "val_split", "debias")
+"""Settings on the first page of the help, beside the preset and the folder of the run."""
 
 
-@with_flags([*flags_of_fields(GROUPS), *hidden_flags(GONE)])
+def _whole_help(context: typer.Context, asked: bool) -> None:
+    """Prints the help with every setting, and ends."""
+    if asked:
+        for parameter in context.command.params:
+            if hasattr(parameter, "hidden"):
+                parameter.hidden = parameter.name in GONE
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@with_flags([*flags_of_fields(GROUPS, first=FIRST), *hidden_flags(GONE)])
 def train(
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Settings to begin with: {', '.join(PRESETS)}. What else is given comes first; --show prints them."
+        ),
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file of settings: the names below with underscores. Flags come first.")
+        Path | None,
+        typer.Option(help="YAML file of settings: the names of --help-all with underscores. Flags come first."),
     ] = None,
     folder: Annotated[
         Path, typer.Option("--out", help="Folder of the run. One that was interrupted goes on where it was.")
@@ -26,16 +46,21 @@ def train(
     cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")] = False,
     as_json: Json = False,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", is_eager=True, callback=_whole_help, help="Show every setting, and stop.")
+    ] = False,
     **given: Any,
 ) -> None:
     """Fine-tune an image-text model on captions of which some are wrong.
 
     Writes the model, what every step saw, the score of every pair (the lowest are the ones to look at) and pictures.
-    On several GPUs start it with `accelerate launch -m vldebias train ...`: nothing else changes.
+    On several GPUs start it with `accelerate launch -m vldebias train ...`: nothing else changes. All settings, from
+    losses to groups: --help-all.
 
     [bold]Examples[/bold]
 
     \b
+      vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai --val-split val
       vldebias train --data birds --caption-noise 0.4 --epochs 3 --lr 1e-4 --temperature 0.2
       vldebias train --model ViT-B-32 --pretrained openai --data captions/ --loss rince --q 0.4 --temperature 0.1
       vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4 --precision bf16
@@ -47,7 +72,7 @@ def train(
     from vldebias.progress import SILENT, Progress
     from vldebias.training.run import train_model
 
-    settings = load_settings(config, **given)
+    settings = load_settings(config, **given, **({} if preset is None else {"preset": preset}))
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return

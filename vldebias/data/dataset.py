@@ -155,7 +155,10 @@ class ImageData(Columns):
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.ids):
-            raise InvalidInputError(f"{self.name}: {len(self.ids) - len(set(self.ids))} ids are there more than once")
+            raise InvalidInputError(
+                f"{self.name}: {len(self.ids) - len(set(self.ids))} ids are there more than once; expected n different "
+                "ones. Rows of one image with a caption each are read as one row by open_data(..., caption=...)"
+            )
         self._check_lengths(**({"more_captions": len(self.more_captions)} if self.more_captions else {}))
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:

@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from vldebias.data.captions import one_row_per_image
 from vldebias.data.dataset import ImageData, ImageStream, LazyText, Record, fingerprint_of
 from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.data.pictures import Ends, decode, ends_of, fingerprint_ends, fingerprint_files, read_ends, refuse_outside
@@ -80,7 +83,8 @@ def open_huggingface(
         caption: column of texts, or of lists of texts where images have several captions; "auto" finds caption, txt,
             text, json.caption, json.text, captions, sentences or json.captions. By default none, but of tars the one
             that "auto" would find.
-        id: column of names that tell the rows apart, by default the number of the row.
+        id: column of names that tell the images apart, by default the number of the row. Rows of one name become one
+            with several captions; so do, without `id`, rows of one path in a column of paths.
         labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
         names: for a label, its values in their order, or {value there: name}.
         images: folder that texts in the image column start from, by default the folder that is opened. Paths in a
@@ -339,23 +343,28 @@ def dataset_images(dataset: Dataset, rows: TableRows, name: str, split: str, abo
     while not set(columns) <= set(table.column_names) and any(pa.types.is_struct(c.type) for c in table.schema):
         table = table.flatten()  # fields of columns as columns of their own: "json.caption"
     images = dataset.select_columns([rows.image])
+    paths: list[str] = []
     if rows.base is not None:
-        paths = pc.struct_field(images.with_format("arrow")[:].column(rows.image), "path")
-        refuse_outside(name, rows.base, paths.fill_null("").to_pylist())
+        paths = pc.struct_field(images.with_format("arrow")[:].column(rows.image), "path").fill_null("").to_pylist()
+        refuse_outside(name, rows.base, paths)
     ids = as_texts(column_of(table, rows.id, rows.where), rows.where) if rows.id else _numbers(len(dataset))
     where = f"{rows.where}: column {rows.caption!r}"
     captions, more = captions_of(column_of(table, rows.caption, rows.where), where) if rows.caption else ([], [])
+    labels, first = {here: rows.column(table, here) for here in rows.labels}, np.arange(len(dataset))
+    named = ids if rows.id else paths if all(paths) else []
+    if captions and named:
+        first, captions, more = one_row_per_image(rows.where, named, captions, more, labels)
     return ImageData(
         name=name,
         split=split,
-        ids=tuple(ids),
-        read=lambda index: rows.read(images[int(index)][rows.image]),
-        labels={here: rows.column(table, here) for here in rows.labels},
+        ids=tuple(ids[row] for row in first),
+        read=lambda index: rows.read(images[int(first[index])][rows.image]),
+        labels={here: column[first] for here, column in labels.items()},
         fingerprint=lambda: dataset_fingerprint(dataset, rows, ids),
         captions=tuple(captions),
         more_captions=tuple(more),
         about=about,
-        path=lambda index: rows.path(images[int(index)][rows.image]),
+        path=lambda index: rows.path(images[int(first[index])][rows.image]),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.captions import one_row_per_image
 from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.data.huggingface import LAYOUT, open_huggingface
 from vldebias.data.labels import Labels
@@ -289,7 +290,8 @@ def open_manifest(
         root: the table.
         split: a value of `split_column`, or "all".
         image: column of paths, relative to `images`.
-        caption: column of texts; or in jsonl and parquet of lists of texts, see `vldebias.data.ImageData`.
+        caption: column of texts; or in jsonl and parquet of lists of texts, see `vldebias.data.ImageData`. An image on
+            several rows becomes one row with several captions.
         id: column of names that tell the rows apart, by default the paths.
         labels: columns that are labels, as a list or as {name here: name in the table}; empty cells are unknown.
         names: for a label, its values in their order, or {value in the table: name}; by default those found, sorted.
@@ -301,7 +303,7 @@ def open_manifest(
 
     Raises:
         InvalidInputError: a column that is not there (the message lists those that are), a value without a name, a
-            split without rows, an image twice, a path that leads out.
+            split without rows, an image twice without captions, a path that leads out.
     """
     path = Path(root)
     table = read_table(path)
@@ -328,6 +330,12 @@ def open_manifest(
         captions_of(column_of(table, caption, path), f"{path}: column {caption!r}") if caption else ([], [])
     )
     mapped, named = mapped_columns(labels, names, str(path))
+    columns = {here: labels_in(there, named.get(here)) for here, there in mapped.items()}
+    ids = texts(id) if id else files
+    if id is None or (captions and len(set(zip(ids, files, strict=True))) == len(set(ids))):
+        rows, captions, more = one_row_per_image(str(path), ids, captions, more, columns)
+        files, ids = [files[row] for row in rows], [ids[row] for row in rows]
+        columns = {here: labels[rows] for here, labels in columns.items()}
     used = {image, caption, id, split_column, *mapped.values()}
     unused = [column for column in table.column_names if column not in used]
     return file_images(
@@ -335,8 +343,8 @@ def open_manifest(
         split,
         Path(images) if images is not None else path.parent,
         files,
-        {here: labels_in(there, named.get(here)) for here, there in mapped.items()},
-        ids=texts(id) if id else None,
+        columns,
+        ids=ids,
         captions=captions,
         more_captions=more,
         about={"columns not used": unused} if unused else {},

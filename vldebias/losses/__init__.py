@@ -12,6 +12,7 @@ from vldebias.losses.debiased import (
 from vldebias.losses.distillation import distillation
 from vldebias.losses.gce import GCELoss, generalized_cross_entropy
 from vldebias.losses.global_contrastive import GlobalContrastiveLoss, Popularity, estimate_popularity
+from vldebias.losses.groups import GroupWeights
 from vldebias.losses.info_nce import InfoNCELoss, info_nce
 from vldebias.losses.processes import gather_rows
 from vldebias.losses.queue import NegativeQueue
@@ -24,6 +25,7 @@ __all__ = [
     "DebiasedContrastiveLoss",
     "GCELoss",
     "GlobalContrastiveLoss",
+    "GroupWeights",
     "HardNegativeContrastiveLoss",
     "InfoNCELoss",
     "NegativeQueue",

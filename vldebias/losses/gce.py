@@ -38,8 +38,8 @@ def generalized_cross_entropy(
     Args:
         captions: (n,) integers, equal where two rows say the same.
         q: in [0, 1]; .7 in the paper.
-        smoothing: in [0, 1), epsilon of label smoothing: so much of the target is spread evenly over the captions of the
-            batch, as cross-entropy.
+        smoothing: in [0, 1), epsilon of label smoothing: so much of the target is spread evenly over the captions of
+            the batch, as cross-entropy.
 
     The other arguments and Returns: see `info_nce`.
 

@@ -42,8 +42,8 @@ class GlobalContrastiveLoss(nn.Module):
     little in small batches.
 
     A batch shows r_j with much noise, and zeta jitters by as much as its step is long. So `log_popularity` is of
-    zeta_mean, an average over the visits of an item in which later ones weigh more (Shamir and Zhang, 2013, eq. 3 with
-    eta = 3). With momentum .9, as in the paper's code, steps are in effect ten times as long and the jitter outgrows the
+    zeta_mean, an average over the visits of an item in which later ones weigh more (the polynomial decay of Shamir and
+    Zhang, 2013, eta = 3). With momentum .9 steps are in effect ten times as long, and the jitter outgrows the
     popularity: see popularity_steps in eval/.
 
     Args:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from itertools import chain, count, islice
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -46,6 +47,8 @@ class Batch:
     texts: arguments of the text tower, (b, length) each; empty where `views` are given.
     index: (b,) integers, the position of each image in its data set.
     labels: (b,) integers, the class of each pair, where a loss reads it.
+    captions: (b,) integers, equal where the captions are, and almost surely not where they are not.
+    groups: (b,) integers, the group of each image, -1 where unknown.
     views: (b, 3, h, w), a second augmentation of each image; the texts are then not read.
     further: (b, M, 3, h, w), M more augmentations of each image.
     further_texts: arguments of the text tower, (b, M, length) each, for M more captions of each image.
@@ -55,6 +58,8 @@ class Batch:
     texts: Mapping[str, Tensor] = field(default_factory=dict)
     index: Tensor | None = None
     labels: Tensor | None = None
+    captions: Tensor | None = None
+    groups: Tensor | None = None
     views: Tensor | None = None
     further: Tensor | None = None
     further_texts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -70,7 +75,8 @@ class Batch:
             parts = [getattr(batch, name) for batch in batches]
             return None if parts[0] is None else torch.cat(parts)
 
-        return cls(torch.empty(sum(map(len, batches)), 0), index=column("index"), labels=column("labels"))
+        columns: dict[str, Any] = {name: column(name) for name in ("index", "labels", "captions", "groups")}
+        return cls(torch.empty(sum(map(len, batches)), 0), **columns)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """The same batch on a device."""
@@ -176,6 +182,8 @@ class ReadOptions:
         of hours: the 1st, 10th, 100th are told at once, their number when the iterator is closed, and `unreadable`
         holds them all. Or training stops there ("raise").
     workers: that read, processes for pairs and threads for a stream; 0 reads between the batches.
+    balance: pairs alone: each batch has the groups of the pairs alike often; see
+        `vldebias.training.sampling.balanced_order`.
     """
 
     batch_size: int
@@ -187,6 +195,7 @@ class ReadOptions:
     rank: int = field(default_factory=own_rank)
     world: int = field(default_factory=world_size)
     workers: int = 0
+    balance: bool = False
 
     @property
     def looks(self) -> int:
@@ -227,9 +236,14 @@ class MapBatches(Dataset[dict[str, Any]]):
         self.starts = np.append(0, np.bincount(pairs.images).cumsum())
         self.first = self.order[self.starts[:-1]]
         self.items = len(self.starts) - 1
-        self.sampler = Sampler(self.items, how.batch_size, how.seed, how.rank, how.world)
+        self.groups = None if pairs.groups is None else torch.from_numpy(pairs.groups.codes)
+        if how.balance and pairs.groups is None:
+            raise InvalidInputError(f"{pairs.name}: balance needs pairs with groups")
+        codes = pairs.groups.codes[self.first] if how.balance and pairs.groups is not None else None
+        self.sampler = Sampler(self.items, how.batch_size, how.seed, how.rank, how.world, groups=codes)
         self.per_epoch = self.sampler.per_epoch
         self.labels = None if pairs.labels is None else torch.from_numpy(pairs.labels.codes)
+        self.captions = None if how.two_views else codes_of(pairs.captions)
         self._tokens: Tokens = lambda rows: {}
         if not how.two_views and tokenize is not None:
             if len(set(pairs.captions)) <= MOST_TEXTS:
@@ -307,6 +321,8 @@ class MapBatches(Dataset[dict[str, Any]]):
             **texts_of(self._tokens(pairs.flatten()), 1 + self.more),
             "index": torch.tensor(rows),
             "labels": None if self.labels is None else self.labels[pairs[:, 0]],
+            "captions": None if self.captions is None else self.captions[pairs[:, 0]],
+            "groups": None if self.groups is None else self.groups[pairs[:, 0]],
             "unreadable": failed,
         }
 
@@ -323,6 +339,12 @@ def texts_of(tokens: Mapping[str, Tensor], each: int) -> dict[str, Any]:
     parts = {name: part.unflatten(0, (-1, each)) for name, part in tokens.items()}
     columns = {"texts": {name: part[:, 0] for name, part in parts.items()}}
     return columns | ({"further_texts": {name: part[:, 1:] for name, part in parts.items()}} if each > 1 else {})
+
+
+def codes_of(captions: Sequence[str]) -> Tensor:
+    """(n,) int64 that are equal where texts are, the same in every process and run; others meet once in 2^63."""
+    code = {text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 for text in set(captions)}
+    return torch.tensor([code[text] for text in captions], dtype=torch.int64)
 
 
 def tokens_of(captions: Sequence[str], tokenize: Tokenize) -> Tokens:

@@ -6,7 +6,6 @@ Source: Figures 4-5 (cosines of positive and negative pairs) and 4-6 (hardest ne
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,12 +13,8 @@ from torch import Tensor
 
 from vldebias.data.suspects import THUMB, thumbnail
 from vldebias.errors import need
-from vldebias.hosts.seam import reading
 from vldebias.pictures import INK, font, save_png, subplots, wrap_lines
-from vldebias.training.monitor import Monitor
-
-if TYPE_CHECKING:
-    from vldebias.hosts.towers import Towers
+from vldebias.training.monitor import Monitor, Seen
 
 _COMPARED = 2000  # images whose cosines are drawn, all pairs of them
 ANCHORS, NEGATIVES = 8, 6
@@ -27,12 +22,14 @@ _GAP, _CAPTION = 8, 34  # pixels
 _SAME, _OTHER = "#1d4e89", "#c2572f"
 
 
-def draw_held_out(monitor: Monitor, towers: Towers, folder: Path) -> dict[str, str]:
-    """Writes cosines.png and hardest.png into `folder`, what they are -> name; {} without two classes of two images."""
+def draw_held_out(monitor: Monitor, seen: Seen, folder: Path) -> dict[str, str]:
+    """Writes cosines.png and hardest.png into `folder`, what they are -> name; {} without two classes of two images.
+
+    seen: what `monitor.features` gives.
+    """
     if monitor.labels is None:
         return {}
-    with reading(towers.model):
-        places, features = monitor.features(towers)
+    places, features = seen
     known = (monitor.labels.cpu()[places] >= 0) & features.isfinite().all(1).cpu()
     places, features = places[known][:_COMPARED], features.cpu()[known][:_COMPARED]
     codes = monitor.labels.cpu()[places]

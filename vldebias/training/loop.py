@@ -211,7 +211,7 @@ class _Run:
         settings = self.settings
         self.module.train()
         keep_frozen_still(self.trainee)
-        self.trainee.objective.at(step, self.steps)
+        self.trainee.at(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step) * group["rate"]
         pushed = self.pushed(step, micro)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from vldebias.edit import Edit
     from vldebias.hosts.towers import Towers
 
+Seen = tuple[Tensor, Tensor]
+"""Places (m,) of images, and their unit features (m, d)."""
 KS = (1, 5, 10)
 SHAPE = ("alignment", "uniformity", "within_variance", "same_cosine", "other_cosine")
 FACTS = ("positive_score", *SHAPE, "sharpness")
@@ -124,12 +126,13 @@ class TensorMonitor:
             last = len(self.class_texts) - 1
             raise InvalidInputError(f"held-out data: expected labels -1 (unknown) .. {last}, got {low} .. {high}")
 
-    def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
+    def __call__(self, towers: Towers, edit: Edit | None = None, *, seen: Seen | None = None) -> dict[str, float]:
         """The mean of every score over the images that have it, the lowest accuracies, the skew, and `FACTS`.
 
-        edit: applied to the texts, such as the projection that was fitted for this model.
+        edit: applied to the texts, such as the projection that was fitted for this model. seen: what `features` gives
+        of these towers, where that is known.
         """
-        rows, others = self._measure(towers, edit)
+        rows, others = self._measure(towers, edit, seen)
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         if self.labels is not None:
             correct, labels = rows["zero_shot_accuracy"].double(), self.labels.cpu()
@@ -141,15 +144,17 @@ class TensorMonitor:
             others["sharpness"] = self.sharpness(towers, self.within)
         return figures | others
 
-    def rows(self, towers: Towers) -> dict[str, Tensor]:
+    def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
         """What each image scores, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
 
         NaN where there is no label, no caption, or no image that can be read; all where one feature is not finite: a
         comparison with NaN would count as a hit. Retrieval is among the rows with a caption.
         """
-        return self._measure(towers, None)[0]
+        return self._measure(towers, edit)[0]
 
-    def _measure(self, towers: Towers, edit: Edit | None) -> tuple[dict[str, Tensor], dict[str, float]]:
+    def _measure(
+        self, towers: Towers, edit: Edit | None, seen: Seen | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, float]]:
         """What each image scores, and the skew of the queries and the shape of the features."""
 
         def embedded(texts: Sequence[str]) -> Tensor:
@@ -157,7 +162,7 @@ class TensorMonitor:
             return features if edit is None else normalize(edit(features), dim=-1)
 
         with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
-            places, images = self.features(towers)
+            places, images = self.features(towers) if seen is None else seen
             scores: dict[str, Tensor] = {}
             features = [images]
             if self.labels is not None:
@@ -242,9 +247,10 @@ class TensorMonitor:
                 for parameter, gradient in zip(learning, kept, strict=True):
                     parameter.grad = gradient
 
-    def features(self, towers: Towers) -> tuple[Tensor, Tensor]:
+    def features(self, towers: Towers) -> Seen:
         """Places (m,) and unit features (m, d) of the images that can be read."""
-        parts = [(places, image_features(towers, images)) for places, images in self._batches(towers)]
+        with reading(towers.model):
+            parts = [(places, image_features(towers, images)) for places, images in self._batches(towers)]
         return torch.cat([places for places, _ in parts]), torch.cat([features for _, features in parts])
 
     def _batches(self, towers: Towers) -> Generator[Placed, None, None]:
@@ -296,6 +302,7 @@ class Monitor(TensorMonitor):
         limit: int | None = None,
         within: float | None = None,
     ) -> None:
+        self.whole = data
         if limit is not None and limit < len(data):  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         self.data, self.workers = data, workers

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError
 from vldebias.losses import (
     DebiasedContrastiveLoss,
+    GCELoss,
     GlobalContrastiveLoss,
+    GroupWeights,
     HardNegativeContrastiveLoss,
     InfoNCELoss,
     NegativeQueue,
@@ -31,6 +33,7 @@ from vldebias.training.settings import LossSettings, Partner
 
 if TYPE_CHECKING:
     from vldebias.hosts.towers import Towers
+    from vldebias.training.debiasing import TextDebias
 
 MILD = 0.1  # temperature of rince where nobody says one
 
@@ -61,8 +64,10 @@ _KINDS: dict[str, _Kind] = {
     "nuclr": _Kind(GlobalContrastiveLoss, {"gamma": "gamma", "zeta_init": "zeta_init"}, ("index",), _POPULARITY),
     "sigmoid": _Kind(SigmoidLoss, {}),
     "spread": _Kind(SpreadLoss, {"spread_alpha": "alpha"}, ("labels",)),
+    "gce": _Kind(GCELoss, {"gce_q": "q", "smoothing": "smoothing"}, ("captions",)),
 }
-_SHARED = ("loss", "temperature", "learn_temperature", "chunk_size", "distill")
+_SHARED = ("loss", "temperature", "learn_temperature", "chunk_size", "distill", "keep_pairs", "group_dro",
+           "group_dro_step")  # fmt: skip
 
 FROZEN = ("frozen_first", "frozen_second")
 """Features by a frozen model, which get no gradient."""
@@ -72,10 +77,16 @@ class Objective(nn.Module):
     """A loss with its schedule. Build it with `build_objective`."""
 
     def __init__(
-        self, loss: nn.Module, settings: LossSettings, queue: NegativeQueue | None = None, frozen_at: float = 1.0
+        self,
+        loss: nn.Module,
+        settings: LossSettings,
+        queue: NegativeQueue | None = None,
+        frozen_at: float = 1.0,
+        groups: GroupWeights | None = None,
     ) -> None:
         super().__init__()
         self.loss: Any = loss
+        self.groups = groups
         self.settings, self.queue, self.frozen_at = settings, queue, frozen_at
 
     def forward(
@@ -103,6 +114,10 @@ class Objective(nn.Module):
         more = {} if positives is None else {"positives": both}
         queue = {} if self.queue is None else {"queue": self.queue.negatives()}
         loss: Tensor = self.loss(first, second, *columns.values(), **more, **queue)
+        if self.groups is not None:
+            if batch.groups is None:
+                raise InvalidInputError("group_dro: reads the group of every pair, and these data have none")
+            loss = self.groups(loss, batch.groups)
         if frozen_first is None or frozen_second is None:
             return loss
         how = {"temperature": self.frozen_at, "gather": self.loss.gather}
@@ -144,6 +159,7 @@ def build_objective(
     two_views: bool = False,
     gather: bool = False,
     dim: int | None = None,
+    groups: int | None = None,
 ) -> Objective:
     """The loss that the settings name.
 
@@ -155,6 +171,7 @@ def build_objective(
         two_views: so that the other rows of the own view are negatives too.
         gather: negatives from all processes.
         dim: of the features, for a queue of them.
+        groups: how many there are, for group DRO.
 
     Raises:
         InvalidInputError: a setting that this loss does not read, a loss with a state per item over a stream, a queue
@@ -193,7 +210,13 @@ def build_objective(
                 "fewer rows than pairs"
             )
         queue = NegativeQueue(settings.queue.rows, dim)
-    return Objective(kind.build(**options), settings, queue, frozen_at=temperature)
+    weights = None
+    if settings.group_dro is not None:
+        if groups is None:
+            raise InvalidInputError("group_dro: expected groups, the number of them")
+        weights = GroupWeights(groups, step=settings.group_dro_step, gather=gather)
+        options["reduction"] = "none"
+    return Objective(kind.build(**options), settings, queue, frozen_at=temperature, groups=weights)
 
 
 class Trainee(nn.Module):
@@ -204,6 +227,7 @@ class Trainee(nn.Module):
         fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table 3); 0 is none.
         rates: of some parameters, times the learning rate of the others.
         frozen: the model as it was loaded, where the settings of the objective ask to stay near it.
+        debias: the projection that the texts go through, and the pair differences to keep.
         partner: "any" is the most similar row of the batch as in the paper, with two views mostly the other view of the
             image itself; "other" is the most similar view of another image.
     """
@@ -217,9 +241,11 @@ class Trainee(nn.Module):
         partner: Partner = "any",
         rates: Mapping[nn.Parameter, float] | None = None,
         frozen: Towers | None = None,
+        debias: TextDebias | None = None,
     ) -> None:
         super().__init__()
         self.model, self.objective, self.towers = towers.model, objective, towers
+        self.debias = debias
         self.fourier, self.partner, self.rates = fourier, partner, rates or {}
         self.frozen = frozen  # no module of this one: it is neither trained nor saved nor split
 
@@ -229,7 +255,18 @@ class Trainee(nn.Module):
         One method for both, since what wraps this module for several processes follows calls of `forward` alone.
         """
         found = self._features(batch)
-        return found if features else self.objective(**found, batch=batch)
+        if features:
+            return found
+        loss: Tensor = self.objective(**found, batch=batch)
+        if self.debias is not None and self.debias.keep:
+            loss = loss + self.debias.keep * self.debias.drift()
+        return loss
+
+    def at(self, step: int, steps: int) -> None:
+        """Moves what follows a schedule to where it is at a step."""
+        self.objective.at(step, steps)
+        if self.debias is not None:
+            self.debias.at(step)
 
     def _features(self, batch: Batch) -> dict[str, Tensor]:
         shown = [batch.images, *(() if batch.views is None else (batch.views,))]
@@ -243,7 +280,8 @@ class Trainee(nn.Module):
         else:
             more = {name: tokens.flatten(0, 1) for name, tokens in batch.further_texts.items()}
             every = {name: torch.cat([tokens, more[name]]) if more else tokens for name, tokens in batch.texts.items()}
-            said = unit(self.text_features(every))
+            texts = self.text_features(every)
+            said = unit(texts if self.debias is None else self.debias(texts))
             found["second"] = said[: len(batch)]
             if more:
                 found["further_texts"] = said[len(batch) :].unflatten(0, (len(batch), -1))

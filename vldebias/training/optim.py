@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.losses import GlobalContrastiveLoss
+from vldebias.losses import GlobalContrastiveLoss, GroupWeights
 from vldebias.losses.checks import check_choice, check_interval
 from vldebias.training.settings import Named
 from vldebias.training.sharded import parameters_of, refuse_flat, reshard, total_norm
@@ -278,7 +278,8 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Running statistics, and the state of losses, are afterwards what they were; what is computed does not change."""
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     kept = [(buffer, buffer.clone()) for part in norms for buffer in part.buffers(recurse=False)]
-    losses = [part for part in module.modules() if isinstance(part, GlobalContrastiveLoss) and part.training]
+    stateful = (GlobalContrastiveLoss, GroupWeights)
+    losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]
     try:
         for loss in losses:
             loss.training = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vldebias.data.captions import check_captions, says_something
 from vldebias.data.dataset import ImageData, ImageStream
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, warn
@@ -37,7 +38,7 @@ class PairSource:
         ids: names of the images, different ones where each has one caption.
         captions: n texts; none where only images are learned from.
         read: index -> RGB image; OSError where it cannot be read.
-        labels: classes of the rows.
+        labels: classes of the rows. groups: of the images, for balance and group DRO.
         template: what captions were made of, see `of`.
         path: index -> where the image lies, "" where it is no file of its own; or None.
         several: the data have lists of captions; pairs of one name have one image.
@@ -51,6 +52,7 @@ class PairSource:
     template: str | None = None
     path: Callable[[int], str] | None = None
     several: bool = False
+    groups: Labels | None = None
 
     @classmethod
     def of(
@@ -60,16 +62,18 @@ class PairSource:
         label: str | None = None,
         caption_template: str | None = None,
         with_captions: bool = True,
+        groups: Labels | None = None,
     ) -> PairSource:
         """The pairs of a data set, one for each caption. Rows that have none are left out, with a warning.
 
         label: column of classes, for losses that read them, class noise or `caption_template`.
         caption_template: make the captions from the label instead, such as "a photo of a {}".
         with_captions: False where only images are learned from, as two views of each.
+        groups: (n,) the group of each row of the data.
         """
         labels = None if label is None else data.column(label)
         if not with_captions:
-            return cls(data.name, data.ids, (), data.read, labels, path=data.path)
+            return cls(data.name, data.ids, (), data.read, labels, path=data.path, groups=groups)
         if caption_template is None:
             captions = data.captions
         elif labels is None:
@@ -78,17 +82,24 @@ class PairSource:
             captions = _from_labels(labels, caption_template)
         if not captions:
             raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
-        has = np.array([bool(caption.strip()) for caption in captions])
+        has = np.array([says_something(caption) for caption in captions])
         if not has.any():
             raise InvalidInputError(f"{data.name}: not one of {len(data)} rows has a caption")
         if not has.all():
             warn(
-                f"{data.name}: {(~has).sum()} of {len(data)} rows have no caption and are left out, such as "
-                f"{', '.join(np.array(data.ids)[~has][:3])}"
+                f"{data.name}: {(~has).sum()} of {len(data)} rows ({(~has).mean():.0%}) have no caption and are left "
+                f"out, such as {', '.join(np.array(data.ids)[~has][:3])}"
             )
             data, labels = data[has], None if labels is None else labels[has]
+            groups = None if groups is None else groups[has]
             captions = tuple(caption for caption, there in zip(captions, has, strict=True) if there)
-        source = cls(data.name, data.ids, captions, data.read, labels, caption_template, data.path)
+        if caption_template is None:
+            check_captions(data.name, captions, "Name the column of the captions (--caption)")
+        elif labels is not None:
+            names = [labels.names[code] for code in labels.codes]
+            remedy = f"Name the classes of {label!r} in words, for captions such as {captions[0]!r} say nothing"
+            check_captions(f"{data.name}: captions of {caption_template!r}", names, remedy)
+        source = cls(data.name, data.ids, captions, data.read, labels, caption_template, data.path, groups=groups)
         if caption_template is not None or not data.more_captions:
             return source
         each = [(first, *more) for first, more in zip(captions, data.more_captions, strict=True)]
@@ -126,6 +137,7 @@ class PairSource:
             captions=tuple(self.captions[row] for row in each) if self.captions else (),
             read=lambda index: read(each[index]),
             labels=None if self.labels is None else self.labels[rows],
+            groups=None if self.groups is None else self.groups[rows],
             path=None if path is None else lambda index: path(each[index]),
         )
 
@@ -286,14 +298,15 @@ def said_wrong(data: ImageData, pairs: PairSource, column: str) -> NDArray[np.bo
     return np.array([of[name] for name in pairs.ids])
 
 
-def make_pairs(data: ImageData, settings: TrainSettings) -> Pairs:
-    """The pairs of the data, with the noise that the settings ask for."""
+def make_pairs(data: ImageData, settings: TrainSettings, groups: Labels | None = None) -> Pairs:
+    """The pairs of the data, with the noise that the settings ask for, and perhaps the group of each row."""
     pairs = Pairs.clean(
         PairSource.of(
             data,
             label=settings.label,
             caption_template=settings.caption_template,
             with_captions=settings.views == "captions",
+            groups=groups,
         )
     )
     if settings.class_noise:

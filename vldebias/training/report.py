@@ -6,6 +6,7 @@ Source: Figures 5-5 (lowest scores) and A-3a (densities) of the thesis.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,25 +141,67 @@ def score_histogram(
     return save_png(plot, Path(path), {"kind": "score histogram", "panels": about})
 
 
+def report_popularity(
+    folder: Path, captions: Sequence[str], log_popularity: NDArray[np.floating[Any]]
+) -> dict[str, str]:
+    """Writes popularity.csv and popularity.png into `folder`, what they are -> name; see `write_popularity`."""
+    table = write_popularity(folder / "popularity.csv", captions, log_popularity)
+    picture = draw_popularity(folder / "popularity.png", captions, log_popularity)
+    return {"popularity of captions": table.name, "captions that dominate": picture.name}
+
+
+def draw_popularity(
+    path: Path, captions: Sequence[str], log_popularity: NDArray[np.floating[Any]], *, most: int = 12
+) -> Path:
+    """A PNG: the most popular captions as bars, and what share of all popularity the first so many captions have."""
+    means = popularity_of(captions, log_popularity)
+    ranked = sorted(means, key=lambda one: -means[one])
+    shares = np.cumsum([means[caption] for caption in ranked])
+    shares /= shares[-1]
+    shown = ranked[:most]
+    plot, (bars, curve) = subplots(1, 2, (11, 0.6 + 0.28 * len(shown) + 1.2))
+    names = [for_matplotlib(text if len(text) <= 48 else text[:47] + "…") for text in shown]
+    bars.barh(range(len(shown)), [means[caption] for caption in shown], color=RIGHT)
+    bars.set_yticks(range(len(shown)), names, fontsize=8)
+    bars.invert_yaxis()
+    bars.axvline(1.0, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+    bars.set_xlabel("popularity; 1 is the mean of all pairs", fontsize=9, color=INK)
+    curve.plot(np.arange(1, len(ranked) + 1) / len(ranked), shares, color=RIGHT)
+    curve.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+    curve.set_xlabel("share of the captions, the most popular first", fontsize=9, color=INK)
+    curve.set_ylabel("share of all popularity", fontsize=9, color=INK)
+    for axis in (bars, curve):
+        axis.tick_params(labelsize=8, colors=INK, length=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    plot.tight_layout()
+    tenth = float(shares[max(1, round(len(ranked) / 10)) - 1])
+    return save_png(plot, path, {"kind": "popularity", "captions": len(ranked), "first tenth": tenth, "first": shown})
+
+
+def popularity_of(captions: Sequence[str], log_popularity: NDArray[np.floating[Any]]) -> dict[str, float]:
+    """Popularity of each different caption, the mean of its pairs; 1 in the mean over all pairs."""
+    rows: dict[str, list[int]] = {}
+    for row, caption in enumerate(captions):
+        rows.setdefault(caption, []).append(row)
+    popularity = np.exp(log_popularity - log_popularity.max())
+    popularity /= popularity.mean()
+    return {caption: float(popularity[own].mean()) for caption, own in rows.items()}
+
+
 def write_popularity(path: Path, captions: Sequence[str], log_popularity: NDArray[np.floating[Any]]) -> Path:
     """A csv of the different captions, the most popular first: popularity (1 in the mean), pairs, caption.
 
     log_popularity: (n,) of the text of each pair, up to a constant, as NUCLR has learned it. Popular captions, which
     fit many images, come first; those that nothing else is like come last.
     """
-    rows: dict[str, list[int]] = {}
-    for row, caption in enumerate(captions):
-        rows.setdefault(caption, []).append(row)
-    popularity = np.exp(log_popularity - log_popularity.max())
-    popularity /= popularity.mean()
-    means = {caption: float(popularity[own].mean()) for caption, own in rows.items()}
+    means, pairs = popularity_of(captions, log_popularity), Counter(captions)
 
     def write(partial: Path) -> None:
         with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("popularity", "pairs", "caption"))
             for caption in sorted(means, key=lambda one: -means[one]):
-                writer.writerow((f"{means[caption]:.6g}", len(rows[caption]), shielded(caption)))
+                writer.writerow((f"{means[caption]:.6g}", pairs[caption], shielded(caption)))
 
     return write_atomically(path, write)
 

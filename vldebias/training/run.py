@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vldebias.api import fit_projections
@@ -22,14 +23,17 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.augmentation import Augmentation, CropNoise
 from vldebias.training.batches import Batches, MapBatches
+from vldebias.training.callbacks import Callback, Trackers, Watching, check_trackers
+from vldebias.training.debiasing import TextDebias
 from vldebias.training.held_out import draw_held_out
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_history, steps_of
 from vldebias.training.monitor import Monitor, worsened
 from vldebias.training.objective import Trainee, build_objective
 from vldebias.training.pairs import Pairs, make_pairs, open_images
-from vldebias.training.report import draw_curves, score_pairs, write_popularity
+from vldebias.training.report import draw_curves, report_popularity, score_pairs
+from vldebias.training.rows import TEXTS, Overlap, check_held_out, groups_of, present
 from vldebias.training.saving import check_savable, refuse_foreign, save_model, whole_weights
-from vldebias.training.settings import TrainSettings
+from vldebias.training.settings import WORLDS, TrainSettings
 from vldebias.training.state import read_metadata
 from vldebias.training.stream import StreamBatches
 from vldebias.training.tuning import feature_size, layer_rates, tune
@@ -46,7 +50,12 @@ _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 
 
 def train_model(
-    settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
+    settings: TrainSettings,
+    folder: Path,
+    *,
+    cpu: bool = False,
+    progress: Progress = SILENT,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any] | None:
     """Trains as the settings say and leaves in `folder`:
 
@@ -60,9 +69,11 @@ def train_model(
     scores.png          the densities of the scores
     cosines.png         with held-out labels: cosines within and between classes; hardest.png: images that are taken
                         for one of another class
-    popularity.csv      of nuclr: the captions, the most popular first
+    popularity.csv      of nuclr: the captions, the most popular first; popularity.png: how few have how much of it
     run.json            the scores before and after, which of them are worse, and what the run was
     state.safetensors   the last checkpoint; a run that was interrupted goes on from it
+
+    callbacks: what watches the run, beside the trackers that the settings name; called in the first process.
 
     Returns:
         What run.json says; None in every process but the first.
@@ -73,18 +84,16 @@ def train_model(
         OSError: the folder cannot be written.
         DivergedError: the loss is no number any more.
     """
-    tracker = find_spec(settings.track) if settings.track is not None else None
-    if settings.track is not None and (tracker is None or tracker.origin is None):  # without: any folder of its name
-        raise InvalidInputError(f"track: {settings.track} is not installed; pip install {settings.track}")
-    accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
+    accelerator = make_accelerator(cpu=cpu, log_with=check_trackers(settings) or None, project_dir=str(folder))
     job = Job(settings, accelerator, folder, progress if accelerator.is_main_process else SILENT)
     alone = only_writer(folder, job.progress.say) if accelerator.is_main_process else nullcontext()
-    with alone, job.progress:
+    watched = [*([Trackers(accelerator)] if settings.trackers else []), *callbacks]
+    watching = Watching(watched if accelerator.is_main_process else [], settings, steps_of(settings, job.batches))
+    with alone, job.progress, watching:
         done, steps = steps_done(folder)
         job.announce(done, steps)
-        before = job.monitor(job.towers) if job.monitor is not None else {}
-        debiased_before = job.start_debiased() if accelerator.is_main_process else {}
-        history, weights = job.train(done)
+        before, debiased_before = job.start_scores()
+        history, weights = job.train(done, watching)
         if not accelerator.is_main_process:
             return None
         towers = job.towers
@@ -99,15 +108,16 @@ def train_model(
         if job.pairs is not None and job.pairs.captions and settings.score_pairs:
             scored = score_pairs(towers, job.pairs, folder, workers=settings.workers, progress=job.progress)
             files, wrong = files | scored.files, scored.detected
+        seen = None
         if job.monitor is not None:
-            files |= draw_held_out(job.monitor, towers, folder)
+            seen = job.monitor.features(towers)
+            files |= draw_held_out(job.monitor, seen, folder)
         if job.pairs is not None and job.pairs.captions and settings.loss == "nuclr":
             learned = job.trainee.objective.loss.log_popularity[0].detach().cpu().numpy()
-            files["popularity of captions"] = write_popularity(
-                folder / "popularity.csv", job.pairs.captions, learned
-            ).name
-        # What a finished run was scored on then may have been other data.
-        after = job.monitor(towers) if done == steps and job.monitor is not None else history[-1]
+            files |= report_popularity(folder, job.pairs.captions, learned[job.pairs.images])
+        # What a finished run was scored on then may have been other data; what was scored last, other weights.
+        other = done == steps or settings.wise_ft is not None
+        after = job.monitor(towers, seen=seen) if other and job.monitor is not None else history[-1]
         debiased: dict[str, float] = {}
         if settings.debias is not None:
             saved = load_host(str(folder / MODEL))
@@ -115,24 +125,36 @@ def train_model(
             for role, edit in edits.items():
                 edit.save_pretrained(folder / PROJECTION / role)
             files["projection"] = PROJECTION
-            debiased = job.monitor(towers, edits["joint"]) if job.monitor is not None else {}
+            debiased = job.monitor(towers, edits["joint"], seen=seen) if job.monitor is not None else {}
+        outcome = _outcome(job, before, after, debiased_before, debiased) | {"wrong_pairs": wrong, "files": files}
+        write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
+        watching.outcome = outcome
+    return outcome
+
+
+def _outcome(
+    job: Job,
+    before: dict[str, float],
+    after: dict[str, float],
+    debiased_before: dict[str, float],
+    debiased: dict[str, float],
+) -> dict[str, Any]:
+    """What run.json says of the scores and of the run."""
     after = {name: after[name] for name in before}
     worse = worsened(before, after)
     worse |= {f"{name}, debiased": pair for name, pair in worsened(debiased_before, debiased).items()}
-    outcome = {
+    processes = {"number": job.accelerator.num_processes, "kind": str(job.accelerator.distributed_type.value)}
+    return {
         "before": before,
         "after": after,
         "debiased_before": debiased_before,
         "debiased": debiased,
         "worse": worse,
-        "wrong_pairs": wrong,
-        "processes": {"number": accelerator.num_processes, "kind": str(accelerator.distributed_type.value)},
-        "settings": settings.model_dump(),
+        "held_out_overlap": None if job.overlap is None else asdict(job.overlap),
+        "processes": processes,
+        "settings": job.settings.model_dump(),
         "versions": versions(),
-        "files": files,
     }
-    write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
-    return outcome
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
@@ -191,7 +213,7 @@ def make_batches(data: Pairs | ImageStream, settings: TrainSettings, towers: Tow
         "further": settings.positives if settings.positives > 1 else 0,
     }
     if isinstance(data, Pairs):
-        return MapBatches(data, **options)
+        return MapBatches(data, balance=settings.balance is not None, **options)
     if settings.class_noise:
         raise InvalidInputError("class_noise: a stream cannot have it; read the data without streaming")
     return StreamBatches(
@@ -255,8 +277,14 @@ class Job:
         self.towers = make_towers(settings)
         check_savable(self.towers, name=settings.model)
         refuse_foreign(folder / MODEL)
-        data = open_images(settings)
-        source = make_pairs(data, settings) if isinstance(data, ImageData) else data
+        data = open_images(settings, also=[name for name in settings.group_columns if name != TEXTS])
+        self.towers.model.to(accelerator.device)
+        source: Pairs | ImageStream
+        if isinstance(data, ImageData):
+            data = present(data, settings)
+            source = make_pairs(data, settings, groups_of(data, settings, self.towers))
+        else:
+            source = data
         if fold is not None and isinstance(source, Pairs):
             source = source.taken(np.flatnonzero(source.in_folds(fold[1], settings.seed) != fold[0]))
         self.pairs = source if isinstance(source, Pairs) else None
@@ -269,12 +297,21 @@ class Job:
             two_views=settings.views == "two",
             gather=accelerator.num_processes > 1,
             dim=feature_size(self.towers) if settings.queue is not None else None,
+            groups=None if self.pairs is None or self.pairs.groups is None else len(self.pairs.groups.names),
         )
         warn_of_steepness(settings, objective.temperature)
         self.monitor = make_monitor(settings) if fold is None else None
+        self.overlap: Overlap | None = None
+        if self.monitor is not None and (settings.data not in WORLDS or settings.val_data not in (None, settings.data)):
+            self.overlap = check_held_out(self.monitor.whole, data)
         if settings.sharpness_within is not None and accelerator.distributed_type.value == "FSDP":
             raise InvalidInputError("sharpness_within: expected whole weights on every process, got FSDP; leave it out")
-        self.towers.model.to(accelerator.device)
+        self.start: dict[str, Tensor] = {}
+        if settings.wise_ft is not None:
+            if accelerator.distributed_type.value == "FSDP":
+                raise InvalidInputError("wise_ft: expected whole weights on every process, got FSDP; leave it out")
+            learning = {name: p for name, p in self.towers.model.named_parameters() if p.requires_grad}
+            self.start = {name: parameter.detach().clone() for name, parameter in learning.items()}
         decay = settings.layers.decay if settings.layers is not None else 1.0
         frozen = None
         if settings.distill:
@@ -287,6 +324,7 @@ class Job:
             partner=settings.partner,
             rates=layer_rates(self.towers, decay) if decay < 1 else None,
             frozen=frozen,
+            debias=self.text_debias(),
         )
         if settings.compile:  # after all that looked through the towers one pair at a time
             for part in (*self.towers.image_parts, *self.towers.text_parts):
@@ -300,13 +338,45 @@ class Job:
         else:  # so more processes with smaller batches go on with the same
             self.identity["batch_size"] *= accelerator.num_processes
 
-    def start_debiased(self) -> dict[str, float]:
-        """The scores before training under a projection of its own, as the trained model gets one; {} without."""
-        if self.settings.debias is None or self.monitor is None:
-            return {}
+    def text_debias(self) -> TextDebias | None:
+        """The projection that the texts go through while the model learns, and the pairs to keep; None of neither."""
+        settings = self.settings
+        if settings.debias is None or not (settings.debias_during or settings.keep_pairs):
+            return None
+        if self.accelerator.distributed_type.value == "FSDP":
+            raise InvalidInputError("debias_during, keep_pairs: expected whole weights on every process, got FSDP")
+        every = 0
+        if settings.debias_during:  # a stream has no epochs
+            steps = steps_of(settings, self.batches)
+            epoch = self.batches.per_epoch
+            every = max(1, math.ceil(steps / 10) if epoch is None else epoch // settings.accumulation)
+        return TextDebias(self.towers, settings.debias, every=every, keep=settings.keep_pairs, seed=settings.seed)
+
+    def start_scores(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The scores before training, and those under a projection of its own, as the trained model gets one."""
+        if self.monitor is None:
+            return {}, {}
+        seen = self.monitor.features(self.towers)
+        before = self.monitor(self.towers, seen=seen)
+        if self.settings.debias is None or not self.accelerator.is_main_process:
+            return before, {}
         start = load_host(self.settings.model, self.settings.pretrained)
         edits = fit_projections(start.host, self.settings.debias, tokenizer=start.tokenizer)
-        return self.monitor(self.towers, edits["joint"])
+        return before, self.monitor(self.towers, edits["joint"], seen=seen)
+
+    def eval_every(self, steps: int) -> int:
+        """Steps between scores: as asked for, else so that there are at most ten, and that few images go through.
+
+        A held-out image costs a forward pass, one that is learned from as much where only the heads learn, and at
+        least twice as much where a gradient goes through a tower: of a fifth of the time scoring has a quarter of the
+        rest.
+        """
+        settings = self.settings
+        if settings.eval_every is not None or self.monitor is None:
+            return settings.eval_every or steps
+        learned = settings.batch_size * self.accelerator.num_processes * settings.accumulation
+        passes = 1 if settings.tune == "heads" else 2
+        return max(math.ceil(steps / 10), math.ceil(4 * self.monitor.n / (learned * passes)))
 
     def announce(self, done: int, steps: int) -> None:
         """What is going to happen."""
@@ -356,7 +426,13 @@ class Job:
             self.towers.set_bias(objective.bias)
         return whole_weights(self.towers.model)
 
-    def train(self, done: int) -> tuple[list[Entry], dict[str, Tensor]]:
+    def mix(self) -> None:
+        """Moves the weights back towards where they began (Wortsman et al., 2022, WiSE-FT), where the settings ask."""
+        for name, parameter in self.towers.model.named_parameters():
+            if name in self.start and self.settings.wise_ft is not None:
+                parameter.detach().copy_(torch.lerp(self.start[name], parameter.detach(), self.settings.wise_ft))
+
+    def train(self, done: int, watching: Watching | None = None) -> tuple[list[Entry], dict[str, Tensor]]:
         """The history, and the weights of the model in one piece; `done` steps were made before."""
 
         def on_step(entry: Entry, steps: int) -> None:
@@ -365,8 +441,8 @@ class Job:
             shown = [f"{name} {entry[name]:.3f}" for name in _SHOWN if name in entry]
             if shown:
                 self.progress.say(f"step {step + 1} of {steps}: {', '.join([loss, *shown])}")
-            values = {name.replace("->", " to "): value for name, value in entry.items() if name != "step"}
-            self.accelerator.log(values, step=step)
+            if watching is not None:
+                watching.step(entry)
             if self.settings.keep_every is not None and (step + 1) % self.settings.keep_every == 0:
                 self.keep(f"step-{step + 1:06d}")
             if (scored := self._score(entry)) is not None:
@@ -378,26 +454,12 @@ class Job:
         best = [score for entry in before if (score := self._score(entry)) is not None]
 
         steps = steps_of(self.settings, self.batches)
-        with self.progress.bar("training", steps, done=done) as bar, _tracked(self.accelerator, self.settings):
+        settings = self.settings.model_copy(update={"eval_every": self.eval_every(steps)})
+        with self.progress.bar("training", steps, done=done) as bar:
             how: Any = {"accelerator": self.accelerator, "folder": self.folder, "identity": self.identity}
             how |= {"monitor": self.monitor, "on_step": on_step}
-            history = fit(self.trainee, self.batches, self.settings, **how)
-            return history, self.weights()
-
-
-@contextmanager
-def _tracked(accelerator: Accelerator, settings: TrainSettings) -> Iterator[None]:
-    """The tracker, through accelerate, runs and has all that it was given even where training stops halfway.
-
-    The end parts the processes.
-    """
-    if settings.track is not None:
-        plain = {name: value for name, value in settings.model_dump().items() if value is not None}
-        accelerator.init_trackers(settings.project, config=plain)
-    try:
-        yield
-    except BaseException:
-        for tracker in accelerator.trackers:
-            tracker.finish()
-        raise
-    accelerator.end_training()
+            history = fit(self.trainee, self.batches, settings, **how)
+            self.mix()
+            weights = self.weights()
+        self.accelerator.end_training()  # which parts the processes
+        return history, weights

@@ -42,6 +42,18 @@ def epoch_order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return order
 
 
+def balanced_order(groups: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """Rows of one epoch in which any G that follow each other from a multiple of G on are one of each group.
+
+    groups: (n,) codes of G groups, negative where unknown; such rows have no part. An epoch has n // G rows of each
+    group: of a small group each row several times, as far apart as the group has rows; of a large one some rows.
+    """
+    order = epoch_order(len(groups), seed, epoch)
+    codes = np.unique(groups[groups >= 0])
+    each = int((groups >= 0).sum()) // len(codes)
+    return np.stack([np.resize(order[groups[order] == code], each) for code in codes], axis=1).flatten()
+
+
 class Sampler:
     """Rows of the micro-batches of one of `world` processes.
 
@@ -51,14 +63,22 @@ class Sampler:
 
     batch_size: rows per process. rank, world: of this process, by default those of torch.distributed where it is
     initialised, else 0 of 1. joint_size: rows of a joint micro-batch. per_epoch: joint micro-batches in an epoch.
-    share: which rows of a joint micro-batch are this process's.
+    share: which rows of a joint micro-batch are this process's. groups: (items,) for batches that have them alike
+    often; see `balanced_order`.
 
     Raises:
-        InvalidInputError: fewer rows than a joint batch takes, a rank outside the world.
+        InvalidInputError: fewer rows than a joint batch takes, in all or of a group; a rank outside the world.
     """
 
     def __init__(
-        self, items: int, batch_size: int, seed: int = 0, rank: int | None = None, world: int | None = None
+        self,
+        items: int,
+        batch_size: int,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        *,
+        groups: NDArray[np.int64] | None = None,
     ) -> None:
         self.items, self.batch_size, self.seed = items, batch_size, seed
         self.rank = own_rank() if rank is None else rank
@@ -73,8 +93,29 @@ class Sampler:
                 f"the data has {items} rows, fewer than the {self.joint_size} of one batch ({batch_size} per process, "
                 f"{self.world} processes); lower batch_size or give more data"
             )
+        self.groups = groups
+        self._balanced: tuple[int, NDArray[np.int64]] | None = None
         self.per_epoch = items // self.joint_size
+        if groups is not None:
+            sizes = np.bincount(groups[groups >= 0], minlength=1)
+            sizes = sizes[sizes > 0]
+            wanted = -(-self.joint_size // max(len(sizes), 1)) + 1
+            if len(sizes) < 2 or sizes.min() < wanted:
+                raise InvalidInputError(
+                    f"balance: a batch of {self.joint_size} takes up to {wanted} rows of each of {len(sizes)} groups, "
+                    f"of which the smallest has {sizes.min(initial=items)}; expected two groups or more with as many: "
+                    "lower batch_size, or name fewer columns"
+                )
+            self.per_epoch = len(self.order(0)) // self.joint_size
         self.share = slice(self.rank * batch_size, (self.rank + 1) * batch_size)
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The rows of an epoch in their order."""
+        if self.groups is None:
+            return epoch_order(self.items, self.seed, epoch)
+        if self._balanced is None or self._balanced[0] != epoch:
+            self._balanced = epoch, balanced_order(self.groups, self.seed, epoch)
+        return self._balanced[1]
 
     def epoch(self, number: int) -> int:
         """The epoch that micro-batch `number` belongs to."""
@@ -83,7 +124,7 @@ class Sampler:
     def joint(self, number: int) -> NDArray[np.int64]:
         """Rows of all processes in micro-batch `number`, (batch_size * world,), in order of ranks."""
         first = number % self.per_epoch * self.joint_size
-        return epoch_order(self.items, self.seed, self.epoch(number))[first : first + self.joint_size].copy()
+        return self.order(self.epoch(number))[first : first + self.joint_size].copy()
 
     def rows(self, number: int) -> NDArray[np.int64]:
         """Rows of this process in micro-batch `number`, (batch_size,)."""
@@ -96,8 +137,9 @@ class Sampler:
         joint batch, which losses with a state per row rely on. Nothing is computed before the first is asked for.
         """
         first = number % self.per_epoch * self.joint_size
-        order = epoch_order(self.items, self.seed, self.epoch(number))
-        others = np.delete(order, np.s_[first : first + self.joint_size])
+        others = np.delete(self.order(self.epoch(number)), np.s_[first : first + self.joint_size])
+        if self.groups is not None:  # where a row may stand several times in an epoch
+            others = np.array(list(dict.fromkeys(others[~np.isin(others, self.joint(number))].tolist())), np.int64)
         yield from others[self.rank :: self.world].tolist()
 
 

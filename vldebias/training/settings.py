@@ -18,16 +18,19 @@ from pydantic import (
     model_validator,
 )
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, fail
 from vldebias.files import read_yaml
 
 Precision = Literal["no", "bf16", "fp16"]
 Partner = Literal["any", "other"]
-LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread"]
+LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"]
 
 
 WORLDS = ("birds", "portraits")
 """Data that the miniature renders."""
+
+TRACKERS = ("tensorboard", "trackio", "wandb")
+"""Names of `track`."""
 
 GONE = {
     "feature_map": "the pictures by t-SNE and UMAP are gone; draw the features of `training.monitor.Monitor`",
@@ -53,7 +56,8 @@ _BESIDE = (
     "keep_every",
     "keep_best",
     "group",
-    "debias",
+    "allow_missing",
+    "wise_ft",
 )
 
 
@@ -164,6 +168,9 @@ class DataSettings(_Settings):
     caption_noise: float = Field(0.0, ge=0, le=1, description="eta: share of captions replaced by another row's.")
     class_noise: float = Field(0.0, ge=0, le=1, description="eta: classes flipped to a related one with half of it.")
     crop_noise: float = Field(0.0, ge=0, le=1, description="eta: share of images cropped to a fifth.")
+    allow_missing: bool = Field(
+        False, description="Go on where more than a tenth of the images are not there, without them."
+    )
     on_error: Literal["skip", "raise"] = Field(
         "skip", description="An image that cannot be read: take another row and count, or stop."
     )
@@ -180,6 +187,20 @@ class DataSettings(_Settings):
     )
     debias: str | None = Field(
         None, description="Prompt set by name or path: after training its projection is fitted for the model and saved."
+    )
+    debias_during: bool = Field(
+        False,
+        description="Train with the projection of debias in the text path, fitted anew at the start of each epoch.",
+    )
+    balance: str | None = Field(
+        None,
+        description="Column, or several with commas, whose values every batch has alike often; 'texts' is of "
+        "group_texts. Images of rare values come more often in an epoch, others not in each.",
+    )
+    group_texts: str | None = Field(
+        None,
+        description="Prompt set whose values stand for groups where no column does: each image is of the value whose "
+        "texts the model, as it is loaded, finds nearest. balance and group_dro call it 'texts'.",
     )
     score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
@@ -209,8 +230,12 @@ class LossSettings(_Settings):
     beta_changes: int = Field(1, ge=1, description="hard_negative: lower beta in so many stairs.")
     form: Literal["nce", "jsd"] = Field("nce", description="hard_negative: InfoNCE or Jensen-Shannon form.")
     spread_alpha: float = Field(0.5, ge=0, le=1, description="spread: weight of attraction against repulsion.")
+    gce_q: float = Field(
+        0.7, ge=0, le=1, description="gce: from 0 (cross-entropy over distinct captions) to 1 (mean absolute error)."
+    )
+    smoothing: float = Field(0.0, ge=0, lt=1, description="gce: share of the target that all captions have alike.")
     gamma: float = Field(0.8, gt=0, le=1, description="sogclr, nuclr: weight of the newest estimate.")
-    popularity_lr: float = Field(0.01, gt=0, description="nuclr: step size of the popularity, in units of t.")
+    popularity_lr: float = Field(0.1, gt=0, description="nuclr: step size of the popularity, in units of t.")
     popularity_start: float = Field(
         0.2, ge=0, lt=1, description="nuclr: share of the steps during which the popularity waits."
     )
@@ -229,6 +254,18 @@ class LossSettings(_Settings):
     distill: float = Field(
         0.0, ge=0, description="Weight of the divergence from the similarities of the model as it was loaded."
     )
+    keep_pairs: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the squared change of the differences of debias's prompt pairs from those of the model "
+        "as it was loaded, so that a projection goes on removing what it removed.",
+    )
+    group_dro: str | None = Field(
+        None,
+        description="Group DRO: weigh groups by how badly they do. Column, or several with commas, whose values are "
+        "the groups; 'texts' is of group_texts.",
+    )
+    group_dro_step: float = Field(0.01, gt=0, description="Step of the weights of the groups, per unit of the loss.")
     chunk_size: int | None = Field(None, ge=1, description="Rows of the similarity matrix held at once. Default: all.")
 
     @model_validator(mode="after")
@@ -276,6 +313,12 @@ class LoopSettings(_Settings):
     )
     compile: bool = Field(False, description="Compile both towers with torch.compile.")
     ema: float | None = Field(None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999).")
+    wise_ft: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Mix at the end: this share of the trained weights, the rest of those that it began with (0.5).",
+    )
     sharpness: Literal["none", "sam", "asam"] = Field("none", description="Sharpness-aware updates; twice the cost.")
     rho: float | None = Field(None, gt=0, description="Radius of sam (default 0.05) or asam (default 2).")
     fourier: float = Field(
@@ -290,7 +333,12 @@ class LoopSettings(_Settings):
         description="Also score how much the held-out loss grows one ascent step of this length (such as 0.05) away, "
         "which takes the memory of a training step. Default: off.",
     )
-    eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between scores. Default: at most ten times in a run, and so that scoring takes no more than "
+        "about a fifth of the time.",
+    )
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
     keep_every: int | None = Field(
         None,
@@ -306,10 +354,15 @@ class LoopSettings(_Settings):
         description="Processes that read images. Default: 2; 0 where the system cannot fork any.",
     )
     seed: int = Field(0, ge=0, description="All randomness follows from it.")
-    track: Literal["tensorboard", "trackio", "wandb"] | None = Field(
-        None, description="Also log to this tracker, through accelerate."
+    track: str | None = Field(
+        None, description="Also log to tensorboard, trackio or wandb, or to several with commas, through accelerate."
     )
     project: str = Field("vldebias", description="Name of the project in the tracker.")
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The names in `track`."""
+        return tuple(filter(None, map(str.strip, (self.track or "").split(","))))
 
     @property
     def mixed_precision(self) -> str:
@@ -327,6 +380,13 @@ class LoopSettings(_Settings):
     def _one_length(self) -> LoopSettings:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("expected either epochs or steps")
+        return self
+
+    @model_validator(mode="after")
+    def _known_trackers(self) -> LoopSettings:
+        strange = [name for name in self.trackers if name not in TRACKERS]
+        if strange:
+            raise ValueError(f"track: expected {', '.join(TRACKERS)}, got {strange[0]!r}")
         return self
 
 
@@ -351,6 +411,13 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "streaming": (world, "data of your own"),
             "shuffle_buffer": (not self.streaming, "streaming"),
             "caption_noise": (self.views == "two", "views: captions"),
+            "balance": (self.streaming, "data that are not streamed"),
+            "group_dro": (self.streaming, "data that are not streamed"),
+            "group_dro_step": (self.group_dro is None, "group_dro"),
+            "wise_ft": (self.tune == "lora", "tune: all, text, image or heads"),
+            "group_texts": ("texts" not in self.group_columns, "balance or group_dro with 'texts'"),
+            "debias_during": (self.debias is None or self.views == "two", "debias and views: captions"),
+            "keep_pairs": (self.debias is None or self.negatives == "step", "debias and negatives: micro"),
             "group": (not self.has_held_out, "held-out data (val_split, val_data)"),
             "sharpness_within": (not self.has_held_out, "held-out data (val_split, val_data)"),
             "keep_best": (not self.has_held_out, "held-out data (val_split, val_data)"),
@@ -361,13 +428,27 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
                 raise ValueError(f"{name} {getattr(self, name)!r} goes with {needs}, and here nothing would read it")
         return self
 
+    @model_validator(mode="after")
+    def _one_kind_of_groups(self) -> TrainSettings:
+        if self.balance is not None and self.group_dro is not None and self.balance != self.group_dro:
+            raise ValueError(f"balance {self.balance!r} and group_dro {self.group_dro!r}: expected the same columns")
+        if "texts" in self.group_columns and self.group_texts is None:
+            raise ValueError("balance or group_dro 'texts' needs group_texts, the prompt set that says them")
+        return self
+
+    @property
+    def group_columns(self) -> tuple[str, ...]:
+        """The columns whose values, together, are the groups of balance and group_dro."""
+        return tuple(filter(None, map(str.strip, (self.balance or self.group_dro or "").split(","))))
+
     def as_yaml(self) -> str:
         """A file that `load_settings` reads as these settings, with only what was given or follows from it."""
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: every setting but how fast it goes and who watches."""
-        return {**self.model_dump(exclude=set(_BESIDE)), "precision": self.mixed_precision}
+        beside = {*_BESIDE, *(() if self.debias_during or self.keep_pairs else ("debias",))}
+        return {**self.model_dump(exclude=beside), "precision": self.mixed_precision}
 
 
 GROUPS: dict[str, type[_Settings]] = {
@@ -379,13 +460,42 @@ GROUPS: dict[str, type[_Settings]] = {
 """The parts of TrainSettings by what they are about."""
 
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
+    "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
+    "scratch": {
+        "tune": "all",
+        "loss": "info_nce",
+        "temperature": 0.1,
+        "learn_temperature": True,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "epochs": 30,
+    },
+}
+"""Settings to begin with, by the name of a preset; what a file or a flag says comes first."""
+
+
 def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     """The settings of a YAML file, with `given` ones in their place; `vldebias train` calls it with its flags.
+
+    "preset", in the file or given, names one of `PRESETS`, over which both come. Where another loss is named than the
+    preset's, what only the preset's reads is left out.
 
     Raises:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its range.
     """
     values: dict[str, Any] = {**(read_yaml(path) if path is not None else {}), **given}
+    name = values.pop("preset", None)
+    if name is not None:
+        if name not in PRESETS:
+            fail("preset", repr(name), ", ".join(PRESETS), did_you_mean(name, PRESETS))
+        preset = dict(PRESETS[name])
+        if values.get("loss", preset["loss"]) != preset["loss"]:
+            preset.pop("learn_temperature", None)
+        if values.get("steps") is not None:
+            preset.pop("epochs")
+        values = preset | values
     if "epochs" in given and "steps" not in given:
         values.pop("steps", None)
     elif "steps" in given and "epochs" not in given:

@@ -16,7 +16,7 @@ from vldebias.data.labels import UNKNOWN
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
 from vldebias.training.augmentation import Augment
-from vldebias.training.batches import Batch, ReadOptions, Unreadable, looks_of, texts_of
+from vldebias.training.batches import Batch, ReadOptions, Unreadable, codes_of, looks_of, texts_of
 from vldebias.training.pairs import CAPTIONS_WANTED, caption_of, check_rate, mixture_noise
 from vldebias.training.sampling import numpy_generator, torch_generator, turns
 
@@ -255,5 +255,6 @@ class StreamBatches:
             **looks_of(torch.stack([one.views for one in read]), self.how.two_views),
             **texts_of(tokens, len(said) // len(read)),
             index=torch.tensor([one.row.index for one in read]),
+            captions=codes_of([one.said[0] for one in read]) if said else None,
             labels=None if self.label is None else torch.tensor([one.row.label for one in read]),
         )

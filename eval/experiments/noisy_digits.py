@@ -1,0 +1,125 @@
+"""Does RINCE pay on real images whose classes are wrong? Digits of scikit-learn, SimCLR-style, from random weights.
+
+python -m eval.experiments.run noisy_digits
+
+The shape of Table A.1 of the thesis: a positive pair are two images that the labels call alike, of which class noise
+makes a share wrong (a class taken for the next one with probability eta / 2). A small network learns from the pairs
+alone, the other rows of both views being negatives; then its features are read by a logistic regression on true labels
+of the images it learned from, and scored on images that it did not see. Temperatures are chosen for every arm on images
+of their own, at a rate of .4 and a seed that is not reported.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample, normalize
+
+from eval.experiments.cells import Cell, packed
+from eval.experiments.experiment import Experiment
+from vldebias.errors import need
+from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
+from vldebias.training.batches import Batch
+from vldebias.training.objective import build_objective
+from vldebias.training.pairs import class_noise
+from vldebias.training.sampling import numpy_generator
+from vldebias.training.settings import LossSettings
+
+SIDE, CLASSES, BATCH, LR = 8, 10, 128, 1e-3
+TEST, VALIDATION = 500, 300
+METRIC = "linear evaluation"
+
+
+@lru_cache(maxsize=1)
+def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
+    """Images (n, 1, 8, 8) in [0, 1] and classes: to learn from, to choose by, to report."""
+    loaded = need("sklearn.datasets").load_digits()
+    order = numpy_generator("digits").permutation(len(loaded.target))
+    images = torch.from_numpy(loaded.images[order] / 16.0).float()[:, None]
+    labels = loaded.target[order].astype(np.int64)
+    cuts = {
+        "test": slice(0, TEST),
+        "validation": slice(TEST, TEST + VALIDATION),
+        "train": slice(TEST + VALIDATION, None),
+    }
+    return {name: (images[cut], labels[cut]) for name, cut in cuts.items()}
+
+
+def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth, with a little noise."""
+    n = len(images)
+    angle = (torch.rand(n, generator=generator) - 0.5) * (np.pi / 6)
+    scale = 1 + (torch.rand(n, generator=generator) - 0.5) * 0.2
+    shift = (torch.rand(n, 2, generator=generator) - 0.5) * (4 / SIDE)
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    grid = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
+    moved = grid_sample(images, affine_grid(grid, list(images.shape), align_corners=False), align_corners=False)
+    return moved + 0.05 * torch.randn(images.shape, generator=generator)
+
+
+def network() -> tuple[nn.Module, nn.Module]:
+    """An encoder, whose features are read, and the projection that the loss sees."""
+    encoder = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(256, 128), nn.ReLU(),
+    )  # fmt: skip
+    return encoder, nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
+
+
+def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """For each row another image that has its label, drawn at random."""
+    own = [np.flatnonzero(labels == code) for code in range(CLASSES)]
+    return np.array([generator.choice(own[labels[row]]) for row in rows])
+
+
+def work(cell: Cell) -> dict[str, Any]:
+    """One training, read by a logistic regression."""
+    images, true = digits()["train"]
+    seed, steps = cell["seed"], cell["steps"]
+    labels = class_noise(true, cell["eta"], CLASSES, seed)
+    torch.manual_seed(seed)
+    encoder, projection = network()
+    settings = LossSettings(**cell["settings"], temperature=cell["temperature"])
+    objective = build_objective(settings, temperature=cell["temperature"], items=len(images), two_views=True)
+    parameters = [*encoder.parameters(), *projection.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=1e-4)
+    drawn, views = numpy_generator("digit pairs", seed), torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = LR * 0.5 * (1 + np.cos(np.pi * step / steps))
+        objective.at(step, steps)
+        rows = drawn.permutation(len(images))[:BATCH]
+        both = torch.cat([images[rows], images[partners(labels, rows, drawn)]])
+        first, second = normalize(projection(encoder(augmented(both, views))), dim=1).chunk(2)
+        optimizer.zero_grad()
+        objective(first, second, Batch(images=images[:0])).backward()
+        optimizer.step()
+    return read(encoder, "validation" if cell.get("tuning") else "test")
+
+
+@torch.no_grad()
+def read(encoder: nn.Module, part: str) -> dict[str, Any]:
+    """Accuracy of a logistic regression on the features, fitted on the true labels of the images to learn from."""
+    encoder.eval()
+    (images, labels), (asked, true) = digits()["train"], digits()[part]
+    learn = encoder(images)
+    scaling = Scaling.standard(learn)
+    fitted = logistic_regression(learn, labels, CLASSES, c=1.0, scaling=scaling, tolerance=1e-4)
+    weight, bias = fitted.unscaled(scaling).head()
+    right = ((encoder(asked).double() @ weight.T + bias).argmax(1).numpy() == true).astype(float)
+    return {METRIC: float(right.mean()), **packed(METRIC, right)}
+
+
+def description(experiment: Experiment, steps: int) -> dict[str, Any]:
+    """Data and network, for the protocol."""
+    return {
+        "images": f"scikit-learn's 1,797 digits of 8 x 8: {TEST} to report, {VALIDATION} to choose by, the others to "
+        "learn from, the same for all seeds",
+        "loop": f"AdamW, lr {LR} with a cosine, batches of {BATCH} pairs, {steps} steps",
+        "positive pairs": "two images, each moved and made noisy, of one class by labels with class noise",
+    }

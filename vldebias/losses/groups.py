@@ -1,0 +1,59 @@
+"""Group DRO: the loss of a batch as a sum over groups, those that do badly weighing more from step to step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses.checks import check_interval, check_labels
+from vldebias.losses.processes import gather_rows, mean_over_processes, sum_over_processes, world_size
+
+
+class GroupWeights(nn.Module):
+    """sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
+
+    L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are in the buffer
+    log_weights (G,), so a checkpoint resumes exactly; they move in training mode with gradients enabled, before they
+    are used, and are only read otherwise. With strong regularisation or few steps it helps the worst group; where a
+    model can fit every row, all groups end alike (the source, section 3).
+
+    Args:
+        groups: G, how many there are.
+        step: of the weights per unit of the loss, > 0; .01 in the source, for a cross-entropy.
+        gather: batches of all processes count together; each calls it with its own rows.
+
+    Raises:
+        InvalidInputError: fewer than two groups, a step that is not positive.
+    """
+
+    log_weights: Tensor
+
+    def __init__(self, groups: int, *, step: float = 0.01, gather: bool = False) -> None:
+        super().__init__()
+        check_interval("groups", groups, "[2, inf)")
+        check_interval("step", step, "(0, inf)")
+        self.step, self.gather = step, gather
+        self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
+
+    def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
+        """The weighted loss () of rows (n,), whose groups are (n,) integers, negative where unknown: not counted.
+
+        Raises:
+            InvalidInputError: groups of another shape, or one that there is not.
+        """
+        check_labels("groups", groups, len(losses))
+        size = len(self.log_weights)
+        every = gather_rows(groups) if self.gather else groups
+        if int(every.max()) >= size:
+            raise InvalidInputError(f"groups: expected at most {size - 1}, got {int(every.max())}")
+        known = every >= 0
+        counts = torch.bincount(every[known], minlength=size).clamp(min=1).to(losses.dtype)
+        own = groups >= 0
+        sums = losses.new_zeros(size).index_add(0, groups[own], losses[own])
+        if self.training and torch.is_grad_enabled():
+            means = (sum_over_processes(sums) if self.gather else sums.detach()) / counts
+            self.log_weights += self.step * means.to(self.log_weights.dtype)
+            self.log_weights -= self.log_weights.logsumexp(0)
+        total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
+        return mean_over_processes(total) * world_size() if self.gather else total

@@ -74,7 +74,7 @@ def test_what_stands_for_no_text() -> None:
 
 
 @refused(
-    (["a dog"] * 4, "own: all 4 captions say 'a dog'; none tells images apart. Do this"),
+    (["a dog"] * 4, "own: all 4 captions say 'a dog', so none tells images apart. Do this"),
     (
         ["17", "3,5", "-2.0", "a dog"],
         r"own: 3 of 4 captions \(75%\) are numbers, such as '17'; expected words. Do this",

@@ -28,7 +28,8 @@ def test_both_pictures_say_what_they_show(tmp_path: Path) -> None:
     codes = np.arange(24) % 3
     codes[5] = -1
     towers = tiny_towers(2)
-    files = draw_held_out(monitor(codes), towers, tmp_path)
+    asked = monitor(codes)
+    files = draw_held_out(asked, asked.features(towers), tmp_path)
     assert set(files.values()) == {"cosines.png", "hardest.png"}
     assert towers.model.training
     towers.model.eval()
@@ -50,11 +51,13 @@ def test_both_pictures_say_what_they_show(tmp_path: Path) -> None:
 
 
 def test_nothing_is_drawn_of_a_single_class(tmp_path: Path) -> None:
-    assert draw_held_out(monitor([0, 0, 0, -1]), tiny_towers(), tmp_path) == {}
+    asked = monitor([0, 0, 0, -1])
+    assert draw_held_out(asked, asked.features(tiny_towers()), tmp_path) == {}
     assert not list(tmp_path.iterdir())
 
 
 def test_two_classes_of_few_images_are_enough(tmp_path: Path) -> None:
     read = lambda i: Image.new("RGB", (4, 4), (40 * i, 0, 200))  # noqa: E731
-    assert draw_held_out(monitor([0, 0, 1, 1], read), tiny_towers(), tmp_path)
+    asked = monitor([0, 0, 1, 1], read)
+    assert draw_held_out(asked, asked.features(tiny_towers()), tmp_path)
     assert [len(line) for line in picture_metadata(tmp_path / "hardest.png")["ids"]] == [3] * 4

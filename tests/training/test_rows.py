@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 from training_parts import image_data
 
 from tests.refusals import refused
-from vldebias.data import ImageData, open_data
+from vldebias.data import ImageData, Labels, open_data
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.towers import towers
 from vldebias.miniature import load_clip
@@ -85,57 +86,61 @@ def mixed(tmp_path: Path) -> ImageData:
     return data
 
 
-class TestGroups:
-    @pytest.fixture(scope="class")
-    def data(self) -> ImageData:
-        return open_world("birds", n=60, seed=5)
+@pytest.fixture(scope="module")
+def data() -> ImageData:
+    return open_world("birds", n=60, seed=5)
 
-    @pytest.fixture(scope="class")
-    def found(self) -> Any:
-        model, preprocess, tokenizer = load_clip()
-        return towers(model, tokenizer, preprocess)
 
-    def test_columns_are_crossed_without_what_does_not_occur(self, data: ImageData, found: Any) -> None:
-        groups = groups_of(data, load_settings(data="birds", balance="label,place"), found)
-        assert groups is not None
-        for row in range(len(data)):
-            label, place = (data.column(name) for name in ("label", "place"))
-            assert groups.names[groups.codes[row]] == f"{label.names[label.codes[row]]}/{place.names[place.codes[row]]}"
-        assert set(groups.codes.tolist()) == set(range(len(groups.names)))
-        assert groups_of(data, load_settings(data="birds"), found) is None
-        pairs = make_pairs(data, load_settings(data="birds", balance="label,place"), groups)
-        assert pairs.taken(np.array([3, 1])).groups.codes.tolist() == groups.codes[[3, 1]].tolist()  # type: ignore[union-attr]
+@pytest.fixture(scope="module")
+def found() -> Any:
+    model, preprocess, tokenizer = load_clip()
+    return towers(model, tokenizer, preprocess)
 
-    def test_texts_stand_for_a_column_that_there_is_not(self, data: ImageData, found: Any) -> None:
-        settings = load_settings(data="birds", group_dro="texts", group_texts="waterbirds", workers=0)
-        groups = groups_of(data, settings, found)
-        assert groups is not None
-        place = data.column("place")
-        named = [place.names[code] for code in place.codes]
-        agreeing = np.mean([name == groups.names[code] for name, code in zip(named, groups.codes, strict=True)])
-        assert agreeing > 0.8
 
-    @refused(
-        ({"balance": "texts"}, "balance or group_dro 'texts' needs group_texts"),
-        ({"balance": "label", "group_dro": "place"}, "expected the same columns"),
-        ({"group_texts": "waterbirds"}, "group_texts 'waterbirds' goes with balance or group_dro with 'texts'"),
-        ({"group_dro_step": 0.1}, "group_dro_step 0.1 goes with group_dro"),
-        ({"debias_during": True}, "debias_during True goes with debias"),
-        ({"keep_pairs": 1.0}, "keep_pairs 1.0 goes with debias and negatives: micro"),
-        ({"wise_ft": 0.5, "tune": "lora"}, "wise_ft 0.5 goes with tune: all, text, image or heads"),
-        ({"track": "tensorbord"}, "track: expected tensorboard, trackio, wandb, got 'tensorbord'"),
-    )
-    def test_settings_that_do_not_go_together(self, given: dict[str, Any]) -> None:
-        load_settings(data="birds", **given)
+def test_columns_are_crossed_without_what_does_not_occur(data: ImageData, found: Any) -> None:
+    groups = groups_of(data, load_settings(data="birds", balance="label,place"), found)
+    assert groups is not None
+    for row in range(len(data)):
+        label, place = (data.column(name) for name in ("label", "place"))
+        assert groups.names[groups.codes[row]] == f"{label.names[label.codes[row]]}/{place.names[place.codes[row]]}"
+    assert set(groups.codes.tolist()) == set(range(len(groups.names)))
+    assert groups_of(data, load_settings(data="birds"), found) is None
+    pairs = make_pairs(data, load_settings(data="birds", balance="label,place"), groups)
+    assert pairs.taken(np.array([3, 1])).groups.codes.tolist() == groups.codes[[3, 1]].tolist()  # type: ignore[union-attr]
 
-    def test_one_group_is_none(self, found: Any) -> None:
-        data = image_data(4, labels=["cat"] * 4)
-        with pytest.raises(InvalidInputError, match="expected two groups or more"):
-            groups_of(data, load_settings(data="own", balance="kind"), found)
+
+def test_texts_stand_for_a_column_that_there_is_not(data: ImageData, found: Any) -> None:
+    settings = load_settings(data="birds", group_dro="texts", group_texts="waterbirds", workers=0)
+    groups = groups_of(data, settings, found)
+    assert groups is not None
+    place = data.column("place")
+    named = [place.names[code] for code in place.codes]
+    agreeing = np.mean([name == groups.names[code] for name, code in zip(named, groups.codes, strict=True)])
+    assert agreeing > 0.8
+
+
+@refused(
+    ({"balance": "texts"}, "balance or group_dro 'texts' needs group_texts"),
+    ({"balance": "label", "group_dro": "place"}, "expected the same columns"),
+    ({"group_texts": "waterbirds"}, "group_texts 'waterbirds' goes with balance or group_dro with 'texts'"),
+    ({"group_dro_step": 0.1}, "group_dro_step 0.1 goes with group_dro"),
+    ({"debias_during": True}, "debias_during True goes with debias"),
+    ({"keep_pairs": 1.0}, "keep_pairs 1.0 goes with debias and negatives: micro"),
+    ({"wise_ft": 0.5, "tune": "lora"}, "wise_ft 0.5 goes with tune: all, text, image or heads"),
+    ({"track": "tensorbord"}, "track: expected tensorboard, trackio, wandb, got 'tensorbord'"),
+)
+def test_settings_that_do_not_go_together(given: dict[str, Any]) -> None:
+    load_settings(data="birds", **given)
+
+
+def test_one_group_is_none(found: Any) -> None:
+    data = image_data(4, labels=["cat"] * 4)
+    with pytest.raises(InvalidInputError, match="expected two groups or more"):
+        groups_of(data, load_settings(data="own", balance="kind"), found)
 
 
 def test_numbers_and_nothing_are_no_captions_of_pairs() -> None:
-    data = image_data(4, labels=["0", "1", "0", "1"])
+    data = replace(image_data(4), labels={"kind": Labels.of(["0", "1", "0", "1"])})
     with pytest.raises(InvalidInputError, match=r"captions of .a photo of a \{\}.*are numbers, such as '0'.*in words"):
         PairSource.of(data, label="kind", caption_template="a photo of a {}.")
     said = ImageData(

@@ -155,7 +155,7 @@ def test_lists_of_one_give_the_batches_of_plain_captions(options: dict[str, Any]
 
 def test_rows_without_any_caption_are_left_out_and_the_others_become_pairs() -> None:
     odd = replace(data(), captions=("", *data().captions[1:]))
-    with pytest.warns(VldebiasWarning, match="own: 1 of 12 rows have no caption and are left out, such as id0"):
+    with pytest.warns(VldebiasWarning, match="own: 1 of 12 rows .8%. have no caption and are left out, such as id0"):
         pairs = PairSource.of(odd, label="kind")
     assert (pairs.items, pairs.image_count) == (sum(COUNTS) - 1, N - 1)
     assert pairs.ids[:5] == ("id1", "id1", "id2", "id2", "id2")

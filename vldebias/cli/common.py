@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vldebias.cli import complete
 from vldebias.errors import InvalidInputError, did_you_mean, fail
 
 if TYPE_CHECKING:
@@ -32,8 +34,9 @@ Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")
 Method = Annotated[
     str | None,
     typer.Option(
+        autocompletion=complete.methods,
         help="Name of a method; `vldebias methods` lists them. Default: `default`, the best label-free "
-        "closed form (cali), equalised as well with --reference."
+        "closed form (cali), equalised as well with --reference.",
     ),
 ]
 Lam = Annotated[
@@ -71,6 +74,20 @@ def check_files(**paths: Any) -> None:
             raise InvalidInputError(
                 f"--{flag} {path}: expected a file of embeddings (.npz, .safetensors), there is none"
             )
+
+
+def check_out(folder: Path | None) -> None:
+    """Name a folder for results that cannot be written, before hours of work and not after.
+
+    Raises:
+        InvalidInputError: a file stands in its way, or this user may not write there.
+    """
+    if folder is None:
+        return
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "is a file" if not there.is_dir() else "may not be written"
+        raise InvalidInputError(f"--out {folder}: expected a folder that can be written, {there} {why}; name another")
 
 
 def print_json(value: Any) -> None:

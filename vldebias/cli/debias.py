@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -11,12 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from vldebias.cli import complete
 from vldebias.cli.common import (
     HOST_FLAGS,
     Json,
     Lam,
     Method,
     check_method,
+    check_out,
     device_of,
     err,
     load,
@@ -48,7 +51,12 @@ HEADINGS = {
 
 @with_flags(HOST_FLAGS)
 def debias_command(
-    prompts: Annotated[list[str], typer.Argument(help="Prompt sets by name or YAML path; several are solved jointly.")],
+    prompts: Annotated[
+        list[str],
+        typer.Argument(
+            help="Prompt sets by name or YAML path; several are solved jointly.", autocompletion=complete.prompt_sets
+        ),
+    ],
     save: Annotated[Path | None, typer.Option("--out", help="Folder to save the projection in.")] = None,
     projection: Annotated[
         Path | None, typer.Option(help="Instead of fitting one: the folder of a projection, to see what it does here.")
@@ -115,6 +123,7 @@ def debias_command(
         raise InvalidInputError("--images are for a --model: a pipeline classifies none")
     if confidence and reference is None:
         raise InvalidInputError("--confidence is about the images of --reference; give that too")
+    check_out(save)
     weight, fitted_on = _lam(lam), None if reference is None else _features(reference, confidence)
     seen = None if images is None else _features(images)
     check_method(method, images=fitted_on is not None, judge=judge is not None)
@@ -245,9 +254,12 @@ def _lam(given: str | None) -> float | str | None:
     if given is None or given == "auto":
         return given
     try:
-        return float(given)
+        weight = float(given)
     except ValueError:
-        raise InvalidInputError(f"--lam: expected a number or auto, got {given!r}") from None
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise InvalidInputError(f"--lam: expected a number from 0 on, or auto, got {given!r}")
+    return weight
 
 
 def _features(path: Path, confidence: float = 0.0) -> Reference:

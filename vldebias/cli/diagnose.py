@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Json, check_files, device_of, err, out, print_json
+from vldebias.cli.common import Json, check_files, check_out, device_of, err, out, print_json
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
@@ -91,6 +91,7 @@ def diagnose_command(
         embeddings=features,
         **brought | {"device": device_of(brought.get("device", "auto")), "unknown": tuple(brought.get("unknown", ()))},
     )
+    check_out(folder)
     data = load_embeddings(features)[0].without(options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)
     result = run_suite(suite, options, console=err)

@@ -10,7 +10,19 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from vldebias.cli.common import Json, check_files, device_of, err, out, print_json, say, split_names, split_pair
+from vldebias.cli import complete
+from vldebias.cli.common import (
+    Json,
+    check_files,
+    check_out,
+    device_of,
+    err,
+    out,
+    print_json,
+    say,
+    split_names,
+    split_pair,
+)
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.options import Options
@@ -24,6 +36,11 @@ class SuiteGroup(TyperGroup):
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Commands and suites."""
+        item = type(super().shell_complete(ctx, "")[0])  # of click, or of the copy that typer brings
+        return super().shell_complete(ctx, incomplete) + [item(name) for name in complete.suites(incomplete)]
 
 
 class RunCommand(TyperCommand):
@@ -60,7 +77,12 @@ Results = Annotated[Path, typer.Argument(help="A result.json of `vldebias eval`,
 @app.command("run", cls=RunCommand)
 @with_flags(flags_of_options())
 def run(
-    suite: Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="A name (vldebias eval list) or a YAML file.", metavar="SUITE", autocompletion=complete.suites
+        ),
+    ],
     only: Annotated[
         list[str] | None, typer.Option(help="Only this task. *", metavar="TASK", rich_help_panel="Run")
     ] = None,
@@ -101,6 +123,7 @@ def run(
     fields |= {"device": device_of(fields["device"]), "methods": chosen}
     fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
     options = Options(**fields)
+    check_out(options.out)
     _show(run_suite(loaded, options, console=err, only=only or ()), loaded, options.out, as_json)
 
 
@@ -223,7 +246,9 @@ def list_all(as_json: Json = False) -> None:
 
 @app.command("show")
 def show_suite(
-    suite: Annotated[str, typer.Argument(help="Name of a suite or path of a YAML file.")],
+    suite: Annotated[
+        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.suites)
+    ],
     as_json: Json = False,
 ) -> None:
     """Print a suite as YAML, to be read or changed: save it under another name and run that.
@@ -249,7 +274,9 @@ def show_suite(
 
 @app.command("texts")
 def texts(
-    suite: Annotated[str, typer.Argument(help="Name of a suite or path of a YAML file.")],
+    suite: Annotated[
+        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.suites)
+    ],
     only: Annotated[list[str] | None, typer.Option(help="Only this task; several by repeating it.")] = None,
     attributes: Annotated[list[str] | None, typer.Option(help="Of retrieval only these: gender,race.")] = None,
     as_json: Json = False,
@@ -370,7 +397,13 @@ def _read(given: Path) -> Any:
 
 @app.command("data")
 def data(
-    name: Annotated[str, typer.Argument(help="waterbirds, celeba, fairface, utkface, manifest, huggingface, ...")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="waterbirds, celeba, fairface, utkface, manifest, huggingface, ...",
+            autocompletion=complete.data_sets,
+        ),
+    ],
     root: Annotated[str | None, typer.Option(help="Its folder (a file for a manifest).")] = None,
     split: Annotated[str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="name=value for the reader, such as image=path.")] = None,

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from vldebias.cli.complete import OF_FIELDS
 from vldebias.options import Options
 
 Flags = Iterable[tuple[str, Any, Any]]
@@ -49,6 +50,7 @@ def flags_of_options() -> Flags:
             help=flag.text,
             rich_help_panel=flag.panel,
             metavar=flag.value,
+            autocompletion=OF_FIELDS.get(name),
             show_default=False,
             min=flag.least,
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vldebias.cli import complete
 from vldebias.cli.common import Json, err, make_app, out, print_json, print_named, say, split_names, split_pair
 from vldebias.errors import InvalidInputError
 
@@ -53,7 +54,9 @@ def _summary(s: Any) -> dict[str, Any]:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a set or path of a YAML file.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a set or path of a YAML file.", autocompletion=complete.prompt_sets)
+    ],
     as_json: Json = False,
     every: Annotated[bool, typer.Option("--all", help="Every pair, not the first ten.")] = False,
 ) -> None:

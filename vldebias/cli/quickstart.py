@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import Json, err, out, print_json, say
+from vldebias.cli.common import Json, check_out, err, out, print_json, say
 
 KEY = (
     "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
@@ -39,6 +39,7 @@ def quickstart(
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """
+    check_out(folder)
     err.print(f"Birds, portraits and drawn portraits, before and after; everything goes to {folder}", soft_wrap=True)
     from vldebias.evaluation.report.front import in_short
     from vldebias.evaluation.report.pages import print_table

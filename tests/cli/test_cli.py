@@ -183,7 +183,7 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
     (("gendre",), r"got the prompt set 'gendre'; .*did you mean 'gender'"),
     (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
     (("gender", "--method", "equalise"), "--method equalise uses unlabelled images"),
-    (("gender", "--lam", "much"), "--lam: expected a number or auto, got 'much'"),
+    (("gender", "--lam", "much"), "--lam: expected a number from 0 on, or auto, got 'much'"),
     (("gender", "--device", "cpuu"), "--device: got 'cpuu'; expected auto, cpu, .*did you mean 'cpu'"),
     (("gender", "--device", "cuda:x"), "--device: got 'cuda:x'; expected auto"),
     (("gender", "--device", "cuda:99"), "--device cuda:99: torch .* CUDA devices here; run on the CPU without"),

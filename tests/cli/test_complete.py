@@ -45,9 +45,9 @@ def test_names_complete_in_a_shell(monkeypatch, capsys, typed: str, expected: se
 
 
 def test_all_names_are_offered() -> None:
-    assert complete.suites("") == sorted(suite_names())
-    assert complete.prompt_sets("") == sorted(prompt_names())
-    assert complete.methods("cali,difference,none") == ["cali,difference,none"]
+    assert complete.complete_suites("") == sorted(suite_names())
+    assert complete.complete_prompt_sets("") == sorted(prompt_names())
+    assert complete.complete_methods("cali,difference,none") == ["cali,difference,none"]
 
 
 @pytest.mark.parametrize("words", [("debias", "gender", "--model", "nowhere"), ("quickstart",), ("eval", "miniature")])

@@ -34,7 +34,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")
 Method = Annotated[
     str | None,
     typer.Option(
-        autocompletion=complete.methods,
+        autocompletion=complete.complete_methods,
         help="Name of a method; `vldebias methods` lists them. Default: `default`, the best label-free "
         "closed form (cali), equalised as well with --reference.",
     ),

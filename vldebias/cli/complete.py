@@ -11,33 +11,33 @@ def _beginning(names: Iterable[str], typed: str) -> list[str]:
     return [before + comma + name for name in sorted(names) if name.startswith(last)]
 
 
-def methods(incomplete: str) -> list[str]:
+def complete_methods(incomplete: str) -> list[str]:
     """Of `vldebias methods`."""
     from vldebias.methods import METHODS
 
     return _beginning(METHODS, incomplete)
 
 
-def prompt_sets(incomplete: str) -> list[str]:
+def complete_prompt_sets(incomplete: str) -> list[str]:
     """Of `vldebias prompts list`."""
     from vldebias.files import prompt_names
 
     return _beginning(prompt_names(), incomplete)
 
 
-def suites(incomplete: str) -> list[str]:
+def complete_suites(incomplete: str) -> list[str]:
     """Of `vldebias eval list`."""
     from vldebias.files import suite_names
 
     return _beginning(suite_names(), incomplete)
 
 
-def data_sets(incomplete: str) -> list[str]:
+def complete_data_sets(incomplete: str) -> list[str]:
     """Of `vldebias eval data`."""
     from vldebias.data import list_data
 
     return _beginning(list_data(), incomplete)
 
 
-OF_FIELDS: dict[str, Callable[[str], list[str]]] = {"methods": methods}
+OF_FIELDS: dict[str, Callable[[str], list[str]]] = {"methods": complete_methods}
 """Field of `Options` -> what completes its flag."""

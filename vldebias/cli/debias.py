@@ -54,7 +54,8 @@ def debias_command(
     prompts: Annotated[
         list[str],
         typer.Argument(
-            help="Prompt sets by name or YAML path; several are solved jointly.", autocompletion=complete.prompt_sets
+            help="Prompt sets by name or YAML path; several are solved jointly.",
+            autocompletion=complete.complete_prompt_sets,
         ),
     ],
     save: Annotated[Path | None, typer.Option("--out", help="Folder to save the projection in.")] = None,

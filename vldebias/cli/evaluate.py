@@ -40,7 +40,7 @@ class SuiteGroup(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Commands and suites."""
         item = type(super().shell_complete(ctx, "")[0])  # of click, or of the copy that typer brings
-        return super().shell_complete(ctx, incomplete) + [item(name) for name in complete.suites(incomplete)]
+        return super().shell_complete(ctx, incomplete) + [item(name) for name in complete.complete_suites(incomplete)]
 
 
 class RunCommand(TyperCommand):
@@ -80,7 +80,7 @@ def run(
     suite: Annotated[
         str,
         typer.Argument(
-            help="A name (vldebias eval list) or a YAML file.", metavar="SUITE", autocompletion=complete.suites
+            help="A name (vldebias eval list) or a YAML file.", metavar="SUITE", autocompletion=complete.complete_suites
         ),
     ],
     only: Annotated[
@@ -247,7 +247,7 @@ def list_all(as_json: Json = False) -> None:
 @app.command("show")
 def show_suite(
     suite: Annotated[
-        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.suites)
+        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.complete_suites)
     ],
     as_json: Json = False,
 ) -> None:
@@ -275,7 +275,7 @@ def show_suite(
 @app.command("texts")
 def texts(
     suite: Annotated[
-        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.suites)
+        str, typer.Argument(help="Name of a suite or path of a YAML file.", autocompletion=complete.complete_suites)
     ],
     only: Annotated[list[str] | None, typer.Option(help="Only this task; several by repeating it.")] = None,
     attributes: Annotated[list[str] | None, typer.Option(help="Of retrieval only these: gender,race.")] = None,
@@ -401,7 +401,7 @@ def data(
         str,
         typer.Argument(
             help="waterbirds, celeba, fairface, utkface, manifest, huggingface, ...",
-            autocompletion=complete.data_sets,
+            autocompletion=complete.complete_data_sets,
         ),
     ],
     root: Annotated[str | None, typer.Option(help="Its folder (a file for a manifest).")] = None,

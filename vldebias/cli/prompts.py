@@ -55,7 +55,7 @@ def _summary(s: Any) -> dict[str, Any]:
 @app.command("show")
 def show(
     name: Annotated[
-        str, typer.Argument(help="Name of a set or path of a YAML file.", autocompletion=complete.prompt_sets)
+        str, typer.Argument(help="Name of a set or path of a YAML file.", autocompletion=complete.complete_prompt_sets)
     ],
     as_json: Json = False,
     every: Annotated[bool, typer.Option("--all", help="Every pair, not the first ten.")] = False,

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.experiments import experiment, generation_table, rivals_table, validity
+from eval.experiments import default_choice, experiment, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
 from eval.experiments.records import rows_of
@@ -114,10 +114,14 @@ WINDOW = (
          ("worst_group", "worst group"), ("average_reweighted", "average accuracy"), "cali+equalise"),
     Line(REAL_SEARCH[0], "default", *REAL_SEARCH[1:], ("query_cosine", "self-similarity"),
          "the best label-free closed form"),
+    Line(REAL_SEARCH[0], "`difference`", *REAL_SEARCH[1:], ("query_cosine", "self-similarity"),
+         "difference of the values"),
     Line(REAL_SEARCH[0], "`cali+equalise`, `reference=`", *REAL_SEARCH[1:], ("query_cosine", "self-similarity"),
          "calibration and equalised image means"),
     Line("classifying photographs by age", "default", "rivals_real", "celeba age",
          ("worst_group", "worst group"), ("average", "average accuracy"), "the best label-free closed form"),
+    Line("classifying photographs by age", "`difference`", "rivals_real", "celeba age",
+         ("worst_group", "worst group"), ("average", "average accuracy"), "difference of the values"),
 )  # fmt: skip
 
 
@@ -183,17 +187,22 @@ def sampled_block() -> str:
     )
 
 
+LEFT = ("none", "default", "cali", "leading", "difference", "midpoint", "stated mean", "balanced", "weighted values",
+        "uce", "uce all", "fair pca", "steer", "fair diffusion", "stated value")  # fmt: skip
+
+
 def left_block() -> str:
     """What each method of the page's first table leaves, and what it costs, over fits and professions."""
     rows = _rows("generation", "generation gender", "unseen professions")
     outside = _rows("generation", "generation gender", "outside the fit, portraits")
     costs = ["subject accuracy", "a person outside the fit stays one"]
     lines = [["method", "parity gap left", "squared, corrected", *costs]]
-    for method in ("none", "default", "cali", "difference", "midpoint", "stated mean", "balanced", "weighted values",
-                   "uce", "steer", "fair diffusion", "stated value"):  # fmt: skip
+    measured = {method for method, _ in rows}
+    for method in (one for one in LEFT if one in measured):
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
         paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
-        lines.append([method, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
+        name = generation_table.called(method, measured)
+        lines.append([name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
     return table(*lines)
 
 
@@ -557,6 +566,22 @@ def inside(made: Callable[[], str]) -> str:
     return made().replace("](docs/", "](")
 
 
+def few_block() -> str:
+    """MaxSkew by the number of reference images, a row for each method."""
+    result = read("rivals_few")
+    about = {p.task: p for p in result.provenance}
+    found = {
+        name: {m: row for (m, metric), row in rows_in(result, name).items() if metric == "max_skew@50"}
+        for name in about
+    }
+    names = {method: told["name"] for p in about.values() for method, told in p.methods.items()}
+    lines = [["MaxSkew@50 of 51 professions", *found]]
+    for method in next(iter(found.values())):
+        if method in names:
+            lines.append([f"`{names[method]}`", *(span(rows[method]) for rows in found.values())])
+    return table(*lines, note="From `eval/results/rivals_few.json`, five halves of the photographs.")
+
+
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
     explanation, docs = ROOT / "docs" / "explanation" / "which-method.md", ROOT / "docs"
@@ -568,6 +593,8 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "auto": partial(record, "auto", _auto),
             "auto_again": partial(record, "auto_again", partial(_auto, kinds=("none", *GENUINE, "genuine", "all"))),
             "default": default_block,
+            "default_choice": default_choice.block,
+            "few": few_block,
             "offsets": offsets_block,
         },
         docs / "fine-tuning.md": {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,8 @@ def debias(
         attachment = Attachment(target, placed.edits, strength=strength, gate=placed.gate, label=placed.label)
         return _followed(attachment, follow)
     problem, chosen = make_problem(target, prompts, method, lam, reference, max_loss)
+    if target.generative and method is None:
+        _say_what_to_expect()
     fit_role = partial(problem.fit, chosen)
     fitted = {role: fit_role(role) for role in dict.fromkeys(map(target.fitted_as, target.roles))}
     target = _sided(target, fitted, side)
@@ -133,6 +136,14 @@ def debias(
         raise InvalidInputError(f"method {chosen.name!r} gives an image its value by its prompt; leave negative=False")
     attachment = Attachment(target, edits, strength=strength, gate=gate, fit_role=fit_role, label=problem.label)
     return _followed(attachment, follow)
+
+
+@cache  # once in a process
+def _say_what_to_expect() -> None:
+    logging.getLogger("vldebias").warning(
+        "the default of a pipeline makes prompts say less of the attribute, and hardly changes the shares of what is "
+        'drawn; method="stated-value" draws a value for each image and does (docs/generation.md has the figures)'
+    )
 
 
 def _followed(attachment: Attachment, follow: bool) -> Attachment:

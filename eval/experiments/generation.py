@@ -17,15 +17,18 @@ default            debias(pipe, set): calibration, its lam lowered until it spar
 suffix             "... of any gender" in the prompt, unless that states a value
 entigen            "... if all individuals can be a ... irrespective of their gender" (ENTIGEN, Bansal et al., 2022)
 difference         P0 of the difference of the values
+leading            P0 of the directions that explain half of what the pairs differ in, the leading ones
 cali               the paper's settings
 weighted values    mean of the states of the prompts that state each value, its weights by the prompt, from the shares
                    that the pipeline draws of the professions of the fit at three weights
 stated mean        "each-value": mean of the states of the prompts that state each value
-uce                a form of unified concept editing (Gandikota et al., 2024), its scales from five rounds over the
-                   professions of the fit, read by the judge
+uce                unified concept editing (Gandikota et al., 2024), one state of each concept, its scales from five
+                   rounds over the professions of the fit, read by the judge
+uce all            the same formula over all places from a concept's last token on
 With a value drawn for each image:
 steer              debias(pipe, set, method="steer"), drawn within the call
 stated value       "stated-value": the same draw, stated in the prompt
+fair pca           fair PCA of the states and noise along a drawn group ("fair-pca", FairImagen, Fu et al., 2025)
 fair diffusion     guidance to a value drawn for each image (Friedrich et al., 2023), diffusers' SEGA pipeline
 
 Beside the professions that a fit leaves out: those of the first fit, prompts that state the value, prompts about no
@@ -62,7 +65,8 @@ from vldebias.evaluation.result import Measurement, TaskProvenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.draws import Numbers
 from vldebias.hosts.fingerprint import weights_fingerprint
-from vldebias.methods import Method, Need, Problem, Show, get_method
+from vldebias.methods import ClosedForm, Method, Need, Problem, Show, Term, get_method
+from vldebias.methods.closed_form import pair_scatters
 from vldebias.methods.steer import value_groups
 from vldebias.miniature import load_pipeline, weights_dir
 from vldebias.miniature.birds import CLASSES, SPECIES
@@ -77,6 +81,7 @@ UNSEEN = "unseen professions"
 FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
 READ = 4  # for `weighted-values` and `uce`: images of a profession of the fit in each round
 SEEN_IMAGES, STATED_IMAGES, OUTSIDE_IMAGES = 2, 1, 4  # per seed; of outside prompts in all
+HALF = 0.5  # of what the pairs differ in
 ONCE = "a judge of images, once"
 PARTS = ("unseen", "stated", "outside", "trained", "joint")
 OUTSIDE = {  # world of what is asked for -> prompts that state no profession
@@ -110,6 +115,18 @@ class Form:
     seen: bool = False
     fitted: bool = False
     fits: int = FITS
+
+
+def _leading(problem: Problem, role: str) -> Tensor:
+    """(r, d): the directions that the prompt pairs differ most in, as many as explain half of it."""
+    rows = torch.cat([one.rows for one in pair_scatters(problem, role)])
+    _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
+    explained = lengths.square().cumsum(0) / lengths.square().sum()
+    return directions[: int((explained < HALF).sum()) + 1]
+
+
+LEADING = ClosedForm("leading", "leading directions of the pairs", "this package", "0.3",
+                     (Term(Need.PAIRS, removes=_leading),))  # fmt: skip
 
 
 @cache
@@ -204,7 +221,10 @@ class Studio:
             Form("suffix", attached("suffix"), encodings=2.0, source="users' habit", fits=1),
             Form("fair diffusion", self.fair, gate=False, sampled=True, source="Friedrich et al., 2023", steps=2.0,
                  fits=1),
-            Form("uce", fitted("uce"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True, fits=1),
+            Form("uce", fitted("uce"), needs=ONCE, source="Gandikota et al., 2024", fitted=True, fits=1),
+            Form("uce all", fitted("uce-all"), needs=ONCE, source="after Gandikota et al., 2024", fitted=True, fits=1),
+            Form("leading", fitted(LEADING), fitted=True),
+            Form("fair pca", fitted("fair-pca"), sampled=True, source="Fu et al., 2025", fitted=True, fits=1),
             Form("entigen", attached("entigen"), encodings=2.0, source="Bansal et al., 2022", fits=1),
             Form("difference", fitted("difference"), fitted=True),
         ]  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vldebias import api
 from vldebias.api import debias, fit_projections
 from vldebias.errors import WideEditWarning
 from vldebias.evaluation.variants import Variant
@@ -129,3 +130,15 @@ def test_removed_is_the_trace_and_lam_is_lowered_to_it() -> None:
     narrow = wide.removing_at_most(5.0)
     assert narrow.removed == pytest.approx(5.0, rel=1e-9)
     assert torch.allclose(narrow.matrix(), CalibratedProjection.solve([scatter], None, narrow.lam).matrix(), atol=1e-9)
+
+
+def test_the_default_says_once_what_to_expect_and_what_moves_shares(pipe, caplog: pytest.LogCaptureFixture) -> None:
+    api._say_what_to_expect.cache_clear()
+    for method in ("cali", None, None):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WideEditWarning)
+            debias(pipe, FIVE, method=method).remove()
+    (said,) = [record.message for record in caplog.records if record.name == "vldebias"]
+    assert 'method="stated-value"' in said
+    assert "hardly changes the shares" in said
+    assert "\n" not in said

@@ -1,0 +1,71 @@
+"""The rule that names a default: what it asks for, on made-up tables, and that it reads the committed ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eval.experiments.default_choice import FORMS, NEAR, Place, choose, of_models, told
+from eval.experiments.generation_table import called
+from eval.tables import read
+
+
+def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -> list[Place]:
+    return [
+        Place(f"t{k}", form, score + 0.1, 0.1, (harm or {}).get(form) == k)
+        for form, own in scores.items()
+        for k, score in enumerate(own)
+    ]
+
+
+def test_the_highest_mean_wins_unless_it_does_harm_somewhere() -> None:
+    scores = {"a": [0.5, 0.5], "b": [0.9, 0.3], "c": [0.2, 0.2]}
+    assert choose(places(scores)) == "b"
+    assert choose(places(scores, {"b": 1})) == "a"
+    assert choose(places(scores, {"a": 0, "b": 1, "c": 0})) is None
+    assert choose([]) is None
+
+
+def test_of_those_that_are_as_good_the_one_whose_worst_table_is_best() -> None:
+    assert choose(places({"a": [0.9, 0.1], "b": [0.5, 0.5 - NEAR]})) == "b"
+    assert choose(places({"a": [0.9, 0.1], "b": [0.5, 0.5 - 3 * NEAR]})) == "a"
+
+
+def test_a_form_that_a_table_lacks_is_not_chosen() -> None:
+    assert choose([*places({"a": [0.1, 0.1]}), Place("t0", "b", 1.0, 0.0, False)]) == "a"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rule_by_a_naive_twin(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.uniform(-0.2, 0.8, size=(6, 4))
+    bad = rng.random((6, 4)) < 0.05
+    made = [Place(f"t{t}", f"f{f}", float(table[t, f]), 0.0, bool(bad[t, f])) for f in range(4) for t in range(6)]
+    allowed = [f for f in range(4) if not bad[:, f].any()]
+    best = max((table[:, f].mean() for f in allowed), default=None)
+    near = [f for f in allowed if table[:, f].mean() >= best - NEAR]
+    assert choose(made) == (f"f{max(near, key=lambda f: table[:, f].min())}" if allowed else None)
+
+
+def test_gains_and_costs_are_those_of_the_committed_table() -> None:
+    result = read("rivals_real")
+    found = {(one.table, one.form): one for one in of_models({"rivals_real": result}, FORMS["prompts"])}
+    skew, groups = found["celeba professions", "difference"], found["celeba age", "difference"]
+    value = {
+        row.method: row.value for row in result.rows if (row.task, row.metric) == ("celeba professions", "max_skew@50")
+    }
+    assert skew.gain == pytest.approx(1 - value["difference of the values"] / value["none"])
+    value = {row.method: row.value for row in result.rows if (row.task, row.metric) == ("celeba age", "worst_group")}
+    none = value["none"]
+    assert groups.gain == pytest.approx((value["difference of the values"] - none) / (1 - none))
+    assert all(0 <= one.cost < 0.6 for one in found.values())
+    part = told("prompts", list(found.values()))
+    chosen = {row.subset: row.method for row in part.rows if row.metric == "chosen"}
+    assert set(chosen) >= {"mean of all", "celeba professions"}
+    assert part.provenance.settings["chosen"]["all"] == chosen["mean of all"]
+
+
+def test_what_was_drawn_at_all_places_is_called_so() -> None:
+    assert called("uce", {"uce", "none"}) == "uce all"
+    assert called("uce", {"uce", "uce all"}) == "uce"
+    assert called("cali", {"uce"}) == "cali"

@@ -8,6 +8,7 @@ from pathlib import Path
 from vldebias.evaluation.answers import AnnotationLog
 
 from .engine import Labelling
+from .sample import sampled
 from .study import ImageFolder, questions_of
 
 
@@ -21,18 +22,21 @@ def open_study(
     part: str = "unseen",
     limit: int | None = None,
     most: int | None = 200,
+    sample: str = "auto",
     seed: int = 0,
 ) -> Labelling:
     """The study that the options of `vldebias label` describe; `file` is by default answers.jsonl beside the images.
 
-    most: questions for each annotator; None: about every image.
+    most: questions for each annotator; None: about every image. sample: "judge", "turn" or "auto", see `sampled`.
 
     Raises:
         InvalidInputError: no images, no questions, or answers that were given to other questions.
     """
     images = ImageFolder.open(folder, part=part, limit=limit)
     questions = questions_of(attributes, choices, images.prompt_set)
-    if most is not None:
-        images = ImageFolder.open(folder, part=part, limit=limit, most=max(1, most // len(questions)))
     log = AnnotationLog(file or images.root / "answers.jsonl")
-    return Labelling(images, questions, log, annotators=annotators, seed=seed)
+    room = None if most is None else max(1, most // len(questions))
+    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed)
+    if chosen is None:
+        chosen = ImageFolder.open(folder, part=part, limit=limit, most=room)
+    return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

@@ -90,6 +90,7 @@ class Labelling:
         self._seen = (0, 0)  # the file that was read (inode), and up to which byte
         self._read()
         self._refuse_other_choices()
+        self._reweigh()
 
     # ---- moving ----------------------------------------------------------------------------------------------
 
@@ -128,7 +129,10 @@ class Labelling:
         seconds = min(max(time.monotonic() - place.since, FAST), SLOW)
         with self._lock:
             for attribute in about:
-                self.log.append(record.path, place.annotator, attribute, value, seconds=round(seconds, 3))
+                weight = self.folder.weights.get(record.path)
+                self.log.append(
+                    record.path, place.annotator, attribute, value, seconds=round(seconds, 3), weight=weight
+                )
                 self._said[place.annotator, record.path, attribute] = value
         return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
 
@@ -263,6 +267,14 @@ class Labelling:
             else:
                 self._said = {key: answer.value for key, answer in self.log.answers().items()}
             self._seen = (state.st_ino, (start if goes_on else 0) + len(lines))
+
+    def _reweigh(self) -> None:
+        """Say answers again whose images are likelier to be drawn since the sample was made larger."""
+        for answer in self.log.answers().values():
+            weight = self.folder.weights.get(answer.image, answer.weight)
+            if weight is not None and answer.weight is not None and abs(weight - answer.weight) > 1e-9 * weight:
+                key = answer.image, answer.annotator, answer.attribute, answer.value
+                self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def _refuse_other_choices(self) -> None:
         for question in self.questions:

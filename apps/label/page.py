@@ -14,6 +14,7 @@ from vldebias.errors import InvalidInputError
 
 from ..serving import serve, templates
 from .engine import Labelling, Place, View
+from .sample import more_answers
 from .study import KEYS
 
 STYLE = Path(__file__).with_name("style.css")
@@ -226,9 +227,15 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         f"{len(folder.records)} images ({len(prompts)} prompts, {len(variants)} variants) in {folder.root}; "
         f"answers are kept in {engine.log.path}"
     ]
+    if folder.weights:
+        lines.append(
+            f"drawn by lot from {folder.strata} strata of what {folder.judge} says, more where it is unsure; answers "
+            "keep their weights"
+        )
     if folder.missing:
         lines.append(f"{folder.missing} more images of the plan are not drawn yet")
     lines += [f"{name}: {done} of {len(folder.records)} images done" for name, done in engine.progress().items()]
+    lines += more_answers(engine)
     err.print("\n".join(lines), markup=False, highlight=False)
     serve(
         build_demo(engine),

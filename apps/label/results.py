@@ -10,8 +10,10 @@ from typing import Any
 import gradio as gr
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import EVERYTHING, VOTES, AnnotationsTask
+from vldebias.evaluation.annotations import EVERYTHING, VOTES, AnnotationsTask, kept_judgements
 from vldebias.evaluation.answers import read_annotations
+from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.plan import PLAN
 from vldebias.evaluation.report.words import change, metric_title, number, verdict
 from vldebias.evaluation.result import Measurement, Result
 from vldebias.files import commit, versions
@@ -19,6 +21,8 @@ from vldebias.files import commit, versions
 from ..serving import serve
 from .engine import Labelling
 from .page import HTML, STYLE, say_address
+from .sample import more_answers
+from .study import Question
 
 UNKNOWN = ("unknown", "cannot_tell", "no_person", "no_majority")
 AGREEMENT = ("alpha", "percent_agreement")
@@ -39,7 +43,8 @@ def measure(engine: Labelling, *, votes: str = "majority", resamples: int = 2000
             fields = {"attribute": question.attribute, "names": question.values, "votes": votes, "resamples": resamples}
             named = {"name": f"{question.attribute} by people", "title": "Labels of people"}
             task = AnnotationsTask.build(named | fields)
-            parts = task.measure(engine.folder.everything, read_annotations(engine.log.path))
+            beside = _judged(engine, question)
+            parts = task.measure(engine.folder.everything, read_annotations(engine.log.path), **beside)
         except InvalidInputError as error:
             missing[question.attribute] = str(error)
             continue
@@ -56,6 +61,12 @@ def measure(engine: Labelling, *, votes: str = "majority", resamples: int = 2000
         seconds=time.perf_counter() - began,
     )
     return result, missing
+
+
+def _judged(engine: Labelling, question: Question) -> dict[str, Any]:
+    """What a judge says of the same images, where one answered: its figures are then corrected."""
+    root = engine.folder.root
+    return kept_judgements(DrawnSet.open(root), question.attribute, question.values) if (root / PLAN).is_file() else {}
 
 
 def build_results(engine: Labelling, *, votes: str = "majority", resamples: int = 2000) -> gr.Blocks:
@@ -88,16 +99,21 @@ def results_html(engine: Labelling, result: Result, missing: dict[str, str]) -> 
     parts = []
     for question in engine.questions:
         figures = [one for one in result.rows if one.task == f"{question.attribute} by people"]
+        mended = [one for one in result.rows if one.task == f"{question.attribute} by people corrected"]
         whole = [one for one in figures if not one.subset]
         agreed = [one for one in whole if one.metric in AGREEMENT]
         tables = [
             _measured([one for one in whole if one.metric in ("discrepancy", *UNKNOWN)]),
             _shares([one for one in figures if one.metric == "share"]),
+            *([_corrected(mended)] if mended else []),
             *([_agreement(agreed)] if agreed else []),
         ]
         attribute = question.attribute
         parts.append({"attribute": attribute, "missing": missing.get(attribute), "tables": tables, "agreed": agreed})
-    return str(HTML.results(_table("Annotators", ("name", "", "images done"), rows or [("nobody yet", "", "")]), parts))
+    more = more_answers(engine)
+    return str(
+        HTML.results(more, _table("Annotators", ("name", "", "images done"), rows or [("nobody yet", "", "")]), parts)
+    )
 
 
 def _measured(figures: list[Measurement]) -> str:
@@ -110,6 +126,13 @@ def _shares(figures: list[Measurement]) -> str:
     ends = [[min(max(end, 0.0), 1.0) for end in f.interval] for f in figures]
     rows = [(f.subset, f.method, HTML.bar(f.value, *ends[i]), number(f)) for i, f in enumerate(figures)]
     return _table("Share of all labelled images", ("value", "variant", "", "share"), rows)
+
+
+def _corrected(figures: list[Measurement]) -> str:
+    """Shares by the judge beside those that people correct."""
+    shown = [f for f in figures if f.metric in ("share", "corrected_share", "judge_moves_share")]
+    rows = [(f.subset, f.method, _title(f.metric), number(f)) for f in shown]
+    return _table("Shares of all images, by the judge and corrected by people", ("value", "variant", "", "share"), rows)
 
 
 def _agreement(figures: list[Measurement]) -> str:

@@ -6,8 +6,8 @@ import hashlib
 import io
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -39,6 +39,8 @@ class ImageFolder:
         records: the images to label. everything: those and the others of the folder that may have been labelled.
         prompt_set: name of the prompt set that was drawn; None for images of unknown origin.
         missing: images of the plan that are not there (yet).
+        weights: of images that were drawn for labelling, one over the probability of that, by path; from so many
+            `strata` of the answers of `judge`.
     """
 
     root: Path
@@ -46,6 +48,9 @@ class ImageFolder:
     everything: tuple[Drawn, ...]
     prompt_set: str | None = None
     missing: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    strata: int = 0
+    judge: str = ""
 
     @classmethod
     def open(

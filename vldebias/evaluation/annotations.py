@@ -24,7 +24,7 @@ from vldebias.evaluation.answers import (
 from vldebias.evaluation.corrected import JudgedImages, corrected_block
 from vldebias.evaluation.drawing import DrawnSet, by_variant, drawn_result
 from vldebias.evaluation.grids import share_plots
-from vldebias.evaluation.judges import decide, kept_judges
+from vldebias.evaluation.judges import NO_VALUE, SURE, kept_judge, kept_judges
 from vldebias.evaluation.plan import Drawn
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Session, Task, register_task
@@ -35,9 +35,7 @@ from vldebias.progress import SILENT, Progress
 
 NO_MAJORITY = "no majority"
 VOTES = ("majority", "each")
-UNKNOWN_TO_JUDGE = "unknown"
 EVERYTHING = "all images"
-SURE = 0.8  # smallest probability with which an answer of a judge counts, as in `GenerationTask`
 
 Counts = NDArray[np.float64]  # (..., c): how often each value was said, then the three ways to be unknown
 Measure = Callable[[Counts], NDArray[np.float64]]
@@ -76,10 +74,15 @@ class AnnotationsTask(Task):
         """The images of prompts that state no value, the answers of the annotators, and how the images were drawn."""
         labels, folder = self._files(session)
         drawn = DrawnSet.open(folder)
+        judges = [one.name for one in kept_judges(drawn)]
+        if len(judges) > 1:
+            session.say(
+                f"{self.name}: judged by {', '.join(judges)}; corrected is the last that knows {self.attribute}"
+            )
         return {
             "images": [image for image in drawn if image.stated is None],
             "labels": read_labels(labels, self.attribute),
-            **_kept_judgements(drawn, self.attribute, self.names, session),
+            **kept_judgements(drawn, self.attribute, self.names),
             "origin": _provenance_of(folder, drawn.plan.prompt_set_hash),
             "progress": session.progress,
         }
@@ -119,6 +122,7 @@ class AnnotationsTask(Task):
             else "prompts with all their images; a discrepancy of redrawn images would be biased upwards a second time",
             "prompts whose images name no value": "have the largest discrepancy",
             "annotators": list(labelled.annotators),
+            "answers count": "one over the probability of being asked" if labelled.weighted else "one each",
             "answers replaced by a later one": labels.replaced,
             "torn last lines": dict(labels.torn),
             "labelled images that were not drawn here": len(labelled.others),
@@ -154,8 +158,7 @@ class AnnotationsTask(Task):
         result.pictures.update(labelled.pictures(self.name))
         if judged is None:
             return [result]
-        weights = sample_weights(labels, self.attribute, labelled.paths)
-        parts = {"": _judged_images(records, labelled, judged, weights)}
+        parts = {"": _judged_images(records, labelled, judged)}
         mended = corrected_block(result, self.names, parts, **boot)
         return [result] if mended is None else [result, mended]
 
@@ -185,39 +188,36 @@ def labelled_images(
     return count_votes(table, len(names)), sample_weights(annotations, attribute, paths)
 
 
-def _kept_judgements(drawn: DrawnSet, attribute: str, names: Sequence[str], session: Session) -> dict[str, Any]:
-    """What the judge of the run that drew the images said, where it lies beside them: inputs of `measure`."""
-    kept = [one for one in kept_judges(drawn) if set(names) <= set(one.names.get(attribute, ()))]
-    if not kept:
+def kept_judgements(drawn: DrawnSet, attribute: str, names: Sequence[str]) -> dict[str, Any]:
+    """What the judge of the run that drew the images said, the last of several, where it lies beside them: inputs of
+    `AnnotationsTask.measure`."""
+    judge = kept_judge(drawn, attribute, names)
+    if judge is None:
         return {}
-    judge = kept[-1]
-    if len(kept) > 1:
-        session.say(
-            f"{attribute}: judged by {', '.join(one.name for one in kept)}; corrected is {judge.name}, the last"
-        )
-    labels = decide(judge.probabilities(attribute), judge.names[attribute], SURE)
-    said = (labels.names[code] if code >= 0 else UNKNOWN_TO_JUDGE for code in labels.codes)
-    said = (value if value in names else UNKNOWN_TO_JUDGE for value in said)
+    said, _ = judge.said(attribute, names, SURE)
     return {"judged": dict(zip((image.path for image in drawn), said, strict=True)), "judge": judge.name}
 
 
-def _judged_images(
-    records: Sequence[Drawn], labelled: _Labelled, judged: Mapping[str, str], weights: Counts
-) -> dict[str, JudgedImages]:
-    """Variant -> all its images that the judge answered about, those of people with their counts."""
+def _judged_images(records: Sequence[Drawn], labelled: _Labelled, judged: Mapping[str, str]) -> dict[str, JudgedImages]:
+    """Variant -> its images that the judge answered about, those of people with their counts.
+
+    Of a part of the plan of which nobody was asked, such as concepts that a projection was fitted on, labels of the
+    other say nothing: it is left out.
+    """
     row = {path: i for i, path in enumerate(labelled.paths)}
-    code = {value: i for i, value in enumerate((*labelled.names, UNKNOWN_TO_JUDGE))}
+    code = {value: i for i, value in enumerate((*labelled.names, NO_VALUE))}
     prompt = {name: i for i, name in enumerate(dict.fromkeys(record.prompt for record in records))}
+    asked = {getattr(record, "part", "") for record in records if labelled.counts[row[record.path]].any()}
     found = {}
     for variant, images in by_variant(records).items():
-        chosen = [record for record in images.values() if record.path in judged]
+        chosen = [one for one in images.values() if one.path in judged and getattr(one, "part", "") in asked]
         if chosen:
             rows = np.array([row[record.path] for record in chosen])
             found[variant] = JudgedImages(
                 np.array([prompt[record.prompt] for record in chosen]),
                 np.array([code[judged[record.path]] for record in chosen]),
                 labelled.counts[rows],
-                weights[rows],
+                labelled.weights[rows],
             )
     return found
 
@@ -285,13 +285,15 @@ class _Labelled:
     """Counts of the answers of people, by variant, prompt and seed.
 
     variants: name -> (prompt, seed) -> row of `counts` (images, c) and column of `table` (annotators, images).
-    prompts: those labelled under every variant, with their concept.
+    weights: (images,) what the answers about an image count, in `counts` already. prompts: those labelled under every
+    variant, with their concept.
     """
 
     names: tuple[str, ...]
     variants: dict[str, dict[tuple[str, int], int]]
     paths: tuple[str, ...]
     counts: Counts
+    weights: Counts
     table: NDArray[np.int64]
     annotators: tuple[str, ...]
     others: tuple[str, ...]
@@ -311,7 +313,8 @@ class _Labelled:
         drawn = by_variant(records)
         paths = tuple(record.path for record in records)
         table, annotators, others = annotations.table(attribute, names, paths)
-        counts = count_votes(table, len(names), votes)
+        weights = sample_weights(annotations, attribute, paths)
+        counts = count_votes(table, len(names), votes) * weights[:, None]
         row = {path: i for i, path in enumerate(paths) if counts[i].any()}
         if not row:
             raise InvalidInputError(
@@ -332,7 +335,12 @@ class _Labelled:
         some = {prompt for images in variants.values() for prompt, _ in images}
         prompts = {prompt: concept for prompt, concept in concepts.items() if prompt in everywhere}
         left_out = len(some) - len(everywhere)
-        return cls(names, variants, paths, counts, table, annotators, others, prompts, left_out)
+        return cls(names, variants, paths, counts, weights, table, annotators, others, prompts, left_out)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some images were likelier to be asked about than others."""
+        return bool((self.weights != 1).any())
 
     def sizes(self) -> dict[str, int]:
         """Prompts, images, annotators and answers."""
@@ -353,11 +361,12 @@ class _Labelled:
                 total[number[prompt]] += self.counts[row]
         return total
 
-    def of_prompt(self, prompt: str) -> dict[str, Counts]:
-        """variant -> counts (n, c) of the images of one prompt whose seeds are labelled under every variant."""
-        seeds = set.intersection(*({s for p, s in images if p == prompt} for images in self.variants.values()))
-        chosen = sorted(seeds)
-        return {v: self.counts[[images[prompt, s] for s in chosen]] for v, images in self.variants.items()}
+    def of_prompt(self, prompt: str) -> dict[str, list[int]]:
+        """variant -> rows of the images of one prompt whose seeds are labelled under every variant; of a sample that
+        was drawn under each variant by itself, of all its labelled images."""
+        seeds = {v: {s: row for (p, s), row in images.items() if p == prompt} for v, images in self.variants.items()}
+        shared = set.intersection(*map(set, seeds.values()))
+        return {v: [own[s] for s in sorted(own) if self.weighted or s in shared] for v, own in seeds.items()}
 
     def spread(self) -> dict[str, float]:
         """Standard deviation of the discrepancy over prompts: what the paper's tables print after plus-minus."""
@@ -395,9 +404,9 @@ class _Labelled:
                 result.add_resampled(metric, values, n=n, subset=subset, **boot)
         for prompt, concept in self.prompts.items():
             self._add_discrepancy(result, prompt, concept if len(self.prompts) > 1 else "", boot)
-        if len(self.prompts) == 1:
+        if len(self.prompts) == 1 and not self.weighted:
             (prompt,) = self.prompts
-            rows = self.of_prompt(prompt)
+            rows = {variant: self.counts[own] for variant, own in self.of_prompt(prompt).items()}
             n = {"images": len(next(iter(rows.values())))}
             if not n["images"]:
                 raise InvalidInputError(
@@ -408,13 +417,15 @@ class _Labelled:
                 result.add_resampled(metric, rows, n=n, subset=subset, statistic=summed, **boot)
 
     def _add_discrepancy(self, result: TaskResult, prompt: str, subset: str, boot: Mapping[str, Any]) -> None:
-        """Discrepancy of one prompt, from the seeds labelled under every variant, if there are such."""
+        """Discrepancy of one prompt, if images of it are labelled under every variant."""
         k, values, by = len(self.names), {}, {}
         for variant, rows in (chosen := self.of_prompt(prompt)).items():
-            known, images = rows[:, :k].sum(0, keepdims=True), rows[:, :k].any(1).sum(keepdims=True)
-            values[variant] = float(discrepancies(known)[0])
-            by[variant] = float(shares_radius(known, images, **boot)[0])
-        n = {"images": len(next(iter(chosen.values())))}
+            known = self.counts[rows, :k]
+            weights = self.weights[rows] * known.any(1)
+            worth = weights.sum() ** 2 / max((weights**2).sum(), 1e-12)  # as many images as they are worth
+            values[variant] = float(discrepancies(known.sum(0, keepdims=True))[0])
+            by[variant] = float(shares_radius(known.sum(0, keepdims=True), np.array([worth + 1e-9]), **boot)[0])
+        n = {"images": min(map(len, chosen.values()))}
         if n["images"]:
             result.add_within("discrepancy", values, by, most=float(np.sqrt(1 - 1 / k)), n=n, subset=subset)
 
@@ -440,7 +451,7 @@ class _Labelled:
         self, result: TaskResult, judged: Mapping[str, str], boot: Mapping[str, Any]
     ) -> dict[str, dict[str, int]]:
         """How often a classifier says what most people say, of the images where both name a value; all counts."""
-        said, values = (*self.names, UNKNOWN_TO_JUDGE), (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
+        said, values = (*self.names, NO_VALUE), (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
         strangers = sorted({str(value) for value in judged.values()} - set(said))
         if strangers:
             raise InvalidInputError(f"judged: expected one of {list(said)}, got {strangers[:8]}")
@@ -452,7 +463,7 @@ class _Labelled:
                 machine, person = judged.get(self.paths[row]), values[people[row]]
                 if machine is not None:
                     confusion[person][machine] += 1
-                    if machine != UNKNOWN_TO_JUDGE and person in self.names:
+                    if machine != NO_VALUE and person in self.names:
                         hits.setdefault(prompt, []).append(machine == person)
             if hits:  # resampled over prompts with their images; over images where there is one prompt
                 each = [(sum(h), len(h)) for h in hits.values()]

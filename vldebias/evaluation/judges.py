@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Probabilities = dict[str, np.ndarray]
 JUDGEMENTS, JUDGE = "judgements", "judge.json"
+NO_VALUE = "unknown"  # what a judge says where it names no value
+SURE = 0.8  # smallest probability with which its answers count, where nobody says another
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
 _SLACK = 1e-3  # by which rounding in half precision may take a sum of probabilities over one
@@ -534,6 +536,13 @@ class KeptJudge:
         known, none = dict(_kept(self.home)), [0.0] * len(self.names[attribute])
         return np.array([known.get(_key(self.drawn, image), {}).get(attribute, none) for image in self.drawn])
 
+    def said(self, attribute: str, values: Sequence[str], sure: float) -> tuple[list[str], np.ndarray]:
+        """What it says of every image, one of `values` or NO_VALUE, and its probability of that (n,)."""
+        chances = self.probabilities(attribute)
+        labels = decide(chances, self.names[attribute], sure)
+        said = [labels.names[code] if code >= 0 and labels.names[code] in values else NO_VALUE for code in labels.codes]
+        return said, chances.max(axis=1)
+
 
 def kept_judges(drawn: DrawnSet) -> list[KeptJudge]:
     """The judges that answered about the images of a folder, the last one at the end."""
@@ -543,6 +552,11 @@ def kept_judges(drawn: DrawnSet) -> list[KeptJudge]:
         names = {attribute: tuple(values) for attribute, values in about["names"].items()}
         found.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
     return found
+
+
+def kept_judge(drawn: DrawnSet, attribute: str, values: Sequence[str]) -> KeptJudge | None:
+    """The last judge that answered about an attribute with these values, if there is one."""
+    return next((one for one in kept_judges(drawn)[::-1] if set(values) <= set(one.names.get(attribute, ()))), None)
 
 
 def _key(drawn: DrawnSet, image: DrawnImage) -> str:

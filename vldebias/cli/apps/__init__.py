@@ -115,9 +115,16 @@ def label_command(
         int | None, typer.Option(min=1, help="At most so many images of each prompt; the thesis labels 25.")
     ] = None,
     questions: Annotated[
-        int, typer.Option(min=0, help="At most so many for each annotator, prompts in turn; 0: about every image.")
+        int, typer.Option(min=0, help="At most so many for each annotator; 0: about every image.")
     ] = 200,
-    seed: Annotated[int, typer.Option(help="Of the orders in which annotators see the images.")] = 0,
+    sample: Annotated[
+        str,
+        typer.Option(
+            help="judge: by lot, more where the judge of the run is unsure, with weights; turn: the prompts in turn. "
+            "auto: by the judge where one answered and no answers were given in turn."
+        ),
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the lot, and of the orders in which annotators see the images.")] = 0,
     export: Annotated[
         Path | None, typer.Option(help="Write the answers to a .csv, or a .json for Label Studio, and end.")
     ] = None,
@@ -132,10 +139,14 @@ def label_command(
     Keys 1 to 9 answer, the arrows go back and on. Every answer is written at once to a file that is only appended to;
     who comes back under the same name goes on where they were. `vldebias eval human` reads the file.
 
+    Where a judge has read the images, those to label are drawn by its answers: --labels of `eval generation` and
+    `eval human` then correct its figures, and the page of --results says how many more answers halve the intervals.
+
     [bold]Examples[/bold]
 
     \b
       vldebias label sd21/images/gender --attribute gender
+      vldebias label sd21/images/gender --attribute gender --questions 400   # a larger sample, which holds the first
       vldebias label sd21/images/race --attribute race --limit 25 --annotator ada --annotator ben
       vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
       vldebias label sd21/images/gender --attribute gender --results
@@ -143,7 +154,7 @@ def label_command(
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
     page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
-    order = {"part": part, "limit": limit, "most": questions or None, "seed": seed}
+    order = {"part": part, "limit": limit, "most": questions or None, "sample": sample, "seed": seed}
     who = {"file": file, "annotators": annotator or []}
     study = page("label").open_study(folder, attribute or [], choices or [], **who, **order)
     if export is not None:

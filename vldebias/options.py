@@ -70,5 +70,12 @@ class Options:
     steps: Annotated[int | None, Flag("Drawn images", "N", "Denoising steps.", least=1)] = None
     judge: Annotated[str | None, Flag("Drawn images", "NAME", "Model that reads them, named as --model.")] = None
     judge_pretrained: Annotated[str | None, Flag("Drawn images", "TAG", "open_clip tag of the judge.")] = None
+    second_judge: Annotated[
+        str | None,
+        Flag("Drawn images", "NAME", "Compare with: a model (NAME or NAME:TAG), a table of labels, a judge's YAML."),
+    ] = None
+    judge_confusion: Annotated[
+        Path | None, Flag("Drawn images", "FILE", "How often the judge is wrong: true, then a column per value.")
+    ] = None
     labels: Annotated[tuple[Path, ...], Flag("Drawn images", "FILE", "Answers of an annotator. *")] = ()
     drawn: Annotated[Path | None, Flag("Drawn images", "DIR", "Folder of the images that were labelled.")] = None

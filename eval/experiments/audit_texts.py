@@ -27,7 +27,8 @@ from torch.nn.functional import normalize
 from eval.experiments.embeddings import FILE, Gallery, celeba, file
 from eval.experiments.run import parser, run, skip
 from eval.tables import read
-from vldebias.evaluation.auditing import FOREIGN, SURE, Leans, build_task
+from vldebias.evaluation.auditing import FOREIGN, build_task
+from vldebias.evaluation.predicted_shares import SURE, Leans
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.evaluation.share_lines import LEVEL, ShareLine
 from vldebias.evaluation.share_tables import ShareTable

@@ -12,6 +12,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation import AnnotationsTask
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.judge_kinds import ClipSpec, MiniatureSpec, TableSpec, judge_to_compare
 from vldebias.evaluation.judges import FunctionJudge, TableJudge, kept_judges
 from vldebias.evaluation.task import Options, Session
 from vldebias.evaluation.variants import Variant
@@ -80,6 +81,86 @@ def test_people_who_were_asked_elsewhere_correct_what_lies_beside_the_images(
     share = np.mean([truth[i.path] == "male" for i in folder if i.variant == "cali" and i.stated is None])
     row = next(r for r in found[1].rows if (r.metric, r.method, r.subset) == ("corrected_share", "cali", "male"))
     assert row.interval[0] <= share <= row.interval[1]
+
+
+def test_a_sample_with_weights_is_corrected_by_them(drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path) -> None:
+    """All that the judge calls women are asked about and a fifth of the others: answers that count alike would lie."""
+    folder, truth = drawn
+    task().measure(folder, Wrong("weighted"))
+    judged = dict(zip((i.path for i in folder), kept_judges(folder)[-1].said("gender", GENDERS, 0.8)[0], strict=True))
+    asked = [(i, 1 if judged[i.path] == "female" else 5) for i in folder if i.stated is None and i.part == "unseen"]
+    rows = [f"{i.path},ada,{truth[i.path]},{w}" for n, (i, w) in enumerate(asked) if n % w == 0]
+    (tmp_path / "a.csv").write_text("image,annotator,value,weight\n" + "\n".join(rows) + "\n")
+    human = AnnotationsTask(name="gender", title="t", attribute="gender", names=list(GENDERS), resamples=50)
+    found = human.measured(Session(Options(out=tmp_path, labels=(tmp_path / "a.csv",), drawn=folder.folder)))
+    rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
+    chosen = [i.path for i, _ in asked if i.variant == "none"]
+    share = np.mean([truth[path] == "male" for path in chosen])
+    row = rows["gender corrected", "corrected_share", "none", "male"]
+    assert row.interval[0] <= share <= row.interval[1]
+    assert row.n["images"] == len(chosen)
+    assert rows["gender", "share", "none", "male"].value == pytest.approx(share, abs=0.12)
+    assert found[0].provenance.settings["answers count"] == "one over the probability of being asked"
+
+
+def test_a_confusion_table_is_solved_for_and_refused_before_anything_is_judged(
+    drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path
+) -> None:
+    folder, truth = drawn
+    table, judge = tmp_path / "c.csv", Wrong("confused")
+    images = [i for i in folder if i.stated is None and i.part == "unseen" and i.variant == "none"]
+    task().measure(folder, judge)
+    judged = dict(zip((i.path for i in folder), kept_judges(folder)[-1].said("gender", GENDERS, 0.8)[0], strict=True))
+    counts = {t: [sum(truth[i.path] == t and judged[i.path] == s for i in images) for s in GENDERS] for t in GENDERS}
+    lines = [",".join(map(str, (t, *(100 * n for n in row)))) for t, row in counts.items()]
+    table.write_text("\n".join([f"true,{','.join(GENDERS)}", *lines]))
+    _, solved = task(judge_confusion=table).measure(folder, judge)
+    rows = {(row.metric, row.method, row.subset): row for row in solved.rows}
+    known = [truth[i.path] for i in images if truth[i.path] in GENDERS]
+    share = rows["share", "none", "unseen professions: male"]
+    assert share.interval[0] <= np.mean([one == "male" for one in known]) <= share.interval[1]
+    assert solved.provenance.task.endswith("by confusion")
+    asked = Reader()
+    for content, said in (("true,male,female\nmale,6,4\nfemale,5,5\n", "c.csv: confusion table: is not invertible"),
+                          ("true,man,woman\nman,6,4\nwoman,1,9\n", r"expected a row for each value .* got \['man'"),
+                          ("true,male,female\nmale,x,4\nfemale,1,9\n", "c.csv: expected counts")):  # fmt: skip
+        table.write_text(content)
+        with pytest.raises(InvalidInputError, match=said):
+            task(judge_confusion=table).measure(folder, asked)
+    assert asked.asked == 0
+
+
+def test_what_second_judge_names(drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path) -> None:
+    first = ClipSpec(model="ViT-L-14", pretrained="openai", prompts={"gender": {"male": ["m"], "female": ["f"]}})
+    named = {
+        name: judge_to_compare(name, first, Reader(), ["gender"]) for name in ("miniature", "ViT-B-32:openai", "a/b")
+    }
+    assert isinstance(named["miniature"], MiniatureSpec)
+    models = [(one.model, one.pretrained) for one in named.values() if isinstance(one, ClipSpec)]
+    assert models == [("ViT-B-32", "openai"), ("a/b", None)]
+    (tmp_path / "t.csv").write_text("image,gender\n" + f"{drawn[0].plan.all_images[0].path},male\n")
+    table = judge_to_compare(str(tmp_path / "t.csv"), None, Reader(), ["gender", "gender x age"])
+    assert isinstance(table, TableSpec)
+    assert table.values == {"gender": GENDERS}
+    assert judge_to_compare(str(tmp_path / "t.csv"), None, Reader(), ["age"]) is None
+    (tmp_path / "j.yaml").write_text("{kind: classifier, model: a/b, attribute: gender, values: {male: [Man]}}")
+    read = judge_to_compare(str(tmp_path / "j.yaml"), None, Reader(), ["gender"])
+    assert (read.kind, read.model) == ("classifier", "a/b")
+    (tmp_path / "j.yaml").write_text("{kind: oracle}")
+    with pytest.raises(InvalidInputError, match=r"j.yaml: expected `kind:` with one of"):
+        judge_to_compare(str(tmp_path / "j.yaml"), None, Reader(), ["gender"])
+    with pytest.raises(InvalidInputError, match="--second-judge a/b: the suite's judge is not asked by prompts"):
+        judge_to_compare("a/b", MiniatureSpec(), Reader(), ["gender"])
+
+
+def test_a_second_model_is_not_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """--judge takes the place of the first judge's model, not of the one that it is compared with."""
+    spec = {"prompts": {"gender": {"male": ["m"], "female": ["f"]}}}
+    own = task(judge=ClipSpec(model="one", **spec), second_judge=ClipSpec(model="two", **spec))
+    session = Session(Options(out=tmp_path, judge="mine"))
+    monkeypatch.setattr(session, "image_text", lambda model, pretrained=None: model)
+    assert own.judging_model(session) == own.judging_model(session, own.judge) == "mine"
+    assert own.judging_model(session, own.second_judge) == "two"
 
 
 def test_labels_of_something_else_leave_the_judge_alone(drawn: tuple[DrawnSet, dict[str, str]], tmp_path: Path) -> None:

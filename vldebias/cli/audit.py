@@ -65,7 +65,8 @@ def audit_command(
     """
     if not list_texts and sum(one is not None for one in (texts, model, pipeline)) != 1:
         raise InvalidInputError("expected one of --model, --pipeline and --texts, whose texts are read")
-    from vldebias.evaluation.auditing import build_task, frame, read_prompts
+    from vldebias.evaluation.audit_views import frame
+    from vldebias.evaluation.auditing import build_task, read_prompts
     from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.share_tables import ShareTable
@@ -91,14 +92,13 @@ def audit_command(
     options = Options(
         out=folder, device=device_of(device), texts=texts, model=model, pretrained=pretrained, pipeline=pipeline
     )
-    suite = Suite(
-        name="audit",
+    suite = Suite.of_task(
+        task,
         title=f"Prompts of {file.name}",
         description="Predicted shares of prompts, from their texts.",
         source="vldebias.audit",
         needs="a model, a pipeline or text embeddings",
-        headline=(("audit", "predicted_discrepancy"),),
-        tasks=(task,),
+        headline=[("audit", "predicted_discrepancy")],
     )
     result = run_suite(suite, options, console=err)
     known = task.calibrated(**task.inputs(Session(options)))

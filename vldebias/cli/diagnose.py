@@ -78,13 +78,12 @@ def diagnose_command(
 
     fields = {"name": "diagnose", "title": f"What {features.name} holds", "data": {"name": "embeddings"}, "seed": seed}
     task = DiagnoseTask.build({**fields, "labels": labels, "groups": groups, "prompts": prompts, "methods": names})
-    suite = Suite(
-        name="diagnose",
+    suite = Suite.of_task(
+        task,
         title=f"Features of {features.name}",
         description="Probes, hidden groups, wrong labels and margins of one file of features.",
         source="vldebias.diagnostics",
         needs="a file of embeddings with labels",
-        tasks=(task,),
     )
     options = Options(
         out=folder,

@@ -191,15 +191,12 @@ def shares(
             **({"unknown": tuple(unknown)} if unknown else {}),
         }
     )
-    suite = Suite.build(
-        {
-            "name": "shares",
-            "title": task.title,
-            "description": f"Shares and discrepancy of {table.name}.",
-            "source": "eq. 7.2 of the thesis",
-            "needs": "a table with a row per image",
-            "tasks": (task,),
-        }
+    suite = Suite.of_task(
+        task,
+        title=task.title,
+        description=f"Shares and discrepancy of {table.name}.",
+        source="eq. 7.2 of the thesis",
+        needs="a table with a row per image",
     )
     _show(run_suite(suite, Options(out=folder), console=err), suite, folder, as_json)
 

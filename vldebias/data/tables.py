@@ -26,7 +26,7 @@ Names = Sequence[str] | Mapping[str, str] | None
 ColumnNames = Sequence[str] | Mapping[str, str]
 
 _MOST_NAMES = 1000  # more names than this on more than half of the rows are no labels but ids or captions
-_ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 
 
 def read_table(path: Path) -> pa.Table:
@@ -40,8 +40,8 @@ def read_table(path: Path) -> pa.Table:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message says where.
     """
     ending = path.suffix.lower()
-    if ending not in _ENDINGS:
-        raise InvalidInputError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}, got {path.suffix!r}")
+    if ending not in ENDINGS:
+        raise InvalidInputError(f"{path}: expected a file ending in {', '.join(ENDINGS)}, got {path.suffix!r}")
     if not path.is_file():
         raise InvalidInputError(f"{path}: there is no such file")
     try:

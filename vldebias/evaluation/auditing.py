@@ -9,199 +9,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from pydantic import InstanceOf, PlainSerializer
-from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.evaluation.audit_views import plot_line, plot_prompts
 from vldebias.evaluation.images import Methods, names_of
+from vldebias.evaluation.predicted_shares import Asked, Calibrated, Leans
 from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.share_lines import LEVEL, ShareLine
-from vldebias.evaluation.share_tables import ShareTable, form_of, is_concept, subject, with_words
+from vldebias.evaluation.share_lines import LEVEL
+from vldebias.evaluation.share_tables import ShareTable, form_of, is_concept, subject
 from vldebias.evaluation.task import Prompts, Session, Task, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts import Host, resolve
 from vldebias.loading import Loaded
 from vldebias.methods import Need, Problem, get_method
 from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.pictures import for_matplotlib, subplots
-from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.recipe import fill
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure as Plot
-
 POOR = 0.1  # R2 below which nothing is predicted
-SURE = 0.9  # chance of a side from which on a prompt is said to lean
 FOREIGN = 1.5  # residuals count so often on a pipeline that the calibration was not made for
-SHOWN = 40  # prompts in the plot
 SHELF = (NONE, "default", "stated-value")
 Table = Annotated[InstanceOf[ShareTable], PlainSerializer(ShareTable.digest)]
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Leans:
-    """Directions of the values of an attribute in the space of an encoder, and the leans of texts along them.
-
-    rows: (k, d), the mean text of each value less the mean of all, of length 1.
-    """
-
-    host: Host
-    rows: torch.Tensor
-
-    @classmethod
-    def of(cls, host: Host, prompts: PromptSet, listed: Sequence[str] | None) -> Leans:
-        """From the texts of the set, or, of a file that lacks some of them, from its texts that name one value.
-
-        Raises:
-            InvalidInputError: a value without a text.
-        """
-        own = tuple(chain(prompts.spurious, *prompts.groups))
-        if listed is not None and not set(own) <= set(listed):
-            own = tuple(listed)
-        by_value = with_words(prompts).by_value(own)
-        empty = [value for value, texts in by_value.items() if not texts]
-        if empty:
-            raise InvalidInputError(
-                f"{prompts.name}: no text names {empty} alone, so there is no direction to read leans along; embed "
-                f"the texts of the set too (`vldebias audit FILE --prompts {prompts.name} --list-texts`)"
-            )
-        role = host.roles[0]
-        rows = torch.stack([host.embed(texts, role).mean(0) for texts in by_value.values()])
-        return cls(host, normalize(rows - rows.mean(0), dim=-1))
-
-    def at(self, rows: torch.Tensor) -> Floats:
-        """(m, k) leans of embedded texts (m, d)."""
-        found: Floats = (rows @ self.rows.T).numpy()
-        return found
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One prompt: what it states or leans to.
-
-    gap, share, low, high: (k,). chance: (k,) that the share is above parity. distance: to the calibration's texts.
-    judged: (k,) where the calibration has images of it by the same pipeline.
-    """
-
-    prompt: str
-    stated: str
-    covered: bool
-    distance: float
-    gap: Floats
-    share: Floats
-    low: Floats
-    high: Floats
-    chance: Floats
-    judged: Floats | None
-
-    @property
-    def side(self) -> int:
-        """The value with the largest share."""
-        return int(self.share.argmax())
-
-    @property
-    def sure(self) -> bool:
-        """Whether that is likely to be above parity, whatever it is."""
-        return bool(self.chance[self.side] >= SURE)
-
-    def advice(self, values: Sequence[str]) -> str:
-        """What to do first about it."""
-        if self.stated:
-            return f"states {self.stated}: nothing to predict"
-        if self.judged is not None:
-            side = int(self.judged.argmax())
-            return f"judged before: {self.judged[side]:.0%} {values[side]}"
-        if not self.covered:
-            return "not covered: draw and judge some images"
-        lean = values[self.side]
-        return f"leans {lean}: rewrite it or use a method" if self.sure else f"perhaps leans {lean}: draw some images"
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """Sure leans first, then what the calibration does not cover, then the rest, what was judged, what is stated;
-        each by its lean."""
-        place = 0 if self.sure else 2
-        place = 4 if self.stated else 3 if self.judged is not None else 1 if not self.covered else place
-        return place, -float(self.share.max())
-
-
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """A calibration in the space of one encoder: its texts, their leans, and a line for each value."""
-
-    leans: Leans
-    table: ShareTable
-    texts: tuple[str, ...]
-    wider: float
-
-    @cached_property
-    def rows(self) -> torch.Tensor:
-        """(n, d) texts of the calibration."""
-        return self.leans.host.embed(self.texts, self.leans.host.roles[0])
-
-    @cached_property
-    def lines(self) -> tuple[ShareLine, ...]:
-        """A line for each value."""
-        gaps = self.leans.at(self.rows)
-        return tuple(ShareLine(gaps[:, i], self.table.shares[:, i]) for i in range(len(self.table.values)))
-
-    @cached_property
-    def reach(self) -> float:
-        """How far a text of the calibration is from its nearest neighbour there, at most: 1 - cosine."""
-        cosines = self.rows @ self.rows.T
-        return float(1 - cosines.fill_diagonal_(-1).amax(1).min())
-
-    def distances(self, rows: torch.Tensor) -> Floats:
-        """1 - cosine (m,) with the nearest text of the calibration."""
-        found: Floats = (1 - (rows @ self.rows.T).amax(1)).numpy()
-        return found
-
-    def shares(self, gaps: Floats) -> Floats:
-        """Predicted shares (m, k) at leans (m, k), which sum to 1."""
-        raw = np.stack([line.at(gaps[:, i]) for i, line in enumerate(self.lines)], axis=1)
-        return raw / np.maximum(raw.sum(1, keepdims=True), 1e-12)
-
-    def ask(self, prompts: Sequence[str], about: PromptSet) -> list[Asked]:
-        """Every prompt in its order."""
-        rows = self.leans.host.embed(prompts, self.leans.host.roles[0])
-        gaps, distances = self.leans.at(rows), self.distances(rows)
-        shares = self.shares(gaps)
-        ends = [line.interval(gaps[:, i], self.wider) for i, line in enumerate(self.lines)]
-        low, high = (np.stack(end, axis=1) for end in zip(*ends, strict=True))
-        low, high = np.minimum(low, shares), np.maximum(high, shares)
-        even = 1 / len(self.lines)
-        chances = np.stack([line.chance(gaps[:, i], even, self.wider) for i, line in enumerate(self.lines)], axis=1)
-        within = np.all(
-            [(line.x.min() <= gaps[:, i]) & (gaps[:, i] <= line.x.max()) for i, line in enumerate(self.lines)], 0
-        )
-        words, named = StatedWords(about.stated_words), with_words(about)
-        return [
-            Asked(
-                prompt,
-                " and ".join(named.values_in(prompt)) or ("the attribute" if words.match(prompt) else ""),
-                bool(distances[i] <= self.reach + 1e-9 and within[i]),
-                float(distances[i]),
-                gaps[i],
-                shares[i],
-                low[i],
-                high[i],
-                chances[i],
-                self.table.find(prompt) if self.wider == 1 else None,
-            )
-            for i, prompt in enumerate(prompts)
-        ]
 
 
 @register_task
@@ -217,7 +52,8 @@ class AuditTask(Task):
         "A photo of a {concept}.", else as its images were.
 
     Rows: `predicted_share` of every prompt that does not state the attribute (of two values the first), and
-    `amplification` where there is something to compare with; `predicted_discrepancy` of each method over prompts;
+    `amplification` where there is something to compare with, of the predicted share and, "as drawn", of the share that
+    the calibration judged; `predicted_discrepancy` of each method over prompts;
     of the calibration, out of sample, `lean_r`, `lean_r2`, `side_right` and `interval_coverage`.
     """
 
@@ -349,6 +185,12 @@ class AuditTask(Task):
                 more, low, high = (float(end[mine] - base[side]) for end in (one.share, one.low, one.high))
                 subset = f"{one.prompt}: {values[mine]}"
                 out.add("amplification", NONE, more, (low, high), n=images, subset=subset)
+                place = known.table.place(one.prompt) if one.judged is not None else None
+                if place is not None and (n := int(known.table.images[place])):
+                    share = float(known.table.shares[place, mine])
+                    ends = wilson_interval(round(share * n), n)
+                    moved, drawn = tuple(float(end - base[side]) for end in ends), float(share - base[side])
+                    out.add("amplification", NONE, drawn, moved, n={"images": n}, subset=f"{subset}, as drawn")
 
     def _shelf(self, out: TaskResult, asked: Sequence[Asked], known: Calibrated, prompts: PromptSet) -> list[str]:
         """Mean distance from even shares under each method; says which cannot be tried with these texts."""
@@ -448,66 +290,15 @@ class AuditTask(Task):
         )
 
 
-def frame(asked: Iterable[Asked], table: ShareTable, against: ShareTable | None = None) -> pd.DataFrame:
-    """A row per prompt, first what to look at first: advice, shares with intervals, lean, distance.
-
-    Beside them what the calibration `table` itself judged of the same concept, and what `against` has of it.
-    """
-    from vldebias.errors import need
-
-    rows, values = [], table.values
-    beside = {"judged": table} if against is None else {"judged": table, "compared": against}
-    for one in sorted(asked, key=lambda one: one.rank):
-        row: dict[str, Any] = {"prompt": one.prompt, "advice": one.advice(values)}
-        for i, value in enumerate(values):
-            ends = (one.share[i], one.low[i], one.high[i]) if not one.stated else (np.nan,) * 3
-            row |= dict(zip((value, f"{value} low", f"{value} high"), ends, strict=True))
-            row |= {f"{value} above parity": np.nan if one.stated else one.chance[i], f"{value} lean": one.gap[i]}
-            for name, other in beside.items():
-                found = other.find(one.prompt)
-                row |= {f"{value} {name}": np.nan if found is None else found[other.values.index(value)]}
-        rows.append(row | {"covered": one.covered, "distance": one.distance})
-    return need("pandas").DataFrame(rows)
-
-
-def plot_prompts(asked: Sequence[Asked], values: Sequence[str]) -> Plot:
-    """The first prompts with their intervals."""
-    shown = [one for one in sorted(asked, key=lambda one: one.rank) if not one.stated][:SHOWN]
-    figure, (axis, *_) = subplots(1, 1, (8, 1.2 + 0.28 * max(len(shown), 1)))
-    for y, one in enumerate(reversed(shown)):
-        axis.plot([one.low[0], one.high[0]], [y, y], color="C0", linewidth=1.5, alpha=0.6)
-        axis.plot([one.share[0]], [y], marker="o", color="C0", markerfacecolor="C0" if one.covered else "white")
-    axis.axvline(1 / len(values), color="grey", linewidth=0.8, linestyle="--")
-    names = [for_matplotlib(one.prompt if len(one.prompt) < 46 else one.prompt[:45] + "…") for one in reversed(shown)]
-    axis.set_yticks(range(len(shown)), names)
-    axis.set_xlim(-0.02, 1.02)
-    axis.set_xlabel(for_matplotlib(f"predicted share of {values[0]}"))
-    figure.tight_layout()
-    return figure
-
-
-def plot_line(known: Calibrated, asked: Sequence[Asked]) -> Plot:
-    """Leans and shares of the calibration, and where the prompts lie."""
-    line = known.lines[0]
-    figure, (axis, *_) = subplots(1, 1, (8, 4.5))
-    ends = np.linspace(line.x.min(), line.x.max(), 60)
-    low, high = line.interval(ends, known.wider)
-    axis.fill_between(ends, low, high, color="C0", alpha=0.12, linewidth=0)
-    axis.plot(ends, line.at(ends), color="C0")
-    axis.plot(line.x, line.y, "o", color="C1", markersize=4)
-    axis.plot([one.gap[0] for one in asked], [-0.04] * len(asked), "^", color="C3", markersize=5, clip_on=False)
-    axis.set_xlabel(for_matplotlib(f"lean of the text to {known.table.values[0]} (cosine)"))
-    axis.set_ylabel(for_matplotlib(f"judged share of {known.table.values[0]}"))
-    figure.tight_layout()
-    return figure
-
-
 def read_prompts(path: str | Path) -> tuple[str, ...]:
     """Prompts of a text file, one a line; empty lines and those that begin with # are left out."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: cannot be read as text in UTF-8: {error}") from error
+        raise InvalidInputError(
+            f"{path!s:.200}: cannot be read as text in UTF-8: {error}; expected a file with one prompt a line (in "
+            "Python a list of prompts will do)"
+        ) from error
     found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
     if not found:
         raise InvalidInputError(f"{path}: expected prompts, one a line, got none")

@@ -15,13 +15,14 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.annotations import labelled_images, read_labels
 from vldebias.evaluation.backgrounds import subject_prompts
 from vldebias.evaluation.clip_score import ClipScore
+from vldebias.evaluation.confused import confused_block, confused_values, read_confusion
 from vldebias.evaluation.corrected import JudgedImages, corrected_block
-from vldebias.evaluation.discrepancies import Shown, add_agreement, add_bias, add_fidelity, sheets
+from vldebias.evaluation.discrepancies import Counts, Shown, add_agreement, add_bias, add_fidelity, sheets
 from vldebias.evaluation.drawing import DrawnSet, SharedImages, details_of, draw, identity, joint_fingerprint
 from vldebias.evaluation.fid import Fid, InceptionFeatures
 from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
 from vldebias.evaluation.images import names_of
-from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec
+from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec, judge_to_compare
 from vldebias.evaluation.judges import Judge, judge_images, labels_of, stated_attribute
 from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.plan import Plan, folder_slug, make_plan
@@ -79,6 +80,8 @@ class GenerationTask(Task):
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
     pair_table: measure the distances of pairs too, from texts alone.
     second_judge: reads the same images: how often both name the same value is a figure of the attribute.
+    judge_confusion: a table of how often the judge is wrong, in counts: a column "true", then one for each value of an
+        attribute, whose shares are solved for (`vldebias.metrics.confusion`), in blocks of their own.
     labels: files with what people say of some of the images (`vldebias.evaluation.answers`): the judge's figures are
         corrected by them, in blocks of their own.
     """
@@ -108,6 +111,7 @@ class GenerationTask(Task):
     clip_score: ClipScore | None = None
     fid: Fid | None = None
     pair_table: bool = False
+    judge_confusion: Path | None = None
     labels: tuple[Path, ...] = ()
 
     @classmethod
@@ -159,6 +163,8 @@ class GenerationTask(Task):
                 changed[key] = value
         if options.labels:
             changed["labels"] = tuple(options.labels)
+        if options.judge_confusion is not None:
+            changed["judge_confusion"] = options.judge_confusion
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]
@@ -174,22 +180,26 @@ class GenerationTask(Task):
         scorer = resolve(self._scorer(session).host).fingerprint() if self.scored_by_model else None
         pipeline = resolve(session.pipeline.host).fingerprint()
         saved = {n: v.planned.projection for n, v in self.variants.items() if v.projection is not None}
+        judge = self._judge(session)
+        second = self._second(session, judge)
         return {
             "pipeline": pipeline and pipeline.to_dict(),
-            "judge": self._judge(session).fingerprint,
+            "judge": judge.fingerprint,
             "scored by": scorer and scorer.to_dict(),
             **({"saved": saved} if saved else {}),
-            **({"second judge": self.second_judge.open(self, session).fingerprint} if self.second_judge else {}),
+            **({"second judge": second.fingerprint} if second else {}),
+            **({"confusion": digest(self.judge_confusion)} if self.judge_confusion else {}),
             **({"labels": [digest(path) for path in self.labels]} if self.labels else {}),
         }
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
         given, scored = session.given, self.scored_by_model
+        judge = given.get("judge") or self._judge(session)
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
-            "judge": given.get("judge") or self._judge(session),
-            "second": given.get("second") or (self.second_judge and self.second_judge.open(self, session)),
+            "judge": judge,
+            "second": given.get("second") or self._second(session, judge),
             "pipe": session.pipeline.host,
             "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
             "device": session.options.device,
@@ -202,11 +212,22 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the drawn images; add one")
         return self.judge.open(self, session)
 
-    def judging_model(self, session: Session) -> Loaded:
-        """The image-text model behind the judge: the user's, else the suite's."""
-        own = self.judge
+    def _second(self, session: Session, judge: Judge) -> Judge | None:
+        """The judge that the user names to compare with, else the suite's."""
+        spec, name = self.second_judge, session.options.second_judge
+        if name is not None:
+            spec = judge_to_compare(name, self.judge, judge, self.attributes)
+            if spec is None:
+                session.say(
+                    f"{self.name}: {name} has no column for {', '.join(self.attributes)}, so it is not compared"
+                )
+        return None if spec is None else spec.open(self, session)
+
+    def judging_model(self, session: Session, judge: JudgeSpec | None = None) -> Loaded:
+        """The image-text model behind a judge, by default the first: the user's, else the suite's."""
+        own = judge or self.judge
         chosen = (own.model, own.pretrained) if isinstance(own, ZeroShotSpec) else (None, None)
-        if session.options.judge is not None:
+        if session.options.judge is not None and own is self.judge:
             chosen = (session.options.judge, session.options.judge_pretrained)
         if chosen[0] is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
@@ -255,6 +276,8 @@ class GenerationTask(Task):
                 f"attributes: expected some of {list(judge.names)}, which judge {judge.name} reads, or intersections "
                 f"such as 'gender x race', got {list(self.attributes)}"
             )
+        for attribute, path in self._confused(judge).items():
+            read_confusion(path, judge.names[attribute])  # refused before anything is drawn
         if pipe is None:
             drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
             return self._judged(drawn, judge, second, progress) + self._scored(drawn, scorer, device, progress)
@@ -377,14 +400,11 @@ class GenerationTask(Task):
             }
             title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
             provenance = _provenance(drawn.plan, task, title, ABOUT, "generated", settings)
-            result, own, undecidable = (
-                TaskResult(provenance, details=details_of(provenance.methods)),
-                labels[attribute],
-                {},
-            )
+            result, own = TaskResult(provenance, details=details_of(provenance.methods)), labels[attribute]
+            said_of: dict[str, dict[str, Counts]] = {}
             for sheet in sheets(drawn, stated=False):
                 counts, subset = add_bias(result, sheet, own, shown, **common), f"{sheet.part} {self.noun}"
-                undecidable[subset] = {name: one.undecidable for name, one in counts.items()}
+                said_of[subset] = counts
                 if attribute == self.attributes[0]:  # the images, which all attributes share
                     how = "the same seeds column by column, as the pipeline is and debiased."
                     caption = f"{subset.capitalize()}: {how}"
@@ -396,6 +416,7 @@ class GenerationTask(Task):
                     result.pictures[f"{folder_slug(task)}-{sheet.part}-shares-{folder_slug(name)}"] = (caption, plot)
             for sheet in stated if attribute == of_stated else ():
                 add_fidelity(result, sheet, own, code_of, shown, **common)
+            undecidable = {part: {n: one.undecidable for n, one in each.items()} for part, each in said_of.items()}
             provenance.settings |= {
                 "prompts where nothing can be told, with the largest discrepancy": undecidable,
                 "resampled": "prompts with all their images; for one prompt its images",
@@ -407,9 +428,30 @@ class GenerationTask(Task):
                 provenance.settings["second judge"] = second.name
                 add_agreement(result, drawn, own, labels_of(second, other, [attribute], self.sure)[attribute])
             results.append(result)
+            if (path := self._confused(judge).get(attribute)) is not None:
+                known = {part: {n: one.known.sum(0) for n, one in each.items()} for part, each in said_of.items()}
+                results.append(confused_block(result, own.names, path, known, seed=self.seed))
             if self.labels and " x " not in attribute:
                 results += self._corrected(drawn, attribute, own, result, progress)
         return results
+
+    def _confused(self, judge: Judge) -> dict[str, Path]:
+        """Attribute -> the confusion table, where it is about its values; of another attribute it is left to its task.
+
+        Raises:
+            InvalidInputError: the judge reads no attribute with the values of the table.
+        """
+        if self.judge_confusion is None:
+            return {}
+        values = sorted(confused_values(self.judge_confusion))
+        about = [one for one, names in judge.names.items() if sorted(names) == values]
+        if not about:
+            read = {one: list(judge.names[one]) for one in self.attributes if one in judge.names}
+            raise InvalidInputError(
+                f"{self.judge_confusion}: expected a row for each value of an attribute that judge {judge.name} reads, "
+                f"{read}, in the column 'true', got {values}"
+            )
+        return {one: self.judge_confusion for one in about if one in self.attributes}
 
     def _corrected(
         self, drawn: DrawnSet, attribute: str, judged: Labels, raw: TaskResult, progress: Progress

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
+from vldebias.data.tables import ENDINGS, read_table
+from vldebias.errors import InvalidInputError
 from vldebias.evaluation.backgrounds import background_judge
 from vldebias.evaluation.judges import ClassifierJudge, ClipJudge, Judge, MiniatureJudge, Question, TableJudge
-from vldebias.evaluation.task import OneOrMore, Session, Strict, named_by
+from vldebias.evaluation.task import OneOrMore, Session, Strict, named_by, one_of
+from vldebias.files import read_yaml
 from vldebias.loading import Loaded
 from vldebias.prompts import PromptSet
 from vldebias.registry import Registry
@@ -29,8 +34,8 @@ class Judged(Protocol):
     def drawn_set(self) -> PromptSet:
         """What is drawn."""
 
-    def judging_model(self, session: Session) -> Loaded:
-        """The image-text model that the user or the suite names."""
+    def judging_model(self, session: Session, judge: JudgeSpec | None = None) -> Loaded:
+        """The image-text model of a judge, that the user or the suite names."""
 
 
 class JudgeSpec(Strict, ABC):
@@ -97,7 +102,7 @@ class TableSpec(JudgeSpec):
 
 
 class ZeroShotSpec(JudgeSpec, ABC):
-    """An image-text model that is asked about images. model, pretrained: --judge takes their place."""
+    """An image-text model that is asked about images. model, pretrained: --judge stands for the first judge's."""
 
     model: str | None = None
     pretrained: str | None = None
@@ -122,7 +127,7 @@ class ClipSpec(ZeroShotSpec):
         names = [*prompts.class_names, *prompts.held_out_class_names]
         classes = [*prompts.classes, *prompts.held_out_classes]
         questions.setdefault(task.noun, Question({n: (text,) for n, text in zip(names, classes, strict=True)}))
-        return ClipJudge(**self.of_model(task.judging_model(session)), questions=questions)
+        return ClipJudge(**self.of_model(task.judging_model(session, self)), questions=questions)
 
 
 @register_judge
@@ -134,4 +139,39 @@ class BackgroundsSpec(ZeroShotSpec):
     def open(self, task: Judged, session: Session) -> Judge:
         """It knows the animals that are drawn."""
         subjects = task.drawn_set.held_out_class_names
-        return background_judge(**self.of_model(task.judging_model(session)), subjects=subjects)
+        return background_judge(**self.of_model(task.judging_model(session, self)), subjects=subjects)
+
+
+def judge_to_compare(name: str, first: JudgeSpec | None, judge: Judge, attributes: Sequence[str]) -> JudgeSpec | None:
+    """What `--second-judge` names: the judge that the first one, `judge`, is compared with.
+
+    name: "miniature", a table of labels with the columns `image` and some of the attributes, a YAML file with what a
+        suite says of a judge, or an image-text model, NAME or NAME:TAG, that is asked what `first` is asked.
+
+    Returns:
+        None where a table has none of the attributes.
+
+    Raises:
+        InvalidInputError: a file that cannot be read; a model where the first judge is none that is asked by prompts.
+    """
+    path = Path(name)
+    if name == "miniature":
+        return MiniatureSpec()
+    if path.suffix.lower() in (".yaml", ".yml"):
+        try:
+            found: JudgeSpec = TypeAdapter(Annotated[Any, one_of(JUDGES, "kind")]).validate_python(read_yaml(path))
+        except ValidationError as error:
+            raise InvalidInputError(f"{path}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        return found
+    if path.suffix.lower() in ENDINGS:
+        there = set(read_table(path).column_names)
+        known = tuple(one for one in dict.fromkeys(chain(*(a.split(" x ") for a in attributes))) if one in there)
+        values = {one: tuple(judge.names[one]) for one in known}
+        return TableSpec(table=path, attributes=known, values=values) if known else None
+    if not isinstance(first, ZeroShotSpec):
+        raise InvalidInputError(
+            f"--second-judge {name}: the suite's judge is not asked by prompts, so no model can be asked the same; "
+            "expected 'miniature', a table of labels or the YAML file of a judge"
+        )
+    own, colon, tag = name.rpartition(":") if not path.exists() else (name, "", "")
+    return first.model_copy(update={"model": own if colon else name, "pretrained": tag if colon else None})

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,11 +197,18 @@ class ShareTable:
         about = {"model": model, "ids": model, "judge": judge.name, "source": f"{len(own)} images of {own.folder.name}"}
         return cls.of_counts(counts, tuple(code_of), about)
 
+    def place(self, text: str) -> int | None:
+        """The row of what a prompt is about; None where none is."""
+        return self._places.get(subject(text))
+
     def find(self, text: str) -> Floats | None:
         """Shares (k,) of what a prompt is about; None where no row is."""
-        places = {subject(concept): i for i, concept in reversed(list(enumerate(self.concepts)))}
-        place = places.get(subject(text))
+        place = self.place(text)
         return None if place is None else self.shares[place]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {subject(concept): i for i, concept in reversed(list(enumerate(self.concepts)))}
 
     def digest(self) -> str:
         """SHA-256 of all of it."""

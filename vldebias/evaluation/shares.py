@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from vldebias.data import UNKNOWN, Labels
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
+from vldebias.evaluation.confused import confused_block
 from vldebias.evaluation.corrected import JudgedImages, corrected_block, of_codes
 from vldebias.evaluation.drawing import drawn_result
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.task import Name, Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.confusion import unconfused_shares
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.metrics.metric import computed
 
@@ -101,7 +101,8 @@ class SharesTask(Task):
         self._add(result, {method: images.counts(method) for method in images.methods}, prompts)
         results = [result]
         if self.judge_confusion is not None:
-            results.append(self._unconfused(result, images, self.judge_confusion))
+            counts = {method: images.counts(method).sum(0)[:-1] for method in images.methods}
+            results.append(confused_block(result, images.names, self.judge_confusion, {"": counts}, seed=self.seed))
         if images.people is None:
             return results
         by = {method: images.judged(method) for method in images.methods}
@@ -109,24 +110,6 @@ class SharesTask(Task):
         if mended is None:
             raise InvalidInputError(f"{self.people}: expected what people say of some images, got no text in any row")
         return [*results, mended]
-
-    def _unconfused(self, raw: TaskResult, images: _Images, path: Path) -> TaskResult:
-        """Shares and discrepancy of all images together, solved for with a confusion table."""
-        about = "Solved for with the confusion table of the judge; right where it errs here as it did there."
-        fields = {"task": f"{self.name} by confusion", "title": "By a confusion table", "description": about}
-        settings = {**raw.provenance.settings, "confusion table": path.name}
-        data = {**raw.provenance.data, path.name: digest(path)}
-        done = TaskResult(raw.provenance.model_copy(update={**fields, "settings": settings, "data": data}))
-        confusion = _confusion(path, images.names)
-        for method in images.methods:
-            counts = images.counts(method).sum(0)[:-1]
-            found, n = unconfused_shares(counts, confusion, seed=self.seed), {"images": round(float(counts.sum()))}
-            one = found.discrepancy()
-            done.add("discrepancy", method, one.value, (one.low, one.high), n=n)
-            for code, value in enumerate(images.names):
-                one = found.interval(code)
-                done.add("share", method, one.value, (one.low, one.high), n=n, subset=value)
-        return done
 
     def _add(self, result: TaskResult, counts: Mapping[str, Floats], prompts: Sequence[str]) -> None:
         """Means over prompts, then each prompt; counts (p, values + 1) of each method, of unknown ones last."""
@@ -264,20 +247,6 @@ class _Images:
         assert self.people is not None
         people = of_codes(self.people[rows], len(self.names) + 1)
         return JudgedImages(self.prompts.codes[rows], codes[rows], people, self.weights[rows])
-
-
-def _confusion(path: Path, names: Sequence[str]) -> Floats:
-    """(k, k) counts of a table, in the order of the values."""
-    table = read_table(path)
-    true = as_texts(column_of(table, "true", path), f"{path}: true")
-    if sorted(true) != sorted(names):
-        raise InvalidInputError(f"{path}: expected a row for each of {list(names)} in the column 'true', got {true}")
-    columns = [as_texts(column_of(table, name, path), f"{path}: {name}") for name in names]
-    try:
-        counts = np.array([[float(cell or 0) for cell in column] for column in columns]).T
-    except ValueError as error:
-        raise InvalidInputError(f"{path}: expected counts; {error}") from None
-    return counts[[true.index(name) for name in names]]
 
 
 def _under(labels: Labels, names: Sequence[str]) -> Labels:

@@ -40,6 +40,21 @@ class Suite(Strict):
             raise ValueError(f"two tasks are called {twice[0]!r}; give each its own name")
         return self
 
+    @classmethod
+    def of_task(
+        cls,
+        task: Task,
+        *,
+        title: str,
+        description: str,
+        source: str,
+        needs: str,
+        headline: Iterable[tuple[str, str]] = (),
+    ) -> Suite:
+        """The suite of one task that a command of its own asks, called like it."""
+        fields = {"title": title, "description": description, "source": source, "needs": needs}
+        return cls.build({"name": task.name, **fields, "headline": tuple(headline), "tasks": (task,)})
+
     def only(self, names: Iterable[str]) -> Suite:
         """The suite with some of its tasks; all of them where no name is given.
 

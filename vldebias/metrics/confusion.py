@@ -55,11 +55,24 @@ def unconfused_shares(counts: Floats, confusion: Floats, *, resamples: int = 200
             more than 2.5 % of the tables like it turn it round.
     """
     said, table = np.asarray(counts, np.float64), np.asarray(confusion, np.float64)
-    k = len(said)
-    if table.shape != (k, k) or k < 2 or said.sum() <= 0 or (table < 0).any() or (table.sum(1) <= 0).any():
+    if said.ndim != 1 or len(said) != len(table) or said.sum() <= 0:
         raise InvalidInputError(
-            f"confusion table: expected counts ({k}, {k}) with images in every row, got shape {table.shape} with rows "
-            f"of {table.sum(-1).tolist()} images"
+            f"counts: expected images of each of {len(table)} values, got shape {said.shape} of {said.sum():g} images"
+        )
+    drawn = tables_like(table, resamples, seed)
+    shares = _solved((table / table.sum(1, keepdims=True))[None], (said / said.sum())[None])[0]
+    each = np.random.default_rng(seed + 1).dirichlet(said + 0.5, size=resamples)
+    return UnconfusedShares(shares, _solved(drawn, each), int(said.sum()))
+
+
+def tables_like(confusion: Floats, resamples: int = 2000, seed: int = 0) -> Floats:
+    """(b, k, k) rates that tables of as many images would give. Raises: see `unconfused_shares`."""
+    table = np.asarray(confusion, np.float64)
+    k = len(table)
+    if table.shape != (k, k) or k < 2 or not np.isfinite(table).all() or (table < 0).any() or (table.sum(1) <= 0).any():
+        raise InvalidInputError(
+            f"confusion table: expected counts, as many rows as columns, with images in every row, got shape "
+            f"{table.shape} with rows of {table.sum(-1).tolist()} images"
         )
     rng = np.random.default_rng(seed)
     rates = table / table.sum(1, keepdims=True)
@@ -70,9 +83,7 @@ def unconfused_shares(counts: Floats, confusion: Floats, *, resamples: int = 200
             f"confusion table: is not invertible: {turned:.0%} of the tables like it turn it round, so what the judge "
             "says does not tell what is true; count more images, or label some of these"
         )
-    shares = _solved(rates[None], (said / said.sum())[None])[0]
-    each = rng.dirichlet(said + 0.5, size=resamples)
-    return UnconfusedShares(shares, _solved(drawn, each), int(said.sum()))
+    return drawn
 
 
 def _solved(rates: Floats, said: Floats) -> Floats:

@@ -27,6 +27,7 @@ from vldebias.metrics.bootstrap import Interval
 
 NOT_LABELLED = -1
 _STEPS = 400  # of the grids on which an interval's ends are sought; between two of them it is straight
+_FOLDED = 2000  # steps of the distances of a share from 1/2
 _DRAWS = 2000  # of the noise of shares
 _WEIGHTS = 8  # different weights that make strata of their own; more are put into so many bins
 
@@ -131,14 +132,13 @@ class CorrectedShares:
     def discrepancy(self, values: int) -> Interval:
         """Eq. 7.2 of all images together, among those whose value can be told; see `known`.
 
-        Of two values it is that of the share, folded. Of more it holds each distance t from which the one that was
-        found is no further off than 95 % of the distances that noise gives: for a t in the direction that was found.
+        It holds each distance t from which the one that was found is no further off than 95 % of the distances that
+        noise gives: of two values the noise of the share, as wide as its interval says; of more that of all of them,
+        for a t in the direction that was found.
         """
         among, even = self.known(values), 1 / values
         if values == 2:
-            one = among.interval(0)
-            ends = [np.sqrt(2) * abs(end - even) for end in (one.value, one.low, one.high)]
-            return self._interval(ends[0], 0.0 if one.low <= even <= one.high else min(ends[1:]), max(ends[1:]))
+            return self._interval(*(np.sqrt(2) * end for end in among._folded()))
         away = among.shares - even
         found, most = float(np.linalg.norm(away)), float(np.sqrt(1 - even))
         size, directions = np.linalg.eigh(among.covariance())
@@ -153,13 +153,39 @@ class CorrectedShares:
         low, high = (held[0], held[-1]) if len(held) else (found, found)
         return self._interval(found, min(found, low - step / 2 if low > 0 else 0.0), max(found, high + step / 2))
 
+    def _folded(self) -> tuple[float, float, float]:
+        """Of two values how far the share is from 1/2, and the ends of that: those t with which |share - 1/2| goes."""
+        one, normal = self.interval(0), torch.special.ndtr
+        found = abs(one.value - 0.5)
+        low, high = (one.low, one.high) if one.value >= 0.5 else (1 - one.high, 1 - one.low)
+        z = float(torch.special.ndtri(torch.tensor((1 + self.level) / 2, dtype=torch.float64)))
+        t = np.linspace(0, 0.5, _FOLDED + 1)
+        spread = np.array([0.5 + found - low, high - 0.5 - found]) / z  # under the shares of the ends
+        sd = np.sqrt(np.interp(0.5 + t, [low, high], spread**2)) + 1e-12
+
+        def below(at: Floats) -> Floats:
+            chances: Floats = normal(torch.from_numpy((at - t) / sd)).numpy()
+            return chances
+
+        near, far = np.maximum(t - np.abs(found - t), 0.0), t + np.abs(found - t)
+        nearer = (
+            below(far) - below(near) + below(-near) - below(-far)
+        )  # P(||share - 1/2| - t| less than what was found)
+        held = np.flatnonzero(nearer <= self.level)
+        if not len(held):
+            return found, found, found
+        return found, float(t[max(held[0] - 1, 0)]), float(t[min(held[-1] + 1, _FOLDED)])
+
     def max_skew(self, values: int) -> Interval:
         """max_a log(share_a |A|) of all images together, among those whose value can be told.
 
-        The ends are the largest of those of the shares; of more than two values the lower one is that of all at once.
+        Of two values it is that of the discrepancy; of more the ends are the largest of those of the shares, the lower
+        one with all of them at once.
         """
         among = self.known(values)
-        strict = self.level if values == 2 else 1 - 2 * (1 - (1 - (1 - self.level) / 2) ** (1 / values))
+        if values == 2:
+            return self._interval(*(float(np.log1p(2 * end)) for end in among._folded()))
+        strict = 1 - 2 * (1 - (1 - (1 - self.level) / 2) ** (1 / values))
         careful = replace(among, level=strict)
         low = max(careful.interval(a).low for a in range(values))
         high = max(among.interval(a).high for a in range(values))

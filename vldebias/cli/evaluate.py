@@ -308,6 +308,8 @@ def report(
     result: Results,
     page: Annotated[Path | None, typer.Option("--out", help="HTML page to write. Default: beside the result.")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout instead.")] = False,
+    as_card: Annotated[bool, typer.Option("--model-card", help="Print a model card for the hub instead.")] = False,
+    as_json_ld: Annotated[bool, typer.Option("--json-ld", help="Print linked data (schema.org) instead.")] = False,
 ) -> None:
     """Render a result again: tables and charts from its figures, with the pictures that lie beside it.
 
@@ -316,12 +318,19 @@ def report(
     \b
       vldebias eval report vldebias-miniature --out page.html
       vldebias eval report result.json --markdown > result.md
+      vldebias eval report vldebias-miniature --model-card > README.md
     """
+    from vldebias.evaluation.exports import json_ld, model_card
     from vldebias.evaluation.report.pages import markdown, render
 
+    forms = {"--markdown": (as_markdown, markdown), "--model-card": (as_card, model_card)}
+    forms["--json-ld"] = as_json_ld, json_ld
+    asked = [name for name, (given, _) in forms.items() if given]
+    if len(asked) > 1:
+        raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(asked)}")
     read, path = _read(result), result / "result.json" if result.is_dir() else result
-    if as_markdown:
-        typer.echo(markdown(read), nl=False)
+    if asked:
+        typer.echo(forms[asked[0]][1](read), nl=False)
         return
     say(render(read, page or path.with_suffix(".html"), beside=path.parent), err)
 

@@ -20,6 +20,7 @@ from vldebias.evaluation.auditing import FOREIGN, AuditTask, build_task, read_pr
 from vldebias.evaluation.share_lines import LEVEL, ShareLine
 from vldebias.evaluation.share_tables import ShareTable, form_of, subject
 from vldebias.evaluation.task import TASKS
+from vldebias.progress import SILENT
 from vldebias.prompts import PromptSet, load_prompts
 
 Texts = Mapping[str, torch.Tensor]
@@ -333,3 +334,93 @@ class TestCommand:
     def test_what_does_not_go_together_is_refused(self, files: Path, options: list[str], message: str) -> None:
         done = CliRunner().invoke(app, ["audit", str(files / "prompts.txt"), "--prompts", "gender", *options])
         assert message in str(done.exception)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Portraits of the embedded world as what a pipeline drew of 20 professions, four of each, with and without a
+    method; under the method all are the same."""
+    from vldebias.evaluation.drawing import DrawnSet
+    from vldebias.evaluation.plan import make_plan
+    from vldebias.evaluation.variants import Variant
+    from vldebias.miniature.data import open_world
+    from vldebias.pictures import write_png
+
+    prompts, folder = load_prompts("professions-gender"), tmp_path_factory.mktemp("drawn") / "images" / "gender"
+    settings: dict[str, Any] = {"concepts": "unseen", "stated": False, "images": 4, "stated_images": 1, "seeds": [0]}
+    settings |= {"steps": 1, "guidance": 1.0, "batch_size": 1, "options": {}}
+    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
+    plan = make_plan(model, prompts, {"cali": Variant(prompts=(prompts,))}, **settings)
+    folder.mkdir(parents=True)
+    plan.write(folder / "plan.json")
+    world = open_world("portraits", n=80, seed=0)
+    for i, image in enumerate(DrawnSet.open(folder)):
+        write_png(world.read(i % 80 if image.variant == "none" else 0), folder / image.path, {})
+    return folder.parents[1]
+
+
+def test_a_folder_that_was_drawn_is_judged_and_calibrated_on(drawn: Path, tmp_path: Path) -> None:
+    from vldebias.evaluation.drawing import DrawnSet
+    from vldebias.evaluation.judges import MiniatureJudge, predict
+
+    (tmp_path / "p.txt").write_text("A photo of a worker.\nA photo of a student.\n")
+    (tmp_path / "against.csv").write_text("occupation,women\nnurse,88\nworker,40\n")
+    asked = [
+        "audit",
+        str(tmp_path / "p.txt"),
+        "--prompts",
+        "gender",
+        "--model",
+        "miniature",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    asked += ["--calibrate", str(drawn), "--judge", "miniature", "--against", str(tmp_path / "against.csv"), "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    settings = told["protocols"][0]["settings"]["calibration"]
+    assert settings["judge"] == "miniature judge"
+    assert settings["source"] == "80 images of gender"  # none of those under a method
+    images = DrawnSet.open(drawn / "images" / "gender").select(variant="none")
+    table = ShareTable.judged(images, MiniatureJudge(), load_prompts("gender"), SILENT)
+    first = [image for image in images if image.prompt == table.concepts[0]]
+    said = predict(MiniatureJudge(), [images.read(image) for image in first])["gender"]
+    sure = said.argmax(1)[said.max(1) >= 0.8]
+    assert table.shares[0, 0] == pytest.approx((sure == 0).mean())
+    more = [row for row in told["figures"] if row["metric"] == "amplification"]
+    assert [row["subset"].partition(":")[0] for row in more] == ["A photo of a worker."]
+
+
+def test_amplification_of_what_was_drawn_stands_beside_what_is_predicted(texts: Texts, judged: ShareTable) -> None:
+    data = ShareTable.of_counts({"job2": (3, 7)}, ("male", "female"))
+    found = vldebias.audit(["A photo of a job2."], "gender", texts=texts, calibration=judged, against=data)
+    rows = {row.subset: row for row in found.rows if row.metric == "amplification"}
+    drawn = rows["A photo of a job2.: female, as drawn"]
+    share = judged.shares[judged.concepts.index("job2"), 1]
+    assert drawn.value == pytest.approx(share - 0.7)
+    assert drawn.interval[0] < drawn.value < drawn.interval[1]
+    assert "A photo of a job2.: female" in rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read as text in UTF-8: .*No such file.* expected a file with one prompt a line"),
+        (b"", "expected prompts, one a line, got none"),
+        (b"# a comment\n\n", "expected prompts, one a line, got none"),
+        (b"\x89PNG\r\n\x1a\n\x00", "cannot be read as text in UTF-8"),
+        (b"nurse\x00\n", "holds zero bytes, as no text does"),
+    ],
+)
+def test_files_that_are_no_prompts_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "p.txt").write_bytes(content)
+    with pytest.raises(InvalidInputError, match=message):
+        read_prompts(tmp_path / "p.txt")
+
+
+def test_one_prompt_is_audited(texts: Texts, judged: ShareTable) -> None:
+    found = vldebias.audit(["A photo of a job1."], "gender", texts=texts, calibration=judged)
+    assert [row.subset for row in found.rows if row.metric == "predicted_share"] == ["A photo of a job1.: male"]
+    assert found.row("audit", "predicted_discrepancy", "none").value > 0

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,11 @@ def test_python_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_commands_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or folders of yours."""
     monkeypatch.chdir(tmp_path)
-    for words in commands(block):
-        if known(words).name == "run":
-            words = ["eval", "run", *words[1:]] if "run" not in words else words
-        ran = CliRunner().invoke(app, words)
-        assert ran.exit_code == 0, (words, ran.output, ran.exception)
+    for line in block.replace("\\\n", " ").splitlines():
+        if not line.startswith(("vldebias ", "#")) and line.strip():
+            subprocess.run(["bash", "-ec", line], check=True)
+        for words in commands(line):
+            if known(words).name == "run":
+                words = ["eval", "run", *words[1:]] if "run" not in words else words
+            ran = CliRunner().invoke(app, words)
+            assert ran.exit_code == 0, (words, ran.output, ran.exception)

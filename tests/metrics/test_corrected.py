@@ -103,6 +103,25 @@ def test_discrepancy_and_skew_of_known_images_and_several_raters():
     np.testing.assert_allclose(rated([[1, 3], [0, 0]], 2), [[0.25, 0.75], [0, 0]])
 
 
+@pytest.mark.parametrize("share", [0.5, 0.56, 0.6, 0.8])
+def test_a_folded_share_is_covered_and_no_more(share):
+    """Where noise reaches over 1/2 the ends of the share, folded, would hold more than they say."""
+    rng, held, folded = np.random.default_rng(6), [], []
+    true = np.sqrt(2) * (share - 0.5)
+    for hits in rng.binomial(120, share, size=400):
+        people = np.array([0] * hits + [1] * (120 - hits))
+        found = corrected_shares(np.zeros(120, int), people, 2)
+        gap, skew, one = found.discrepancy(2), found.max_skew(2), found.interval(0)
+        held.append(gap.low <= true <= gap.high)
+        ends = np.sqrt(2) * np.abs(np.array([one.low, one.high]) - 0.5)
+        folded.append((0 if one.low <= 0.5 <= one.high else ends.min()) <= true <= ends.max())
+        np.testing.assert_allclose([skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high])))
+    assert 0.925 <= np.mean(held) <= 0.975
+    assert np.mean(held) <= np.mean(folded) + 0.01
+    if share == 0.56:
+        assert np.mean(folded) > 0.965
+
+
 @pytest.mark.parametrize("values", [2, 3])
 def test_squares_are_unbiased_for_each_prompt(values):
     rng = np.random.default_rng(5)

@@ -293,12 +293,15 @@ class AuditTask(Task):
 def read_prompts(path: str | Path) -> tuple[str, ...]:
     """Prompts of a text file, one a line; empty lines and those that begin with # are left out."""
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
             f"{path!s:.200}: cannot be read as text in UTF-8: {error}; expected a file with one prompt a line (in "
             "Python a list of prompts will do)"
         ) from error
+    if "\0" in text:
+        raise InvalidInputError(f"{path}: holds zero bytes, as no text does; expected a file with one prompt a line")
+    lines = text.splitlines()
     found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
     if not found:
         raise InvalidInputError(f"{path}: expected prompts, one a line, got none")

@@ -1,4 +1,4 @@
-"""What a calibration says of prompts: leans of texts along an attribute, lines from leans to shares, and each prompt."""
+"""What a calibration says of prompts: leans of texts along an attribute, lines from leans to shares, each prompt."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.discrepancies import Counts
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
@@ -128,6 +128,22 @@ def test_one_prompt_is_measured_over_its_images():
 def test_refused(changed, fields, said):
     with pytest.raises(InvalidInputError, match=said):
         measure(table() | changed, **fields)
+
+
+def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
+    columns = table()
+    short = {"male": "M", "female": " F "}
+    mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
+    plain = measure(columns)[0].rows
+    same = {"M": "male", "F": "female"}
+    for fields in ({"same": same}, {"same": same, "values": ["female", "male"]}):
+        assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [r.value for r in plain]
+    capitals = [v.title() if i % 2 else v for i, v in enumerate(columns["judge"])]
+    with pytest.warns(SuspectInputWarning, match="differ in capitals alone; say --same Female=female"):
+        measure(columns | {"judge": capitals})
+    people = [v.replace("female", "woman") for v in columns["people"]]
+    with pytest.warns(SuspectInputWarning, match=r"never says, and never \['female'\].* say --same woman=female"):
+        measure(columns | {"people": people}, people="people")
 
 
 def test_on_the_command_line(tmp_path, monkeypatch):

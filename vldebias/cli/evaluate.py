@@ -152,6 +152,9 @@ def shares(
         Path | None, typer.Option(metavar="FILE", help="How often --value is wrong: true, then a column per value.")
     ] = None,
     values: Annotated[str | None, typer.Option(help="Which there are: female,male. Default: what occurs.")] = None,
+    same: Annotated[
+        list[str] | None, typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *")
+    ] = None,
     unknown: Annotated[
         list[str] | None, typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *")
     ] = None,
@@ -170,6 +173,7 @@ def shares(
     \b
       vldebias eval shares table.csv --prompt prompt --value gender
       vldebias eval shares table.csv --prompt occupation --value gender --method model --baseline sd15
+      vldebias eval shares table.csv --prompt occupation --value gender --same F=female --same M=male --unknown both
       vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
     """
     from vldebias.evaluation.run import run_suite
@@ -186,6 +190,7 @@ def shares(
             "people": people,
             "judge_confusion": judge_confusion,
             "values": tuple(split_names([values] if values else None)),
+            "same": dict(split_pair(text, "--same", "TEXT=VALUE, such as F=female") for text in same or ()),
             "baseline": baseline,
             "resamples": resamples,
             **({"unknown": tuple(unknown)} if unknown else {}),

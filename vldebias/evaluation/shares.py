@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.confused import confused_block
 from vldebias.evaluation.corrected import JudgedImages, corrected_block, of_codes
 from vldebias.evaluation.drawing import drawn_result
@@ -39,7 +41,7 @@ class SharesTask(Task):
         may be left out. weight: what an image counts, above 0. people: what people say where they were asked, empty
         elsewhere: `value` is then corrected by it (`vldebias.metrics.corrected`), and the weights are those of the
         sample, one over the probability of being asked.
-    values: which there are; by default those that occur. unknown: texts that mean that it cannot be told.
+    values: which there are; by default those that occur. same: text of the table -> the value that it means. unknown: texts that mean that it cannot be told.
     judge_confusion: a table of how often `value` is wrong: a first column "true", then one for each value, in counts.
         The shares are solved for (`vldebias.metrics.confusion`), in a block of their own.
     baseline: the method from which the changes of the others are; "none" by default, where there is one.
@@ -56,6 +58,7 @@ class SharesTask(Task):
     people: str | None = None
     judge_confusion: Path | None = None
     values: tuple[str, ...] = ()
+    same: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
 
@@ -174,14 +177,12 @@ class _Images:
         blank = [i for i, text in enumerate(texts) if not text.strip()]
         if blank:
             raise InvalidInputError(f"{where}: {len(blank)} rows have no {task.prompt!r}, such as row {blank[0] + 1}")
-        values, people = (
-            as_labels(column(task.value), task.values or None, f"{where}: {task.value}", task.unknown),
-            None,
-        )
+        values, people = _labels(task, column(task.value), f"{where}: {task.value}"), None
         if task.people is not None:
             # An empty cell was not asked; a text that means unknown was an answer.
             asked = np.array([bool(text.strip()) for text in as_texts(column(task.people), f"{where}: {task.people}")])
-            said = as_labels(column(task.people), task.values or None, f"{where}: {task.people}", task.unknown)
+            said = _labels(task, column(task.people), f"{where}: {task.people}")
+            _doubt_names(values.names, said.names, f"{where}: {task.people}")
             names = task.values or tuple(sorted({*values.names, *said.names}))
             values, said = _under(values, names), _under(said, names)
             people = np.where(asked, np.where(said.codes == UNKNOWN, len(names), said.codes), -1)
@@ -247,6 +248,32 @@ class _Images:
         assert self.people is not None
         people = of_codes(self.people[rows], len(self.names) + 1)
         return JudgedImages(self.prompts.codes[rows], codes[rows], people, self.weights[rows])
+
+
+def _labels(task: SharesTask, column: Any, where: str) -> Labels:
+    """Labels of a column, with what means the same under one name."""
+    if task.values:
+        known = {**{value: value for value in task.values}, **task.same}
+    else:
+        there = {text.strip() for text in as_texts(column, where)} - {"", *task.unknown}
+        known = dict(sorted(((text, task.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
+    found = as_labels(column, known, where, task.unknown)
+    small = Counter(name.casefold() for name in found.names)
+    twice = [name for name in found.names if small[name.casefold()] > 1]
+    if twice:
+        warn(f"{where}: {twice} differ in capitals alone; say --same {twice[0]}={twice[1]}", SuspectInputWarning)
+    return found
+
+
+def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> None:
+    """Warn where each has values that the other never says: they may mean the same."""
+    strange, other = ([name for name in one if name not in two] for one, two in ((people, judge), (judge, people)))
+    if strange and other:
+        warn(
+            f"{where}: has {strange}, which the judge never says, and never {other}, which it says; where they mean the "
+            f"same say --same {strange[0]}={other[0]}",
+            SuspectInputWarning,
+        )
 
 
 def _under(labels: Labels, names: Sequence[str]) -> Labels:

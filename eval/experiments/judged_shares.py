@@ -3,6 +3,7 @@
 python -m eval.experiments.judged_shares --json eval/results/judged_shares.json   # two minutes
 python -m eval.experiments.judged_shares --sets 50                                # to have a look
 
+"unsure of women" has a confidence, by which the images to label are drawn too (`vldebias.evaluation.sampling`).
 A data set is images that a judge reads with the errors of its row, some of them labelled by lot. The worked example is
 one of 2,000 images whose judge calls two of five women men: with people on 200 the corrected figure is right.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from eval.experiments.embeddings import protocol
 from eval.experiments.run import parser, run
 from vldebias.evaluation.corrected import JudgedImages, corrected_block
 from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.sampling import LabelSample
 from vldebias.metrics.corrected import NOT_LABELLED, corrected_shares, rated
 from vldebias.metrics.metric import Metric
 
@@ -50,6 +53,7 @@ SETTINGS = (
     Setting("the opposite", (0.6, 0.37, 0.03), ((0.1, 0.9, 0.0), (0.8, 0.2, 0.0), (0.5, 0.5, 0.0))),
     Setting("knows nothing", (0.6, 0.38, 0.02), ((0.5, 0.5, 0.0),) * 3),
 )
+UNSURE = Setting("unsure of women", (0.4, 0.6), ((0.98, 0.02), (0.194, 0.806)))  # see `unsure`; in the mean
 
 
 def simulate(setting: Setting, labels: int, sets: int, seed: int) -> dict[str, dict[str, float]]:
@@ -71,10 +75,42 @@ def simulate(setting: Setting, labels: int, sets: int, seed: int) -> dict[str, d
             ("share, judge alone", corrected_shares(said, said, 3).interval(0), share),
         ):
             found[name].append((one.low - 1e-9 <= true <= one.high + 1e-9, one.high - one.low, one.value - true))
+    return means(found)
+
+
+def means(found: Mapping[str, Sequence[tuple[float, ...]]]) -> dict[str, dict[str, float]]:
+    """Interval -> how often it held the truth, how wide it was and by how much its middle was off, in the mean."""
     return {
         name: dict(zip(("coverage", "width", "bias"), np.mean(rows, axis=0).round(5).tolist(), strict=True))
         for name, rows in found.items()
     }
+
+
+def unsure(labels: int, sets: int, seed: int) -> dict[str, dict[str, float]]:
+    """A judge that is unsure of more women than men, and then calls them men: labels by lot, and by its confidence."""
+    rng, found = np.random.default_rng(seed), defaultdict(list)
+    paths, share = [str(i) for i in range(IMAGES)], UNSURE.shares[0]
+    for one in range(sets):
+        truth = rng.choice(2, size=IMAGES, p=UNSURE.shares)
+        sure = np.where(rng.random(IMAGES) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
+        wrong = rng.random(IMAGES) < np.where((truth == 1) & (sure < 0.9), 0.6, 0.02)
+        said = np.where(wrong, 1 - truth, truth)
+        by_lot = np.full(IMAGES, NOT_LABELLED)
+        chosen = rng.choice(IMAGES, labels, replace=False)
+        by_lot[chosen] = truth[chosen]
+        names = np.array(["male", "female"])[said].tolist()
+        how = {"attribute": "gender", "judge": UNSURE.name, "seed": one}
+        sample = LabelSample.draw(paths, [""] * IMAGES, names, sure, labels, **how).weights
+        weights = np.array([sample.get(path, 0.0) for path in paths])
+        by_sample = np.where(weights > 0, truth, NOT_LABELLED)
+        for name, mended in (
+            ("share, corrected", corrected_shares(said, by_lot, 2)),
+            ("share, corrected, drawn by its confidence", corrected_shares(said, by_sample, 2, weights=weights)),
+        ):
+            interval = mended.interval(0)
+            held = interval.low - 1e-9 <= share <= interval.high + 1e-9
+            found[name].append((held, interval.high - interval.low, interval.value - share))
+    return means(found)
 
 
 def example(seed: int = 0) -> TaskResult:
@@ -95,13 +131,14 @@ def example(seed: int = 0) -> TaskResult:
 def measure(sets: int, seed: int) -> Iterator[TaskResult]:
     """The example, then a task per setting: a method per interval, a subset per number of labels."""
     yield example()
-    for i, setting in enumerate(SETTINGS):
+    for i, setting in enumerate((*SETTINGS, UNSURE)):
         n, title = {"data sets": sets, "images": IMAGES}, f"95 % intervals: {setting.name}"
         about = protocol(setting.name, title, __doc__ or "", n, {}, split="simulated", seeds=[seed + i])
         settings = {"truth": setting.shares, "judge": setting.judge}
         done = TaskResult(about.model_copy(update={"model": "none", "prompts": "", "settings": settings}))
         for labels in LABELS:
-            for name, figures in simulate(setting, labels, sets, seed + i).items():
+            simulated = unsure if setting is UNSURE else partial(simulate, setting)
+            for name, figures in simulated(labels, sets, seed + i).items():
                 for metric, value in figures.items():
                     kind = Metric(metric, metric, "fact", "neither")
                     done.add(kind, name, value, n={"data sets": sets}, subset=f"{labels} labels")

@@ -41,7 +41,9 @@ class SharesTask(Task):
         may be left out. weight: what an image counts, above 0. people: what people say where they were asked, empty
         elsewhere: `value` is then corrected by it (`vldebias.metrics.corrected`), and the weights are those of the
         sample, one over the probability of being asked.
-    values: which there are; by default those that occur. same: text of the table -> the value that it means. unknown: texts that mean that it cannot be told.
+    values: which there are; by default those that occur.
+    same: text of the table -> the value that it means.
+    unknown: texts that mean that it cannot be told.
     judge_confusion: a table of how often `value` is wrong: a first column "true", then one for each value, in counts.
         The shares are solved for (`vldebias.metrics.confusion`), in a block of their own.
     baseline: the method from which the changes of the others are; "none" by default, where there is one.
@@ -270,8 +272,8 @@ def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> Non
     strange, other = ([name for name in one if name not in two] for one, two in ((people, judge), (judge, people)))
     if strange and other:
         warn(
-            f"{where}: has {strange}, which the judge never says, and never {other}, which it says; where they mean the "
-            f"same say --same {strange[0]}={other[0]}",
+            f"{where}: has {strange}, which the judge never says, and never {other}, which it says; where they mean "
+            f"the same say --same {strange[0]}={other[0]}",
             SuspectInputWarning,
         )
 

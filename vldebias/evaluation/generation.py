@@ -188,7 +188,7 @@ class GenerationTask(Task):
             "scored by": scorer and scorer.to_dict(),
             **({"saved": saved} if saved else {}),
             **({"second judge": second.fingerprint} if second else {}),
-            **({"confusion": digest(self.judge_confusion)} if self.judge_confusion else {}),
+            **{f"confusion of {one}": digest(path) for one, path in self._confused(judge).items()},
             **({"labels": [digest(path) for path in self.labels]} if self.labels else {}),
         }
 

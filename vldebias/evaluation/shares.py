@@ -26,6 +26,7 @@ from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.metrics.metric import computed
 
 Floats = NDArray[np.float64]
+NOTHING = {"nan", "none", "null", "n/a", "na", "<na>"}  # as programs write that there is nothing
 ABOUT = (
     "Images, and what each shows, as a table gives them. Discrepancy is the distance of the shares of a prompt from "
     "uniform (eq. 7.2), averaged over prompts and resampled over prompts with all their images; few images per prompt "
@@ -67,7 +68,13 @@ class SharesTask(Task):
     def fingerprints(self, session: Session) -> dict[str, Any]:
         """The file."""
         files = {"table": self.table, "confusion": self.judge_confusion}
-        return {name: digest(path) for name, path in files.items() if path is not None}
+        there = {name: path for name, path in files.items() if path is not None}
+        for name, path in there.items():
+            if not path.is_file():
+                raise InvalidInputError(
+                    f"{name}: expected a file (.csv, .tsv, .parquet, .jsonl), there is none: {path}"
+                )
+        return {name: digest(path) for name, path in there.items()}
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """The file that the task names."""
@@ -262,6 +269,11 @@ def _labels(task: SharesTask, column: Any, where: str) -> Labels:
     found = as_labels(column, known, where, task.unknown)
     small = Counter(name.casefold() for name in found.names)
     twice = [name for name in found.names if small[name.casefold()] > 1]
+    nothing = [name for name in found.names if name.casefold() in NOTHING]
+    if nothing:
+        warn(
+            f"{where}: {nothing} count as values; where they mean none say --unknown {nothing[0]}", SuspectInputWarning
+        )
     if twice:
         warn(f"{where}: {twice} differ in capitals alone; say --same {twice[0]}={twice[1]}", SuspectInputWarning)
     return found

@@ -268,7 +268,7 @@ def _labels(task: SharesTask, column: Any, where: str) -> Labels:
         known = dict(sorted(((text, task.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
     found = as_labels(column, known, where, task.unknown)
     small = Counter(name.casefold() for name in found.names)
-    twice = [name for name in found.names if small[name.casefold()] > 1]
+    twice = sorted((name for name in found.names if small[name.casefold()] > 1), key=str.casefold)
     nothing = [name for name in found.names if name.casefold() in NOTHING]
     if nothing:
         warn(

@@ -328,14 +328,13 @@ def report(
     from vldebias.evaluation.exports import json_ld, model_card
     from vldebias.evaluation.report.pages import markdown, render
 
-    forms = {"--markdown": (as_markdown, markdown), "--model-card": (as_card, model_card)}
-    forms["--json-ld"] = as_json_ld, json_ld
-    asked = [name for name, (given, _) in forms.items() if given]
+    forms: dict[str, Any] = {"--markdown": markdown, "--model-card": model_card, "--json-ld": json_ld}
+    asked = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld), strict=True) if given]
     if len(asked) > 1:
         raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(asked)}")
     read, path = _read(result), result / "result.json" if result.is_dir() else result
     if asked:
-        typer.echo(forms[asked[0]][1](read), nl=False)
+        typer.echo(forms[asked[0]](read), nl=False)
         return
     say(render(read, page or path.with_suffix(".html"), beside=path.parent), err)
 

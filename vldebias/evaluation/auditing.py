@@ -188,9 +188,9 @@ class AuditTask(Task):
                 place = known.table.place(one.prompt) if one.judged is not None else None
                 if place is not None and (n := int(known.table.images[place])):
                     share = float(known.table.shares[place, mine])
-                    ends = wilson_interval(round(share * n), n)
-                    moved, drawn = tuple(float(end - base[side]) for end in ends), float(share - base[side])
-                    out.add("amplification", NONE, drawn, moved, n={"images": n}, subset=f"{subset}, as drawn")
+                    least, most = (end - float(base[side]) for end in wilson_interval(round(share * n), n))
+                    drawn = share - float(base[side])
+                    out.add("amplification", NONE, drawn, (least, most), n={"images": n}, subset=f"{subset}, as drawn")
 
     def _shelf(self, out: TaskResult, asked: Sequence[Asked], known: Calibrated, prompts: PromptSet) -> list[str]:
         """Mean distance from even shares under each method; says which cannot be tried with these texts."""

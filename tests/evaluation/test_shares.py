@@ -149,7 +149,7 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
 def test_what_programs_write_for_nothing_is_told():
     columns = table()
     columns["judge"] = ["nan" if i % 9 == 0 else v for i, v in enumerate(columns["judge"])]
-    with pytest.warns(SuspectInputWarning, match=r"\['nan'\] count as values; if they are none say --unknown nan"):
+    with pytest.warns(SuspectInputWarning, match=r"\['nan'\] count as values; where they mean none say --unknown nan"):
         measure(columns)
     plain = measure(columns, unknown=["nan"])[0]
     assert plain.provenance.settings["values"] == ["female", "male"]
@@ -158,7 +158,7 @@ def test_what_programs_write_for_nothing_is_told():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("none.csv --prompt text --value judge", "table: expected a file .* there is no none.csv"),
+        ("none.csv --prompt text --value judge", "table: expected a file .* there is none: none.csv"),
         ("mine.csv --prompt text --value judge --judge-confusion c.csv", "confusion: expected a file"),
         ("mine.csv --prompt text --value gender", r"expected a column 'gender'"),
         ("empty.csv --prompt text --value judge", "empty.csv"),

@@ -566,6 +566,22 @@ def inside(made: Callable[[], str]) -> str:
     return made().replace("](docs/", "](")
 
 
+def few_block() -> str:
+    """MaxSkew by the number of reference images, a row for each method."""
+    result = read("rivals_few")
+    about = {p.task: p for p in result.provenance}
+    found = {
+        name: {m: row for (m, metric), row in rows_in(result, name).items() if metric == "max_skew@50"}
+        for name in about
+    }
+    names = {method: told["name"] for p in about.values() for method, told in p.methods.items()}
+    lines = [["MaxSkew@50 of 51 professions", *found]]
+    for method in next(iter(found.values())):
+        if method in names:
+            lines.append([f"`{names[method]}`", *(span(rows[method]) for rows in found.values())])
+    return table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
+
+
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
     explanation, docs = ROOT / "docs" / "explanation" / "which-method.md", ROOT / "docs"
@@ -578,6 +594,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "auto_again": partial(record, "auto_again", partial(_auto, kinds=("none", *GENUINE, "genuine", "all"))),
             "default": default_block,
             "default_choice": default_choice.block,
+            "few": few_block,
             "offsets": offsets_block,
         },
         docs / "fine-tuning.md": {

@@ -13,7 +13,7 @@ from tiny_towers import tiny_image
 from vldebias.errors import InvalidInputError
 from vldebias.pictures import picture_metadata
 from vldebias.training.pairs import Pairs, PairSource
-from vldebias.training.report import draw_curves, score_histogram, suspects_page, write_popularity
+from vldebias.training.report import draw_curves, report_popularity, score_histogram, suspects_page, write_popularity
 from vldebias.training.scores import RankedPairs, rank_pairs
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
@@ -90,6 +90,17 @@ def test_popular_captions_come_first_and_are_no_formulas(tmp_path: Path) -> None
     assert [one["caption"] for one in told] == ["often", "'=1+1", "rare"]
     assert [float(one["popularity"]) for one in told] == pytest.approx([3 / 1.875, 1 / 1.875, 0.5 / 1.875], rel=1e-5)
     assert [one["pairs"] for one in told] == ["2", "1", "1"]
+
+
+def test_the_picture_of_popularity_says_what_dominates(tmp_path: Path) -> None:
+    captions = [f"caption {k % 20}" for k in range(100)]
+    popularity = np.where(np.arange(100) % 20 < 2, 9.0, 1.0)
+    files = report_popularity(tmp_path, captions, np.log(popularity))
+    assert set(files.values()) == {"popularity.csv", "popularity.png"}
+    about = picture_metadata(tmp_path / "popularity.png")
+    assert about["captions"] == 20
+    assert sorted(about["first"][:2]) == ["caption 0", "caption 1"]
+    assert about["first tenth"] == pytest.approx(18 / 36)
 
 
 def test_facts_of_another_scale_have_axes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vldebias.data.captions import says_something
 from vldebias.data.dataset import ImageStream, Record
 from vldebias.data.labels import UNKNOWN
 from vldebias.data.parallel import prefetch
@@ -227,7 +228,7 @@ class StreamBatches:
             captions = (record.caption or "", *(record.more_captions or ()))
         else:
             captions = ("" if value is None else caption_of(self.template, value),)
-        return _Row(index, record, captions, code) if captions[0].strip() else None
+        return _Row(index, record, captions, code) if says_something(captions[0]) else None
 
     def _read(self, rows: Sequence[_Row], slot: int, epoch: int) -> _Read:
         others = numpy_generator("replacement", self.how.seed, epoch, slot)

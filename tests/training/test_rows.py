@@ -127,6 +127,7 @@ def test_texts_stand_for_a_column_that_there_is_not(data: ImageData, found: Any)
     ({"debias_during": True}, "debias_during True goes with debias"),
     ({"keep_pairs": 1.0}, "keep_pairs 1.0 goes with debias and negatives: micro"),
     ({"wise_ft": 0.5, "tune": "lora"}, "wise_ft 0.5 goes with tune: all, text, image or heads"),
+    ({"val_split": "train"}, "val_split 'train' is the split that is learned from, .*name another split"),
     ({"track": "tensorbord"}, "track: expected tensorboard, trackio, wandb, got 'tensorbord'"),
 )
 def test_settings_that_do_not_go_together(given: dict[str, Any]) -> None:

@@ -31,6 +31,14 @@ SIDE, NEAR = 16, 3.0  # of thumbnails; root mean square of the differences of 0 
 LOOKED_AT = 2000, 500  # images to learn from and held-out ones whose thumbnails are compared
 
 
+def paths_of(data: ImageData) -> list[str]:
+    """Where each image lies; "" where it is no file of its own, which a few rows tell for all: asking each may cost."""
+    few = {0, len(data) // 2, len(data) - 1}
+    if data.path is None or not any(data.path(row) for row in few):
+        return [""] * len(data)
+    return [data.path(row) for row in range(len(data))]
+
+
 def present(data: ImageData, settings: TrainSettings) -> ImageData:
     """The rows whose image is there, with a warning where some are not; images that are no files of their own are.
 
@@ -38,7 +46,7 @@ def present(data: ImageData, settings: TrainSettings) -> ImageData:
         InvalidInputError: more than a tenth are not there, and `allow_missing` does not say to go on; any, where
             on_error is "raise".
     """
-    paths = [""] * len(data) if data.path is None else [data.path(row) for row in range(len(data))]
+    paths = paths_of(data)
     there = np.array([not path or "://" in path or os.path.exists(path) for path in paths], dtype=bool)
     if there.all():
         return data
@@ -67,8 +75,10 @@ class Overlap:
     compared: int
 
 
-def check_held_out(held_out: ImageData, learned: ImageData | ImageStream) -> Overlap | None:
+def check_held_out(held_out: ImageData, learned: ImageData | ImageStream, *, look: bool = True) -> Overlap | None:
     """How many held-out images are learned from; warns of some. None of a stream.
+
+    look: compare thumbnails too, which reads some images.
 
     Raises:
         InvalidInputError: the held-out data are those that are learned from, or nine in ten of their files are.
@@ -79,12 +89,11 @@ def check_held_out(held_out: ImageData, learned: ImageData | ImageStream) -> Ove
         return None
     if held_out.fingerprint == learned.fingerprint:
         raise InvalidInputError(f"{where}: they are the data to learn from, so their scores say nothing; {remedy}")
-    files = _files(learned)
-    own = _files(held_out)
-    same = len(own & files)
+    same = len((set(paths_of(held_out)) & set(paths_of(learned))) - {""})
     if same >= 0.9 * len(held_out):
         raise InvalidInputError(f"{where}: {same} of {len(held_out)} images are files to learn from as well; {remedy}")
-    theirs, ours = (_thumbnails(data, most) for data, most in zip((learned, held_out), LOOKED_AT, strict=True))
+    most = LOOKED_AT if look else (0, 0)
+    theirs, ours = (_thumbnails(data, n) for data, n in zip((learned, held_out), most, strict=True))
     near = int((torch.cdist(ours, theirs).amin(1) <= NEAR * SIDE * 3**0.5).sum()) if len(ours) and len(theirs) else 0
     if same or near:
         warn(
@@ -92,10 +101,6 @@ def check_held_out(held_out: ImageData, learned: ImageData | ImageStream) -> Ove
             f"looked at {near} are next to equal to one of {len(theirs)} images to learn from: their scores flatter"
         )
     return Overlap(same, near, len(ours), len(theirs))
-
-
-def _files(data: ImageData) -> set[str]:
-    return {path for row in range(len(data)) if (path := data.path(row))} if data.path is not None else set()
 
 
 def _thumbnails(data: ImageData, most: int) -> torch.Tensor:

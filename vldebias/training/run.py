@@ -303,7 +303,7 @@ class Job:
         self.monitor = make_monitor(settings) if fold is None else None
         self.overlap: Overlap | None = None
         if self.monitor is not None and (settings.data not in WORLDS or settings.val_data not in (None, settings.data)):
-            self.overlap = check_held_out(self.monitor.whole, data)
+            self.overlap = check_held_out(self.monitor.whole, data, look=accelerator.is_main_process)
         if settings.sharpness_within is not None and accelerator.distributed_type.value == "FSDP":
             raise InvalidInputError("sharpness_within: expected whole weights on every process, got FSDP; leave it out")
         self.start: dict[str, Tensor] = {}

@@ -429,6 +429,15 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         return self
 
     @model_validator(mode="after")
+    def _held_out_is_not_learned(self) -> TrainSettings:
+        if self.val_split is not None and self.val_split == self.split and self.val_data in (None, self.data):
+            raise ValueError(
+                f"val_split {self.val_split!r} is the split that is learned from, so its scores say nothing of others; "
+                "name another split, or other data (val_data)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_kind_of_groups(self) -> TrainSettings:
         if self.balance is not None and self.group_dro is not None and self.balance != self.group_dro:
             raise ValueError(f"balance {self.balance!r} and group_dro {self.group_dro!r}: expected the same columns")

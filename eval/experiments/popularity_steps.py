@@ -2,7 +2,7 @@
 
 python -m eval.experiments.run popularity_steps
 
-Fixed features of 500 pairs; the loss goes over them in batches of 64 for 40 epochs, and moves nothing but its state.
+Fixed features of 300 pairs; the loss goes over them in batches of 60 for 40 epochs, and moves nothing but its state.
 Beside it stands what Sinkhorn's iteration finds on all similarities at once (`vldebias.losses.estimate_popularity`).
 "last" is the popularity of the last step, "average" that which is reported.
 """
@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from eval.experiments.cells import Cell
 from vldebias.losses import GlobalContrastiveLoss, estimate_popularity
 
-PAIRS, BATCH, DIM = 500, 64, 16
+PAIRS, BATCH, DIM = 300, 60, 16
 REPORTED = "momentum 0, average"
 
 
@@ -32,7 +32,7 @@ def work(cell: Cell) -> dict[str, float]:
         for items in torch.randperm(PAIRS, generator=generator).split(BATCH)[: PAIRS // BATCH]:
             loss(x[items].requires_grad_(), y[items], items)
     oracle = [
-        estimate_popularity(e, temperature=tau, tolerance=1e-6).log_popularity.float() for e in (x @ y.T, y @ x.T)
+        estimate_popularity(e, temperature=tau, tolerance=1e-4).log_popularity.float() for e in (x @ y.T, y @ x.T)
     ]
     figures = beside(loss.zeta / tau, oracle)
     if momentum == 0:

@@ -24,7 +24,7 @@ PARTS = {  # heading -> extras of pyproject.toml; a distribution stands under th
     "With the package alone": ("",),
     "With `clip`, `diffusers`, `eval` or `train`": ("clip", "diffusers", "eval", "train"),
     "With `demo`": ("demo",),
-    "With the other extras": ("fid", "lora", "rivals", "track"),
+    "With the other extras": ("fid", "lora", "ray", "rivals", "track"),
     "For tests and documentation alone": ("dev", "docs"),
 }
 SPDX = {  # how a licence is called in the wild -> its identifier; the first that is found in the text

@@ -22,6 +22,7 @@ EXTRA_OF = {
     "gradio": "demo",
     "torch_fidelity": "fid",
     "peft": "lora",
+    "ray": "ray",
     "sklearn": "rivals",
     "tensorboard": "track",
 }

@@ -54,7 +54,15 @@ class Options:
     )
     limit: Annotated[int | None, Flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
     strict: Annotated[bool, Flag("Images", None, "Stop at an image that cannot be read.")] = False
-    embeddings: Annotated[Path | None, Flag("Images", "FILE", "Features of your own (.npz, .safetensors).")] = None
+    embeddings: Annotated[
+        Path | None, Flag("Images", "FILE", "Features of your own (.npz, .safetensors), or 'shards/*.npy'.")
+    ] = None
+    table: Annotated[Path | None, Flag("Images", "FILE", "Labels of .npy shards, row by row; or 'meta/*.parquet'.")] = (
+        None
+    )
+    ray: Annotated[
+        str | None, Flag("Run", "ADDRESS", "Embed and pass over shards on Ray: local, auto or a cluster's address.")
+    ] = None
     texts: Annotated[Path | None, Flag("Images", "FILE", "Text embeddings of your own (see eval texts).")] = None
     keys: Annotated[
         Mapping[str, str], Flag("Images", "A=B", "Field A is called B in a file of embeddings. *", "--key")

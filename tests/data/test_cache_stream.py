@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 from tests.refusals import refused
 from vldebias.data import ImageStream
-from vldebias.data import cache as run_module
-from vldebias.data.parallel import Processes
-from vldebias.errors import InvalidInputError
 
 
 @given(
@@ -100,12 +97,6 @@ def test_the_images_of_a_stream_do_not_pile_up(tmp_path: Path) -> None:
     object.__setattr__(encoder.encoder, "forward", spy)
     embed(stream, encoder, tmp_path, batch_size=4, shard_size=100, workers=2)
     assert max(ahead) <= 3 * 4 + 1
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value))
-    with pytest.raises(InvalidInputError, match="tiny stream: a stream is embedded by one process, got 2"):
-        embed(Stream(3), Counting(), tmp_path)
 
 
 @refused(

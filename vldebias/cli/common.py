@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Sequence
@@ -70,9 +71,10 @@ def check_files(**paths: Any) -> None:
         InvalidInputError: no such file.
     """
     for flag, path in paths.items():
-        if path is not None and not Path(path).is_file():
+        if path is not None and not Path(path).is_file() and not glob.glob(str(path), recursive=True):
             raise InvalidInputError(
-                f"--{flag} {path}: expected a file of embeddings (.npz, .safetensors), there is none"
+                f"--{flag} {path}: expected a file of embeddings (.npz, .safetensors) or a pattern of shards such as "
+                "'shards/*.npy', there is none"
             )
 
 

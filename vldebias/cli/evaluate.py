@@ -105,6 +105,7 @@ def run(
       vldebias eval run miniature
       vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
       vldebias eval fairface --embeddings images.npz --texts texts.npz
+      vldebias eval fairface --embeddings 'shards/*.npy' --table 'labels/*.parquet' --texts texts.npz --ray local
       vldebias eval generation --pipeline DIR --out sd21
       vldebias eval human --labels anna.jsonl --drawn sd21/images/gender
     """
@@ -112,7 +113,7 @@ def run(
         split_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ())
     )
     _check_suite(suite)
-    check_files(embeddings=given.get("embeddings"), texts=given.get("texts"), reference=given.get("reference"))
+    check_files(**{name: given.get(name) for name in ("embeddings", "table", "texts", "reference")})
     from vldebias.evaluation.run import run_suite
     from vldebias.evaluation.suite import load_suite
     from vldebias.methods import get_method

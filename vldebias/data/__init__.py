@@ -4,8 +4,10 @@ from vldebias.data.cache import default_cache_dir, embed_images
 from vldebias.data.dataset import ImageData, ImageStream, Record, fingerprint_of
 from vldebias.data.embeddings import Embeddings, load_embeddings, save_embeddings
 from vldebias.data.labels import UNKNOWN, Labels, cross
+from vldebias.data.on_ray import OnRay
 from vldebias.data.parallel import processes
 from vldebias.data.pictures import decode
+from vldebias.data.shards import Shards
 from vldebias.data.sources import DataSource, data_source, list_data, open_data, register_data
 from vldebias.data.summary import check_images, describe, group_counts
 from vldebias.data.tables import read_table
@@ -18,7 +20,9 @@ __all__ = [
     "ImageData",
     "ImageStream",
     "Labels",
+    "OnRay",
     "Record",
+    "Shards",
     "UnitRows",
     "check_images",
     "cross",

@@ -22,7 +22,7 @@ from torch import Tensor
 from vldebias.data.dataset import ImageData, ImageStream, Record
 from vldebias.data.embeddings import Embeddings
 from vldebias.data.labels import Labels
-from vldebias.data.parallel import prefetch, processes
+from vldebias.data.parallel import HERE, Runner, dealt, prefetch, processes
 from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.errors import InvalidInputError
 from vldebias.progress import SILENT, Progress
@@ -55,12 +55,14 @@ def embed_images(
     strict: bool = False,
     read_only: bool = False,
     progress: Progress | None = None,
+    runner: Runner = HERE,
 ) -> Embeddings:
     """Features of all images of `data`, from the cache where they are there, else computed and put there.
 
     A run that is stopped, killed or interrupted leaves complete shards and goes on from them. Several processes
-    (`accelerate launch`, torchrun) share the missing shards, and each returns everything. The labels and captions of
-    an ImageData are those it has now; those of a stream were kept with its features.
+    (`accelerate launch`, torchrun) share the missing shards, and each returns everything; with a runner on Ray its
+    workers do. The rows of a stream are drawn once, by the first process, and each is decoded by one. The labels and
+    captions of an ImageData are those it has now; those of a stream were kept with its features.
 
     Args:
         data: what to embed.
@@ -74,6 +76,7 @@ def embed_images(
         strict: stop at the first image that cannot be read. Default: count, list in `about["skipped"]` and go on.
         read_only: compute and write nothing; what is missing or damaged is an error.
         progress: where to show how far it is; default: on stderr.
+        runner: who computes missing shards: `vldebias.data.OnRay()`; default: this process.
 
     Returns:
         Embeddings, features as stored, mapped into memory where they are one shard. `about` says what they are of:
@@ -81,8 +84,8 @@ def embed_images(
         not), skipped ([{"id", "reason"}]), cache (folder), source (`data.about`).
 
     Raises:
-        InvalidInputError: an unreadable image where strict, no readable image, a stream in several processes, features
-            that are not finite, a cache that is not complete where `read_only`.
+        InvalidInputError: an unreadable image where strict, no readable image, features that are not finite, a cache
+            that is not complete where `read_only`.
     """
     if not isinstance(data, (ImageData, ImageStream)):
         raise InvalidInputError(f"data: expected an ImageData or an ImageStream, got {type(data).__name__}")
@@ -94,6 +97,7 @@ def embed_images(
     if isinstance(data, ImageData) and not len(data):
         raise InvalidInputError(f"{data.name}: expected at least one image, got none")
     folder = cache_folder(data, encoder, cache_dir, dtype=dtype, shard_size=shard_size)
+    folder = folder if runner is HERE else folder.absolute()  # workers may start elsewhere
     about = {
         "data": data.name,
         "split": data.split,
@@ -105,7 +109,7 @@ def embed_images(
     }
     store = ShardStore(folder, shard_size, about | {"shard_size": shard_size}, read_only=read_only)
     with progress or Progress.on() as display:
-        run = _Run(store, encoder, dtype, batch_size, workers, strict, f"{data.name} {data.split}", display)
+        run = _Run(store, encoder, dtype, batch_size, workers, strict, f"{data.name} {data.split}", display, runner)
         try:
             embeddings = run.data(data) if isinstance(data, ImageData) else run.stream(data)
         except KeyboardInterrupt:
@@ -156,6 +160,7 @@ class _Run:
     strict: bool
     title: str
     progress: Progress
+    runner: Runner
 
     def data(self, data: ImageData) -> Embeddings:
         """Process 0 looks what is missing, all of them share that work, and each returns everything."""
@@ -167,10 +172,13 @@ class _Run:
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(self.title, total) as bar:
-            for index in missing:
-                if self._read(index) is None:  # another run may have written it in the meantime
-                    places = range(index * size, min((index + 1) * size, len(data)))
-                    self._compute(index, (Record(data.ids[i], partial(data.read, i)) for i in places), bar.advance)
+            if self.runner is HERE:
+                for index in missing:
+                    self._shard(data, index, bar.advance)
+            else:
+                away = replace(self, progress=SILENT, runner=HERE)
+                for images in self.runner.each(partial(away._shard, data), missing):
+                    bar.advance(images)
         group.wait()
         features, kept, notes = self._join(shards, len(data))
         return Embeddings(
@@ -181,31 +189,43 @@ class _Run:
             _seen(notes),
         )
 
+    def _shard(self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None) -> int:
+        """Compute a shard, if no other run has written it in the meantime; how many images it has."""
+        size = self.store.shard_size
+        places = range(index * size, min((index + 1) * size, len(data)))
+        if self._read(index) is None:
+            self._compute(index, (Record(data.ids[i], partial(data.read, i)) for i in places), advance)
+        return len(places)
+
     def stream(self, data: ImageStream) -> Embeddings:
-        """Shard after shard; the stream is opened where the first missing one begins, and again after a gap."""
-        group = processes()
-        if group.world > 1:
-            raise InvalidInputError(
-                f"{data.name}: a stream is embedded by one process, got {group.world}; start it without several "
-                "processes, or use the data set without streaming"
-            )
-        size, next_record, there, images = self.store.shard_size, -1, 0, 0
-        records: Iterator[Record] = iter(())
-        with self.progress.bar(self.title) as bar:
-            for index in count():
-                shard = self._read(index)
-                if shard is None:
-                    if next_record != index * size:
-                        records = data.records(index * size)
-                    shard = self._compute(index, islice(records, size), bar.advance, stream=True)
-                    next_record = (index + 1) * size
-                else:
+        """Shard after shard; the stream is opened where the first missing one begins, and again after a gap.
+
+        Where others compute, process 0 draws the rows of a shard and hands them on, still to be decoded.
+        """
+        group, there = processes(), 0
+        progress = SILENT if group.rank else self.progress
+        with progress.bar(self.title) as bar:
+            if group.world == 1 and self.runner is HERE:
+                for index, records in self._lacking(data):
+                    self._rows((index, records), bar.advance)
                     there += 1
-                images += shard.notes.count
-                if shard.notes.last:
-                    break
-        self._say(self.progress, there, index + 1)
-        features, _, notes = self._join(range(index + 1), images)
+            else:
+                away = replace(self, progress=SILENT, runner=HERE)
+                tasks = dealt(((index, list(rows)) for index, rows in self._lacking(data)), group)
+                for images in self.runner.each(away._rows, tasks):
+                    bar.advance(images)
+                    there += 1
+        group.wait()
+        notes = []
+        for index in count():
+            shard = self.store.read(index)
+            if shard is None:
+                raise InvalidInputError(f"{self.store.path(index)}: expected this shard of the stream; run again")
+            notes.append(shard.notes)
+            if shard.notes.last:
+                break
+        self._say(progress, index + 1 - there, index + 1)
+        features, _, notes = self._join(range(index + 1), sum(one.count for one in notes))
         columns = dict.fromkeys(column for one in notes for column in one.labels)
         captions = [caption or "" for one in notes for caption in one.captions]
         labels = {}
@@ -214,6 +234,29 @@ class _Run:
             labels[column] = Labels.of(values, data.names.get(column) or None)
         ids = tuple(name for one in notes for name in one.ids)
         return Embeddings(features, ids, labels, tuple(captions) if any(captions) else (), _seen(notes))
+
+    def _lacking(self, data: ImageStream) -> Iterator[tuple[int, Iterator[Record]]]:
+        """The missing shards of a stream in order, with the records of each, which are to be drawn before the next."""
+        size, next_record = self.store.shard_size, -1
+        records: Iterator[Record] = iter(())
+        for index in count():
+            shard = self._read(index)
+            if shard is not None:
+                if shard.notes.last:
+                    return
+                continue
+            if next_record != index * size:
+                records = data.records(index * size)
+            drawn = _Drawn(islice(records, size))
+            yield index, drawn
+            next_record = (index + 1) * size
+            if drawn.count < size:
+                return
+
+    def _rows(self, task: tuple[int, Iterable[Record]], advance: Callable[[], None] = lambda: None) -> int:
+        """Compute a shard of a stream from its records; how many there are."""
+        index, records = task
+        return self._compute(index, records, advance, stream=True).notes.count
 
     def _say(self, progress: Progress, there: int, total: int) -> None:
         progress.say(f"{self.title}: {there} of {total} shards found in {self.store.folder}")
@@ -334,6 +377,18 @@ class _Run:
                 "float32"
             )
         return stored
+
+
+class _Drawn(Iterator[Record]):
+    """Records, counted as they are drawn."""
+
+    def __init__(self, records: Iterator[Record]) -> None:
+        self.records, self.count = records, 0
+
+    def __next__(self) -> Record:
+        record = next(self.records)
+        self.count += 1
+        return record
 
 
 def _seen(notes: Sequence[Notes]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Columns:
     """What `ImageData` and `Embeddings` share: n rows with ids, labels in named columns, and perhaps captions."""
 
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     labels: Mapping[str, Labels]
     captions: tuple[str, ...]
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from vldebias.data.dataset import Columns
 from vldebias.data.labels import UNKNOWN, Labels
-from vldebias.data.unit_rows import Picked, UnitRows
+from vldebias.data.unit_rows import Numbers, Parts, Picked, UnitRows
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
@@ -62,7 +62,7 @@ class Embeddings(Columns):
     Attributes:
         features: (n, d) floats as stored, not normalised, perhaps memory-mapped and of half precision; an array, or
             what gives one for a slice.
-        ids: n names of images.
+        ids: n names of images; those that have none are numbered.
         labels: column -> Labels of n rows.
         captions: n texts, or none.
         about: where they come from: data set, split, model, fingerprints, preprocessing, images that were skipped.
@@ -72,7 +72,7 @@ class Embeddings(Columns):
     """
 
     features: Any
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     labels: Mapping[str, Labels]
     captions: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -97,7 +97,8 @@ class Embeddings(Columns):
         """Embeddings from arrays as people have them: numpy, torch, lists.
 
         Args:
-            features: (n, d) numbers of both signs; bfloat16 becomes float32, whole numbers (int8) float64.
+            features: (n, d) numbers of both signs, or `Shards` of them; bfloat16 becomes float32, whole numbers (int8)
+                float64.
             labels: column -> n strings, integers or booleans; see `Labels.of_array`.
             ids: n names; default: "0", "1", ...
             captions: n texts.
@@ -107,7 +108,8 @@ class Embeddings(Columns):
             InvalidInputError: shapes, types or lengths that do not fit; the message names the column.
         """
         try:
-            rows = np.asarray(_plain(features.detach().cpu()) if isinstance(features, Tensor) else features)
+            rows: Any = _plain(features.detach().cpu()) if isinstance(features, Tensor) else features
+            rows = rows if isinstance(rows, Parts) else np.asarray(rows)
             signed = rows.dtype.kind in "fiO"  # pixels, masks, spectra and texts would become floats without a word
             rows = rows.astype(np.float64) if signed and rows.dtype.kind != "f" else rows
         except (TypeError, ValueError) as error:
@@ -124,8 +126,8 @@ class Embeddings(Columns):
                 columns[name] = Labels.of_array(values)
             except InvalidInputError as error:
                 raise InvalidInputError(f"labels[{name!r}]: {str(error).removeprefix('labels: ')}") from None
-        names = range(len(rows) if rows.ndim else 0) if ids is None else ids
-        return cls(rows, tuple(map(str, names)), columns, tuple(captions), dict(about or {}))
+        names = Numbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
+        return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -145,8 +147,11 @@ class Embeddings(Columns):
 
     @property
     def unit(self) -> UnitRows:
-        """The same rows, read and normalised a block at a time."""
-        return UnitRows(self.features, self.ids)
+        """The same rows, read and normalised a block at a time; some rows of shards are read where these lie."""
+        held = self.features
+        if isinstance(held, Picked) and isinstance(held.features, Parts):
+            return UnitRows(held.features, Numbers(len(held.features), before="row "), held.index)
+        return UnitRows(held, self.ids)
 
     def without(self, unknown: Any) -> Embeddings:
         """The same images with one value of labels, or several, as unknown in every column (`Labels.without`)."""
@@ -165,7 +170,9 @@ class Embeddings(Columns):
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
         """The same rows as `[rows]`, of which the features are copied when they are read, and no more than is read."""
         index, columns = self._some(rows)
-        return replace(self, features=Picked(self.features, index), **columns)
+        held = self.features
+        lazy = Picked(held.features, held.index[index]) if isinstance(held, Picked) else Picked(held, index)
+        return replace(self, features=lazy, **columns)
 
 
 def _plain(tensor: Tensor) -> Array:
@@ -202,7 +209,7 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
             if not isinstance(about, dict):
                 raise InvalidInputError(f"'about': expected a JSON object, got {type(about).__name__}")
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = fields.strings("ids") if "ids" in fields else tuple(map(str, range(n)))
+        ids = fields.strings("ids") if "ids" in fields else Numbers(n)
         embeddings = Embeddings(features, ids, fields.labels(), fields.strings("captions"), about)
         bad = np.concatenate([~np.isfinite(features[i : i + _ROWS]).all(axis=1) for i in range(0, n or 1, _ROWS)])
         if bad.any():

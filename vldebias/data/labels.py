@@ -106,6 +106,15 @@ class Labels:
         codes = np.where(known, np.searchsorted(found, array), UNKNOWN)
         return cls(codes, tuple(map(str, found.tolist()))).without(unknown)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Labels]) -> Labels:
+        """The labels of parts one below the other; names in the order in which the parts have them."""
+        names = tuple(dict.fromkeys(name for one in parts for name in one.names))
+        at = {name: i for i, name in enumerate(names)}
+        code = [np.array([*(at[name] for name in one.names), UNKNOWN], dtype=np.int64) for one in parts]
+        codes = [of[one.codes] for of, one in zip(code, parts, strict=True)]
+        return cls(np.concatenate(codes) if codes else np.empty(0, dtype=np.int64), names)
+
     def without(self, unknown: Any) -> Labels:
         """The same rows with one value, or several, as unknown; numbers are compared as they are written."""
         several = isinstance(unknown, Iterable) and not isinstance(unknown, (str, bytes))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vldebias.data import Embeddings, ImageData, ImageStream, Labels
+from vldebias.data import Embeddings, ImageData, ImageStream, Labels, Shards
 from vldebias.data.unit_rows import BLOCK
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
@@ -52,8 +52,9 @@ def evaluate(
     Args:
         model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
             `vldebias.load_host` opens (with `pretrained`), or a mapping from prompt to embedding (d,).
-        images: features (n, d), as an array, a tensor or a list; a file of embeddings (.npz, .safetensors); a folder of
-            images or the name of a data set (`vldebias eval data`), which the model embeds; or `Embeddings`.
+        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, .safetensors, .parquet, or a
+            pattern such as "shards/*.npy") or `vldebias.data.Shards`; a folder of images or the name of a data set
+            (`vldebias eval data`), which the model embeds; or `Embeddings`.
         prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another
             name than the attribute of its set, or for several columns.
         labels: column -> values of the n images: strings or integers, as an array, a tensor or a list; None, NaN and ""
@@ -220,10 +221,11 @@ class Given(Session):
 
     def _opened(self, path: Path, split: str) -> Embeddings | ImageData | ImageStream:
         """A file of embeddings, a folder of pictures, or a data set by name."""
-        from vldebias.data import list_data, load_embeddings
+        from vldebias.data import list_data
+        from vldebias.data.shard_files import is_features, open_embeddings
 
-        if path.suffix in (".npz", ".safetensors"):
-            return load_embeddings(path)[0]
+        if is_features(path):
+            return open_embeddings(path)[0]
         if path.is_dir():
             return _folder(path)
         names = [*WORLDS, *list_data()]
@@ -265,6 +267,8 @@ def _from_array(given: Any) -> Embeddings:
         raise InvalidInputError(f"images: a folder, a file, a data set's name or features (n, d): {reason}") from None
     if not len(embeddings):
         raise InvalidInputError(f"images: expected features (n, d) with n > 0, got shape {embeddings.features.shape}")
+    if isinstance(embeddings.features, Shards):
+        return replace(embeddings, about={"data": "given in shards", "digest": embeddings.features.digest()})
     digest = hashlib.sha256()
     for start in range(0, len(embeddings), BLOCK):
         digest.update(np.ascontiguousarray(embeddings.features[start : start + BLOCK]).data)

@@ -19,7 +19,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.evaluation.task import Count, Number, Strict
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.metric import computed
-from vldebias.metrics.rankings import Items, random_rankings, reach, resampled_places, top_rankings
+from vldebias.metrics.rankings import Items, random_rankings, reach, resampled_places
 from vldebias.metrics.skew import log_ratios, ndkls
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,7 @@ class Gallery:
         for methods in sharing.values():
             rows, asked = images[methods[0]], [texts[method] for method in methods]
             deepest = reach(max(own.k), len(rows))
-            found = top_rankings(torch.cat(asked), rows, deepest, ties=own.ties, seed=own.seed)
+            found = rows.top(torch.cat(asked), deepest, ties=own.ties, seed=own.seed)
             ranked |= zip(methods, np.split(found, np.cumsum([len(some) for some in asked])[:-1]), strict=True)
         return ranked
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, UnitRows
+from vldebias.data.shard_files import digest_of
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.plausible import doubt_features
 from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
 from vldebias.evaluation.texts import Texts
-from vldebias.files import digest
 from vldebias.hosts.side import IMAGE, TEXT, roles_of
 from vldebias.methods import METHODS, Method, get_method
 from vldebias.prompts import PromptSet, load_prompts
@@ -114,7 +114,7 @@ class ImageTask(Task):
             "images": [session.encoder.digest, session.encoder.preprocessing] if images else None,
             "dtype": options.feature_dtype if images else None,
             "data": [session.fingerprint(split) for split in self.splits if split is not None],
-            "files": [file and digest(file) for file in files],
+            "files": [file and digest_of(file) for file in files],
         } | ({"unknown": list(options.unknown)} if options.unknown else {})
 
     # ---- methods ---------------------------------------------------------------------------------------------

@@ -33,11 +33,14 @@ from pydantic import (
     ValidationError,
 )
 
-from vldebias.data import Embeddings, ImageData, ImageStream
+from vldebias.data import Embeddings, ImageData, ImageStream, Shards
+from vldebias.data.on_ray import OnRay
+from vldebias.data.parallel import HERE, Runner
+from vldebias.data.shard_files import digest_of, open_embeddings
+from vldebias.data.unit_rows import Parts, Picked
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.files import digest
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
@@ -334,7 +337,7 @@ class Session:
             source = self.options.texts or self.options.embeddings
             assert source is not None
             name = self.options.model or source.name
-            return Texts(self.text_rows, model_id=name, about={"digest": digest(source)})
+            return Texts(self.text_rows, model_id=name, about={"digest": digest_of(source)})
         return Texts(self.model.host, self.model.tokenizer)
 
     @cached_property
@@ -362,10 +365,24 @@ class Session:
     # ---- images and embeddings -------------------------------------------------------------------------------
 
     @cached_property
+    def runner(self) -> Runner:
+        """Where images are embedded and passes over shards run."""
+        gpus = float(self.options.device.startswith("cuda"))
+        return HERE if self.options.ray is None else OnRay(self.options.ray, gpus=gpus)
+
+    @cached_property
     def file(self) -> tuple[Embeddings, dict[str, Any] | None]:
         """The embeddings that the user brought, and text embeddings where the file has them."""
         assert self.options.embeddings is not None
-        return _load(self.options.embeddings, self.options.keys)
+        embeddings, rows = _load(self.options.embeddings, self.options.keys, self.options.table)
+        if self.options.ray is None:
+            return embeddings, rows
+        if not isinstance(embeddings.features, Shards):
+            raise InvalidInputError(
+                f"--ray: passes run over shards, and {self.options.embeddings} is one file that is read here; expected "
+                "a pattern such as 'shards/*.npy', or leave --ray away"
+            )
+        return replace(embeddings, features=embeddings.features.on(OnRay(self.options.ray))), rows
 
     @cached_property
     def text_rows(self) -> dict[str, Any] | None:
@@ -406,8 +423,9 @@ class Session:
                             f'{self.options.embeddings}: its column "split" has {list(labels.names)}; this task needs '
                             f"{spec.split!r}"
                         )
-                    rows = rows[labels.codes == labels.names.index(spec.split)]
-                self._embedded[key] = rows[_drawn(len(rows), self.options.limit)]
+                    rows = _some(rows, labels.codes == labels.names.index(spec.split))
+                limit = self.options.limit
+                self._embedded[key] = rows if limit is None else _some(rows, _drawn(len(rows), limit))
             else:
                 self._embedded[key] = embed_images(
                     self.data(spec),
@@ -416,6 +434,7 @@ class Session:
                     dtype=self.options.feature_dtype,
                     strict=self.options.strict,
                     progress=self.progress,
+                    runner=self.runner,
                 )
             self._embedded[key] = self._embedded[key].without(self.options.unknown)
             skipped = self._embedded[key].about.get("skipped") or []
@@ -444,7 +463,8 @@ class Session:
     def fingerprint(self, spec: Data) -> str:
         """Of the images of a split, or of the user's file."""
         if self.options.embeddings is not None:
-            return f"{digest(self.options.embeddings)} {spec.split}"
+            table = "" if self.options.table is None else f" {digest_of(self.options.table)}"
+            return f"{digest_of(self.options.embeddings)} {spec.split}{table}"
         return self.data(spec).fingerprint
 
     # ---- what the user sees ----------------------------------------------------------------------------------
@@ -472,16 +492,19 @@ def open_split(
     return open_data(name, root, split, **options)
 
 
-def _load(path: Path, keys: Mapping[str, str]) -> tuple[Embeddings, dict[str, Any] | None]:
-    """A file of embeddings, whose digest stands with them in the place of its path."""
-    from vldebias.data import load_embeddings
+def _some(embeddings: Embeddings, rows: NDArray[Any]) -> Embeddings:
+    """Some of the rows, of shards without a copy."""
+    return embeddings.picked(rows) if isinstance(embeddings.features, (Parts, Picked)) else embeddings[rows]
 
+
+def _load(path: Path, keys: Mapping[str, str], table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
+    """Embeddings of a file or of shards, whose digest stands with them in the place of their path."""
     try:
-        embeddings, rows = load_embeddings(path, keys=keys or None)
+        embeddings, rows = open_embeddings(path, keys=keys or None, table=table)
     except InvalidInputError as error:
         raise InvalidInputError(str(error).replace("keys={'features': ...}", "--key features=NAME")) from None
     about = {name: value for name, value in embeddings.about.items() if name != "file"}
-    known = replace(embeddings, about={"data": path.name, **about, "digest": digest(path)})
+    known = replace(embeddings, about={"data": path.name, **about, "digest": digest_of(path)})
     return known, None if rows is None else dict(rows)
 
 

@@ -7,9 +7,9 @@ to be sorted whole: `top_rankings` has the first k of millions of rows from bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, sqrt
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -68,16 +68,40 @@ def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable",
     Raises:
         InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n, or another tie rule.
     """
-    _check_pair(queries, items)
+    check_top(queries, items, k)
+    order, place = tie_order(items.shape[0], ties, seed)
+    first = leaders(queries, items, k, place).places
+    return first if order is None else order[first]
+
+
+class Leaders(NamedTuple):
+    """The first rows of some items for each query, best first.
+
+    scores: (q, m) exact. places: (q, m) where each of the rows stands among all items if all scores were equal.
+    """
+
+    scores: NDArray[np.float64]
+    places: NDArray[np.int64]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Leaders], k: int) -> Leaders:
+        """The first k of all parts together; merging in any order and any grouping gives the same."""
+        scores, places = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
+        best = np.lexsort((places, -scores), axis=1)[:, :k]
+        return cls(np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1))
+
+
+def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | int | None = None) -> Leaders:
+    """The first k of items (n, d), a part of what is ranked or all of it, as exactly as `top_rankings`.
+
+    Args:
+        place: (n,) the place of each item among all where scores are equal; a number is that of the first of items
+            that follow one another; None is 0.
+    """
     n, d = items.shape
-    if not 1 <= k <= n:
-        raise InvalidInputError(f"k: expected 1 .. {n}, the rows that are ranked, got {k}")
-    order = _order(n, ties, seed)
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
     lengths = torch.linalg.vector_norm(queries.double(), dim=1)
-    top, open_ = np.empty((len(queries), k), dtype=np.intp), torch.arange(len(queries))
-    candidates = min(n, k + 64)
+    scores, places = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+    open_, candidates = torch.arange(len(queries)), min(n, k + 64)
     while len(open_):
         least, rows, longest = _candidates(queries[open_], items, candidates)
         error = 1.001 * (d + 2) * 2.0**-24 * longest * lengths  # a float32 length is off by less than a thousandth
@@ -86,12 +110,30 @@ def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable",
         undecided = []
         for query, threshold, found in zip(open_.tolist(), least.tolist(), rows, strict=True):
             exact = (items[found].double() @ queries[query].double()).numpy().round(_ROUND)
-            best = np.lexsort((place[found.numpy()], -exact))[:k]
-            top[query] = found.numpy()[best]
+            own = place[found.numpy()] if isinstance(place, np.ndarray) else found.numpy() + (place or 0)
+            best = np.lexsort((own, -exact))[:k]
+            scores[query], places[query] = exact[best], own[best]
             if candidates < n and exact[best[-1]] <= threshold + float(error[query]) + 10.0**-_ROUND:
                 undecided.append(query)
         open_, candidates = torch.tensor(undecided, dtype=torch.int64), min(n, 4 * candidates)
-    return top
+    return Leaders(scores, places)
+
+
+def check_top(queries: Tensor, items: Items, k: int) -> None:
+    """Refuse shapes that do not fit, and k outside 1 .. n."""
+    _check_pair(queries, items)
+    if not 1 <= k <= items.shape[0]:
+        raise InvalidInputError(f"k: expected 1 .. {items.shape[0]}, the rows that are ranked, got {k}")
+
+
+def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int64] | None]:
+    """The order (n,) in which rows of equal scores stand, and the place (n,) of each row in it; None: as they come."""
+    if ties == "stable":
+        return None, None
+    order = _order(n, ties, seed)
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    return order, place
 
 
 def _candidates(queries: Tensor, items: Items, m: int) -> tuple[Tensor, Tensor, float]:

@@ -1,0 +1,44 @@
+"""A gallery of made features with texts and labels, and its figures under both tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import vldebias
+from vldebias.evaluation.images import prompts_of
+from vldebias.evaluation.result import Measurement
+from vldebias.prompts import load_prompts
+
+N, D = 1300, 32
+ASKED = load_prompts("professions-gender").classes[:4]
+
+
+def drawn(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, D)).astype(np.float16)
+
+
+RNG = np.random.default_rng(0)
+FEATURES, REFERENCE = drawn(N, 1), drawn(700, 2)
+REFERENCE[:30] = FEATURES[:30]  # which are left out of it
+TEXTS = {prompt: RNG.normal(size=D) + 2 for prompt in [*prompts_of(["gender", "race", "waterbirds"]), *ASKED]}
+GENDER = np.array(["female", "male", ""])[RNG.integers(3, size=N)]  # a third is unknown
+LABELS = {
+    "retrieval": {"gender": GENDER, "race": np.array(["asian", "black", "white"])[RNG.integers(3, size=N)]},
+    "groups": {
+        "bird": np.array(["landbird", "waterbird"])[RNG.integers(2, size=N)],
+        "place": np.array(["land", "water"])[RNG.integers(2, size=N)],
+    },
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "retrieval": {"prompts": {"gender": "gender", "race": "race"}, "queries": list(ASKED), "k": [10, 100]},
+    "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place", "offset": True},
+}
+
+
+def figures(task: str, images: Any, **more: Any) -> list[Measurement]:
+    """The rows of a result: values, intervals and counts as they are, to the digit."""
+    settings = {"methods": ["none", "orth-cali", "cali", "equalise"], "resamples": 40, "reference": REFERENCE}
+    given: dict[str, Any] = {**settings, "labels": LABELS[task], **SETTINGS[task], **more}
+    return vldebias.evaluate(TEXTS, images, task=task, **given).rows

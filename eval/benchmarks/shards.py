@@ -38,7 +38,7 @@ from rich.console import Console
 
 import vldebias
 from eval.experiments.records import write_records
-from vldebias.data import OnRay, Shards, embed_images
+from vldebias.data import Labels, OnRay, Shards, embed_images
 from vldebias.evaluation.images import prompts_of
 from vldebias.evaluation.result import Measurement
 from vldebias.evaluation.sources import imported, refuse_uncommitted
@@ -59,7 +59,7 @@ def figures(task: str, images: Any, n: int) -> list[Measurement]:
     """Rows of an evaluation of n images with made labels and texts."""
     rng = np.random.default_rng(0)
     texts = {text: rng.normal(size=DIM) + 1 for text in [*prompts_of(["gender", "race", "waterbirds"]), *ASKED]}
-    draw = {name: np.array(names)[rng.integers(len(names), size=n)] for name, names in LABELS[task].items()}
+    draw = {name: Labels(rng.integers(len(names), size=n), tuple(names)) for name, names in LABELS[task].items()}
     how: Row = {"methods": ["none", "orth-cali", "cali"], "resamples": RESAMPLES, "labels": draw, **HOW[task]}
     return vldebias.evaluate(texts, images, task=task, **how).rows
 
@@ -81,7 +81,8 @@ def write_features(path: Path, n: int, seed: int = 0) -> None:
     rows = np.lib.format.open_memmap(path, "w+", np.float16, (n, DIM))
     for start in range(0, n, len(block)):
         size = min(len(block), n - start)
-        rows[start : start + size] = block[:size] * rng.choice(np.float16([-1, 1]), DIM)
+        signs = rng.choice(np.array([0, 1 << 15], dtype=np.uint16), DIM)  # the bit that is a float's sign
+        rows[start : start + size] = (block[:size].view(np.uint16) ^ signs).view(np.float16)
     rows.flush()
 
 

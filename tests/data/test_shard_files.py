@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from sharded_parts import ASKED, FEATURES, LABELS, REFERENCE, TEXTS, N
+from sharded_parts import ASKED, FEATURES, LABELS, TEXTS, N
 from typer.testing import CliRunner
 
 from tests.refusals import refused
 from vldebias.cli import app
 from vldebias.data import Embeddings, Labels, Shards, save_embeddings
 from vldebias.data.shard_files import digest_of, open_embeddings
-from vldebias.data.unit_rows import Numbers, Picked
+from vldebias.data.unit_rows import Picked, RowNumbers
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.run import run_suite
 from vldebias.evaluation.suite import Suite
@@ -83,7 +83,7 @@ def test_parquet_has_both(tmp_path: Path) -> None:
     found, _ = open_embeddings(tmp_path / "a.parquet", keys={"features": "emb"})
     assert np.array_equal(found.features[:], FEATURES.astype(np.float32))
     assert found.column("gender").counts == Labels.of_array(GENDER).counts
-    assert isinstance(found.ids, Numbers)
+    assert isinstance(found.ids, RowNumbers)
 
 
 def test_some_rows_of_shards_are_read_where_they_lie(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_the_command_measures_shards_as_one_file(tmp_path: Path) -> None:
                    "methods": ["none", "cali"]},),
     }  # fmt: skip
     (tmp_path / "small.yaml").write_text(json.dumps({key: value for key, value in suite.items() if key != "name"}))
-    texts = {name: torch.from_numpy(row).float() for name, row in TEXTS.items()}
     save_embeddings(tmp_path / "whole.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
-    save_embeddings(tmp_path / "texts.npz", Embeddings.of(REFERENCE[:1]), texts)
+    np.savez(tmp_path / "texts.npz", text=np.stack(list(TEXTS.values())), prompts=np.array(list(TEXTS)))
     (tmp_path / "shards").mkdir()
     given = ["eval", str(tmp_path / "small.yaml"), "--texts", str(tmp_path / "texts.npz"), "--json", "--limit", "1200"]
     of_shards = ["--embeddings", write_npy(tmp_path / "shards"), "--table", f"{tmp_path}/shards/meta_*.parquet"]
+    of_shards += ["--key", "label.gender=gender"]
     found = []
     for which, brought in {"a": of_shards, "b": ["--embeddings", str(tmp_path / "whole.npz")]}.items():
         done = RUNNER.invoke(app, [*given, *brought, "--out", str(tmp_path / which)], catch_exceptions=False)

@@ -19,7 +19,7 @@ from tests.refusals import refused
 from vldebias.data import Embeddings, Shards
 from vldebias.data import shards as shards_module
 from vldebias.data.parallel import Here
-from vldebias.data.unit_rows import Numbers
+from vldebias.data.unit_rows import RowNumbers
 from vldebias.errors import InvalidInputError
 from vldebias.metrics.rankings import top_rankings
 
@@ -175,7 +175,7 @@ def test_the_digest_changes_with_numbers_and_order() -> None:
 
 
 def test_rows_without_names_are_numbered_as_if_written_out() -> None:
-    names = Numbers(4, 2)
+    names = RowNumbers(4, 2)
     assert names == ("2", "3", "4", "5")
     assert names != ("2", "3", "4", "6")
     assert list(names[1:3]) == ["3", "4"]

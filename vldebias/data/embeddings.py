@@ -36,7 +36,7 @@ from torch import Tensor
 
 from vldebias.data.dataset import Columns
 from vldebias.data.labels import UNKNOWN, Labels
-from vldebias.data.unit_rows import Numbers, Parts, Picked, UnitRows
+from vldebias.data.unit_rows import Parts, Picked, RowNumbers, UnitRows
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import write_atomically
 
@@ -126,7 +126,7 @@ class Embeddings(Columns):
                 columns[name] = Labels.of_array(values)
             except InvalidInputError as error:
                 raise InvalidInputError(f"labels[{name!r}]: {str(error).removeprefix('labels: ')}") from None
-        names = Numbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
+        names = RowNumbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Embeddings(Columns):
         """The same rows, read and normalised a block at a time; some rows of shards are read where these lie."""
         held = self.features
         if isinstance(held, Picked) and isinstance(held.features, Parts):
-            return UnitRows(held.features, Numbers(len(held.features), before="row "), held.index)
+            return UnitRows(held.features, RowNumbers(len(held.features), before="row "), held.index)
         return UnitRows(held, self.ids)
 
     def without(self, unknown: Any) -> Embeddings:
@@ -209,7 +209,7 @@ def load_embeddings(path: str | Path, *, keys: Keys | None = None) -> tuple[Embe
             if not isinstance(about, dict):
                 raise InvalidInputError(f"'about': expected a JSON object, got {type(about).__name__}")
         about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = fields.strings("ids") if "ids" in fields else Numbers(n)
+        ids = fields.strings("ids") if "ids" in fields else RowNumbers(n)
         embeddings = Embeddings(features, ids, fields.labels(), fields.strings("captions"), about)
         bad = np.concatenate([~np.isfinite(features[i : i + _ROWS]).all(axis=1) for i in range(0, n or 1, _ROWS)])
         if bad.any():

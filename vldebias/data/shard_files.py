@@ -13,7 +13,7 @@ from vldebias.data.embeddings import Embeddings, Keys, load_embeddings
 from vldebias.data.labels import Labels
 from vldebias.data.shards import KINDS, Shards, files_of, is_pattern
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
-from vldebias.data.unit_rows import Numbers
+from vldebias.data.unit_rows import RowNumbers
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import digest
 
@@ -66,7 +66,7 @@ def open_embeddings(
     name = keys.get("features", "features")
     shards = Shards.open(files, features=name if isinstance(name, str) else name[0])
     about: dict[str, Any] = {"file": str(paths), "shards": len(files)}
-    fields: dict[str, Any] = {"ids": Numbers(len(shards)), "labels": {}, "captions": ()}
+    fields: dict[str, Any] = {"ids": RowNumbers(len(shards)), "labels": {}, "captions": ()}
     tables = files_of(table) if table is not None else files if kinds == {".parquet"} else []
     if tables:
         fields |= _columns(tables, keys, str(table or paths), about)
@@ -103,11 +103,11 @@ def _joined(files: Sequence[Path], keys: Keys, called: str) -> tuple[Embeddings,
     for column, names in absent.items():
         if names:
             raise InvalidInputError(f"{called}: column {column!r} is missing in {names[:5]}; expected it in every file")
-    named = not all(isinstance(one.ids, Numbers) for one in several)
+    named = not all(isinstance(one.ids, RowNumbers) for one in several)
     captioned = any(one.captions for one in several)
     return Embeddings(
         shards,
-        tuple(name for one in several for name in one.ids) if named else Numbers(len(shards)),
+        tuple(name for one in several for name in one.ids) if named else RowNumbers(len(shards)),
         {column: Labels.joined([one.labels[column] for one in several]) for column in columns},
         tuple(text for one in several for text in one.captions or ("",) * len(one)) if captioned else (),
         {**several[0].about, "file": called, "shards": len(files)},

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.data.parallel import Runner
-from vldebias.data.unit_rows import BLOCK, Numbers, Parts, UnitRows
+from vldebias.data.unit_rows import BLOCK, Parts, RowNumbers, UnitRows
 from vldebias.errors import InvalidInputError, need
 from vldebias.metrics.rankings import Rows
 
@@ -75,7 +75,7 @@ class Shards(Parts):
     @property
     def unit(self) -> UnitRows:
         """The rows, L2-normalised a block at a time."""
-        return UnitRows(self, Numbers(len(self)))
+        return UnitRows(self, RowNumbers(len(self)))
 
     def map(self, work: Callable[[Any], R]) -> Iterator[R]:
         """`work` of each shard, an array (n_i, d) or what gives one for a slice, in their order."""

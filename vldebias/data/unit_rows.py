@@ -30,7 +30,7 @@ _FEW = 16  # rows: below, a product is summed in another order than in a block, 
 
 
 @dataclass(frozen=True)
-class Numbers(Sequence[str]):
+class RowNumbers(Sequence[str]):
     """The names of n rows that have none, "0", "1", ..., made when they are read.
 
     first: number of the first. before: what stands before each number.
@@ -227,7 +227,7 @@ class UnitRows:
             part, first = held.arrays[i], int(held.starts[i])
             if isinstance(local, slice):  # read as one piece
                 local = np.arange(local.start, local.stop) if len(part) > local.stop - local.start else None
-            found.append((UnitRows(part, Numbers(len(part), first, "row "), local, self.change), places))
+            found.append((UnitRows(part, RowNumbers(len(part), first, "row "), local, self.change), places))
         return found
 
     def map(self, work: Callable[[UnitRows], R]) -> Iterator[tuple[Places, R]]:

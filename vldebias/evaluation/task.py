@@ -389,7 +389,8 @@ class Session:
         """Prompt -> embedding, of the user's files; None where the model embeds the prompts."""
         if self.options.texts is not None:
             name = self.options.keys.get("text", "text")  # the rows stand for the images that this file need not have
-            return _load(self.options.texts, {"features": name, **self.options.keys})[1]
+            own = {ours: theirs for ours, theirs in self.options.keys.items() if ours in ("text", "prompts")}
+            return _load(self.options.texts, {"features": name, **own})[1]
         return self.file[1] if self.options.embeddings is not None else None
 
     def data(self, spec: Data) -> ImageData | ImageStream:

@@ -405,20 +405,6 @@ def _timed(result: Result) -> Cells:
     return [head, *([row["what"], *(f"{row[name]:,.0f}" for name in head[1:])] for row in rows_of(result, "what"))]
 
 
-def _sharded(result: Result) -> Cells:
-    """A row for each measurement of features in shards; what does not apply is left empty."""
-    head = ["", "of", "seconds", "processor seconds here", "peak MB", "own peak MB", "equal"]
-    names = {"processor seconds here": "processor seconds"}
-    lines = []
-    for row in rows_of(result, "what"):
-        of = row.get("rows", row.get("shards"))
-        equal = "" if of is None else f"{row['equal']:,.0f} of {of:,.0f} {'rows' if 'rows' in row else 'files'}"
-        told = {name: row.get(names.get(name, name)) for name in head[2:-1]}
-        cells = ["" if value is None else f"{value:,.0f}" for value in told.values()]
-        lines.append([row["what"], row["size"], *cells, equal])
-    return [head, *lines]
-
-
 RECORDS: dict[str, Callable[[Result], Cells]] = {
     "attack": partial(counted, "what", ("tries", "refused", "same", "failures")),
     "mutants": _mutated,
@@ -632,7 +618,6 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             **{f"features_{part}": partial(features_block, part) for part in FEATURES},
             "bench_diagnose": partial(record, "bench_diagnose", _timed),
         },
-        docs / "how-to" / "past-one-machine.md": {"bench_shards": partial(record, "bench_shards", _sharded)},
         docs / "explanation" / "validity.md": {
             "geometry": partial(record, "validity", validity.geometry_cells),
             "skews": partial(record, "validity", validity.skew_cells),

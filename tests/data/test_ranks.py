@@ -19,13 +19,12 @@ __all__ = ["launch"]  # a fixture
 Started = Callable[..., list[Launch]]
 WORLD, N = 64, 140
 HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
-FEW: dict[str, Any] = {**HOW, "shard_size": 2}
 
 
 def test_64_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path, launch: Started) -> None:
     """Three launches lose some of their ranks; at the end two launches run at once in the same folder."""
     rng = np.random.default_rng(0)
-    embed(make_data(N, {5, 90}), Counting(), tmp_path / "alone", **FEW)
+    embed(make_data(N, {5, 90}), Counting(), tmp_path / "alone", **HOW)
     folder, done = tmp_path / "many", [0]
     for lost in (9, 1, 30):
         stops = dict(zip(rng.permutation(WORLD)[:lost].tolist(), rng.integers(0, 3, lost).tolist(), strict=True))
@@ -44,7 +43,7 @@ def test_64_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path,
 
 
 def work(folder: Path, stop_at: int | None) -> Any:
-    return embed(make_data(N, {5, 90}), Counting(stop_at=stop_at), folder, **FEW)
+    return embed(make_data(N, {5, 90}), Counting(stop_at=stop_at), folder, **HOW)
 
 
 class Counted(Stream):

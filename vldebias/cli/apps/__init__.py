@@ -35,6 +35,13 @@ _Auth = Annotated[
 ]
 _BEHIND = "Where a reverse proxy in front calls from; its X-Forwarded-For is believed."
 _Proxy = Annotated[str | None, typer.Option(metavar="ADDRESS", help=_BEHIND)]
+_Sample = Annotated[
+    str,
+    typer.Option(
+        help="judge: by lot, more where the judge of the run is unsure, with weights; turn: the prompts in turn. "
+        "auto: by the judge where one answered and no answers were given in turn."
+    ),
+]
 _WHERE = [("port", _Port, None), ("public", _Public, False), ("auth", _Auth, None), ("proxy", _Proxy, None)]
 
 
@@ -92,7 +99,7 @@ def demo_command(
     page("compare.page").serve_demo(options, **where)
 
 
-@with_flags(_WHERE)
+@with_flags([("sample", _Sample, "auto"), *_WHERE])
 def label_command(
     folder: Annotated[
         Path, typer.Argument(help="Folder of images, or one that `vldebias eval generation` wrote.", show_default=False)
@@ -117,13 +124,6 @@ def label_command(
     questions: Annotated[
         int, typer.Option(min=0, help="At most so many for each annotator; 0: about every image.")
     ] = 200,
-    sample: Annotated[
-        str,
-        typer.Option(
-            help="judge: by lot, more where the judge of the run is unsure, with weights; turn: the prompts in turn. "
-            "auto: by the judge where one answered and no answers were given in turn."
-        ),
-    ] = "auto",
     seed: Annotated[int, typer.Option(help="Of the lot, and of the orders in which annotators see the images.")] = 0,
     export: Annotated[
         Path | None, typer.Option(help="Write the answers to a .csv, or a .json for Label Studio, and end.")
@@ -154,7 +154,7 @@ def label_command(
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
     page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
-    order = {"part": part, "limit": limit, "most": questions or None, "sample": sample, "seed": seed}
+    order = {"part": part, "limit": limit, "most": questions or None, "sample": where.pop("sample"), "seed": seed}
     who = {"file": file, "annotators": annotator or []}
     study = page("label").open_study(folder, attribute or [], choices or [], **who, **order)
     if export is not None:

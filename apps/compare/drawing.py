@@ -1,4 +1,4 @@
-"""Draws the same noise without and with the projection, picture by picture, and reads what the pictures show."""
+"""Draws the same noise without and with the projection, both in one batch, and reads what the pictures show."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from .settings import Drawing, Mitigation
 BEFORE, AFTER = "none", "mitigated"
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRIP_ROWS = 2
+AT_ONCE = 4  # pairs of a batch: the more the faster, and the longer until something is there
 UNKNOWN_NAME = "cannot tell"
 RESAMPLES, SEED = 1000, 0
 LEAST, ALPHA = 8, 0.05  # pairs that can be told, without which there is no verdict; how often it may be a false alarm
@@ -231,7 +232,8 @@ class Comparison:
 def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: threading.Event) -> Iterator[Comparison]:
     """The comparison after every denoising step, until all pictures are drawn or `stop` is set.
 
-    Each pair of pictures starts from the same noise; one pipeline call at a time holds the engine, so visitors take
+    Each pair of pictures starts from the same noise. The first pair is drawn alone, so that there is something to see,
+    the others a few to a batch, in which both sides are. One pipeline call at a time holds the engine, so visitors take
     turns. Closing the iterator stops the work at its next step.
     """
 
@@ -243,26 +245,26 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
         now = replace(now, subject=_subject(judge, drawing.prompt))
         say(now)
         codes: dict[str, list[Codes]] = {BEFORE: [], AFTER: []}
-        for done in range(2 * drawing.number):
-            side, index = (BEFORE, AFTER)[done % 2], done // 2
+        later = range(1, drawing.number, AT_ONCE)
+        for places in ((0,), *(range(first, min(first + AT_ONCE, drawing.number)) for first in later)):
 
-            def tell(part: float, now: Comparison = now, done: int = done) -> None:
-                say(replace(now, share=(done + part) / (2 * drawing.number)))
+            def tell(part: float, now: Comparison = now, places: Sequence[int] = places) -> None:
+                say(replace(now, share=(places[0] + part * len(places)) / drawing.number))
 
-            given = None if side == BEFORE else mitigation
-            picture = _draw(engine, drawing, index, given, mitigation.strength, stop, tell)
-            said = predict(judge, [picture])
-            codes[side].append(np.concatenate([_decided(judge, name, said) for name in read]))
-            if now.subject:
-                wanted = judge.names[SUBJECT].index(now.subject)
-                shown = (*now.recognised.get(side, ()), bool(_decided(judge, SUBJECT, said)[0] == wanted))
-                now = replace(now, recognised=now.recognised | {side: shown})
-            now = replace(
-                now,
-                pictures=now.pictures | {side: (*now.pictures[side], picture)},
-                measured=now.measured | {side: _measure(judge, read, mitigation, np.stack(codes[side], axis=1))},
-                share=(done + 1) / (2 * drawing.number),
-            )
+            pictures = _draw(engine, drawing, places, mitigation, mitigation.strength, stop, tell, both=True)
+            for side, some in ((BEFORE, pictures[: len(places)]), (AFTER, pictures[len(places) :])):
+                said = predict(judge, some)
+                codes[side].append(np.stack([_decided(judge, name, said) for name in read]))
+                if now.subject:
+                    wanted = judge.names[SUBJECT].index(now.subject)
+                    shown = (*now.recognised.get(side, ()), *(_decided(judge, SUBJECT, said) == wanted).tolist())
+                    now = replace(now, recognised=now.recognised | {side: shown})
+                now = replace(
+                    now,
+                    pictures=now.pictures | {side: (*now.pictures[side], *some)},
+                    measured=now.measured | {side: _measure(judge, read, mitigation, np.concatenate(codes[side], 1))},
+                )
+            now = replace(now, share=(places[-1] + 1) / drawing.number)
             say(now)
 
     yield from followed(work, stop, name="compare")
@@ -279,7 +281,7 @@ def strip(
             rows.append([])
             for strength in STRENGTHS:
                 given = mitigation if strength else None
-                rows[-1].append(_draw(engine, drawing, index, given, strength, stop, lambda _: None))
+                rows[-1] += _draw(engine, drawing, [index], given, strength, stop, lambda _: None)
                 say([list(row) for row in rows])
 
     yield from followed(work, stop, name="strip")
@@ -288,13 +290,15 @@ def strip(
 def _draw(
     engine: Engine,
     drawing: Drawing,
-    index: int,
+    places: Sequence[int],
     mitigation: Mitigation | None,
     strength: float,
     stop: threading.Event,
     tell: Callable[[float], None],
-) -> Image.Image:
-    """Picture `index` of a run; raises `Stopped` at the next step after `stop` is set."""
+    *,
+    both: bool = False,
+) -> list[Image.Image]:
+    """Some pictures of a run, with `both` after as many bare ones; raises `Stopped` at the next step once it is set."""
 
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         if stop.is_set():
@@ -304,13 +308,15 @@ def _draw(
 
     if stop.is_set():
         raise Stopped
-    seed, dealt = drawing.seed + index, {"run": drawing.seed, "place": index, "of": drawing.number}
+    seeds = [drawing.seed + place for place in places] * (2 if both else 1)
+    dealt: dict[str, Any] = {"run": drawing.seed, "places": places, "of": drawing.number, "both": both}
     with engine.drawing(mitigation, strength, **dealt) as pipe, torch.inference_mode():
         options: dict[str, Any] = {"num_inference_steps": drawing.steps, "guidance_scale": drawing.guidance}
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
-        done = pipe([drawing.prompt], generator=[torch.Generator("cpu").manual_seed(seed)], **options)
-    return done.images[0].convert("RGB")
+        noise = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+        done = pipe([drawing.prompt] * len(seeds), generator=noise, **options)
+    return [picture.convert("RGB") for picture in done.images]
 
 
 def _subject(judge: Judge, prompt: str) -> str:
@@ -320,7 +326,7 @@ def _subject(judge: Judge, prompt: str) -> str:
 
 
 def _decided(judge: Judge, name: str, said: Mapping[str, np.ndarray]) -> Codes:
-    """(1,) the code of a picture, -1 where the judge is not sure."""
+    """(n,) the code of each picture, -1 where the judge is not sure."""
     return decide(said[name], judge.names[name], SURE).codes
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vldebias.api import debias, fit_projections
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.hosts.using import DEFAULT, NONE
 from vldebias.methods import METHODS
 from vldebias.methods.steer import SampledEdit
 from vldebias.prompts import PromptSet
@@ -194,14 +195,25 @@ class Engine:
 
     @contextmanager
     def drawing(
-        self, mitigation: Mitigation | None, strength: float = 1.0, *, run: int = 0, place: int = 0, of: int = 1
+        self,
+        mitigation: Mitigation | None,
+        strength: float = 1.0,
+        *,
+        run: int = 0,
+        places: Sequence[int] = (0,),
+        of: int = 1,
+        both: bool = False,
     ) -> Iterator[Any]:
-        """The pipeline for the length of one call, which draws one picture, with `mitigation` or bare.
+        """The pipeline for the length of one call, which draws some pictures of a run, with `mitigation` or bare.
 
         A method that draws a value for each image deals them over the run: among the pictures 0 .. of - 1 of a `run`
-        and a prompt each value has its share to within one picture, although each `place` is a call of its own.
+        and a prompt each value has its share to within one picture, although its `places` are drawn in several calls.
 
         The lock is held for as long as the projection is on, so no other visitor draws through it.
+
+        Args:
+            places: which pictures of the run the call draws, one prompt for each.
+            both: the call has twice as many prompts, of which the first half is drawn bare.
         """
         with self.lock:
             pipe = self.pipe()
@@ -213,8 +225,12 @@ class Engine:
             edits = edits | {role: replace(edit, stratify=of) for role, edit in sampled.items()}
             with debias(pipe, edits, strength=strength, keep_stated=mitigation.keep_stated) as on:
                 if sampled:
-                    on.seeds = [run * of + place]
-                yield pipe
+                    on.seeds = [run * of + place for place in places] * (2 if both else 1)
+                if not both:
+                    yield pipe
+                    return
+                with on.using(method=[name for name in (NONE, DEFAULT) for _ in places]):
+                    yield pipe
 
 
 def _album(folder: Path | None) -> Album | None:

@@ -34,8 +34,13 @@ def pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture).astype(int)
 
 
+def apart(one: np.ndarray, picture: Image.Image) -> int:
+    """The largest difference of a pixel: of a batch within 1 of 255 from a picture that was drawn alone."""
+    return int(np.abs(one - pixels(picture)).max())
+
+
 def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
-    reports = drawn(drawing(number=2, steps=3), mitigation())
+    reports = drawn(drawing(number=3, steps=3), mitigation())
     last = reports[-1]
     assert last.whole
     assert attachment_of(engine().pipe()) is None
@@ -45,14 +50,18 @@ def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
         call = {"generator": noise, "num_inference_steps": 3, "guidance_scale": 3.0}
         return pixels(engine().pipe()(["A photo of a doctor."], **call).images[0])
 
-    assert np.array_equal(by_hand(), pixels(last.pictures["none"][1]))
-    assert not np.array_equal(by_hand(), pixels(last.pictures["mitigated"][1]))
+    assert apart(by_hand(), last.pictures["none"][1]) <= 1
+    assert apart(by_hand(), last.pictures["mitigated"][1]) > 5
     with vldebias.debias(engine().pipe(), "gender") as attached:
         (edit,) = attached.projections.values()
-        assert np.array_equal(by_hand(), pixels(last.pictures["mitigated"][1]))
+        assert apart(by_hand(), last.pictures["mitigated"][1]) <= 1
     shares = [report.share for report in reports]
     assert shares == sorted(shares)
-    assert [report.pairs for report in reports][-1] == 2
+    assert list(dict.fromkeys(report.pairs for report in reports)) == [
+        0,
+        1,
+        3,
+    ]  # the first pair alone, the others at once
     assert last.method == edit.method == "cali"
     assert last.lam == (edit.lam,)
 
@@ -141,8 +150,8 @@ def test_the_strip_starts_with_the_bare_picture_and_ends_with_the_mitigated_one(
     rows = list(module("drawing").strip(engine(), drawing(), mitigation(strength=0.3), threading.Event()))[-1]
     twins = drawn(drawing(), mitigation())[-1]
     assert [len(row) for row in rows] == [5]
-    assert np.array_equal(pixels(rows[0][0]), pixels(twins.pictures["none"][0]))
-    assert np.array_equal(pixels(rows[0][-1]), pixels(twins.pictures["mitigated"][0]))
+    assert apart(pixels(rows[0][0]), twins.pictures["none"][0]) <= 1
+    assert apart(pixels(rows[0][-1]), twins.pictures["mitigated"][0]) <= 1
     assert module("view").HTML.strengths(rows, module("drawing").STRENGTHS, drawing()).count("<img") == 5
 
 
@@ -239,7 +248,7 @@ def test_values_are_dealt_over_a_run_although_each_picture_is_a_call(number: int
     for run in range(6):
         drawn_here: Counter[str | None] = Counter()
         for place in range(number):
-            with engine().drawing(how, run=run, place=place, of=number) as pipe:
+            with engine().drawing(how, run=run, places=[place], of=number) as pipe:
                 on = attachment_of(pipe)
                 drawn_here.update(on.values([prompt], on.seeds))
         counts = [drawn_here["male"], drawn_here["female"]]
@@ -250,17 +259,17 @@ def test_values_are_dealt_over_a_run_although_each_picture_is_a_call(number: int
 
 
 def test_a_comparison_and_its_strip_deal_over_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, int]] = []
+    asked: list[dict[str, Any]] = []
     drawing_of = engine().drawing
 
-    def spied(*given: Any, **places: int) -> Any:
-        if given[0] is not None:
-            asked.append(places)
+    def spied(*given: Any, **places: Any) -> Any:
+        asked.append({name: list(one) if name == "places" else one for name, one in places.items()})
         return drawing_of(*given, **places)
 
     monkeypatch.setattr(engine(), "drawing", spied)
-    drawn(drawing(number=2, seed=3, steps=1), mitigation())
-    assert asked == [{"run": 3, "place": 0, "of": 2}, {"run": 3, "place": 1, "of": 2}]
+    drawn(drawing(number=7, seed=3, steps=1), mitigation())
+    whole = {"run": 3, "of": 7, "both": True}
+    assert asked == [whole | {"places": places} for places in ([0], [1, 2, 3, 4], [5, 6])]
 
 
 def test_what_it_cost_is_counted_by_whom_the_prompt_asks_for() -> None:

@@ -145,10 +145,14 @@ def _candidates(queries: Tensor, items: Items, m: int) -> tuple[Tensor, Tensor, 
         some = some.float()  # lengths of float16 would overflow
         longest = max(longest, float(torch.linalg.vector_norm(some, dim=1).nan_to_num(nan=torch.inf).max()))
         scores = texts @ some.T
-        best, index = scores.topk(min(m, scores.shape[1]), dim=1, sorted=False)
-        both = torch.cat([values, best], dim=1)
-        values, kept = both.topk(min(m, both.shape[1]), dim=1, sorted=False)
-        rows = torch.cat([rows, index + start], dim=1).gather(1, kept)
+        most = scores.shape[1]
+        if values.shape[1] == m:  # those above the lowest so far alone: soon a few, which are found in one walk
+            most = int((scores > values.amin(1, keepdim=True)).sum(1).max())
+        if most:
+            best, index = scores.topk(min(m, most), dim=1, sorted=False)
+            both = torch.cat([values, best], dim=1)
+            values, kept = both.topk(min(m, both.shape[1]), dim=1, sorted=False)
+            rows = torch.cat([rows, index + start], dim=1).gather(1, kept)
         start += len(some)
     return values.amin(1), rows, longest
 

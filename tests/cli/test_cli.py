@@ -16,7 +16,7 @@ import vldebias
 import vldebias.cli as cli
 from tests.refusals import refused
 from vldebias.cli import app, common
-from vldebias.errors import VldebiasError, warn
+from vldebias.errors import InvalidInputError, VldebiasError, warn
 from vldebias.prompts import list_prompts, load_prompts
 
 RUNNER = CliRunner()
@@ -55,6 +55,46 @@ for arguments in {asked}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(asked)
+
+
+WRONG = [
+    ["eval", "nosuch"],
+    ["eval", "miniature", "--methods", "none,nosuch"],
+    ["eval", "report", "nosuch.json"],
+    ["eval", "compare", "nosuch.json", "nosuch.json"],
+    ["eval", "fairface", "--embeddings", "nosuch.npz"],
+    ["debias", "gender", "--model", "miniature", "--method", "nosuch", "--out", "nosuch"],
+]
+
+
+def test_what_is_wrong_is_told_without_torch() -> None:
+    script = f"""
+import sys
+from vldebias.cli import app
+from vldebias.errors import VldebiasError
+for arguments in {WRONG}:
+    try:
+        app(arguments, standalone_mode=False)
+    except VldebiasError as error:
+        print('nosuch' in str(error), 'torch' in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True False"] * len(WRONG)
+
+
+def test_the_names_of_methods_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vldebias.cli.common import METHOD_NAMES, check_names
+    from vldebias.methods import METHODS
+
+    assert list(METHODS) == METHOD_NAMES
+    check_names(["a method that is registered later"])  # whoever has opened the registry asks that
+    monkeypatch.delitem(sys.modules, "vldebias.methods")
+    for name in ("nosuch", "midpoint"):
+        with pytest.raises(InvalidInputError) as ours:
+            check_names([name])
+        with pytest.raises(InvalidInputError) as theirs:
+            METHODS.named(name)
+        assert str(ours.value) == str(theirs.value)
 
 
 def test_methods_are_those_of_the_registry() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +58,15 @@ HOST_FLAGS: list[tuple[str, Any, Any]] = [
     ("dtype", Dtype, None),
 ]
 """What names a host: the keywords of `load`, for `vldebias.cli.flags.with_flags`."""
+
+
+# As `vldebias.methods.METHODS` has them, which takes torch to open; a test compares them.
+METHOD_NAMES = [
+    "none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise", "paper",
+    "default", "auto", "target-shares", "bend-vlm", "dear", "leace", "inlp", "clip-clip", "sfid", "spd", "steer",
+    "fair-pca", "lian", "roboshot", "prism", "each-value", "suffix", "entigen", "stated-value", "uce", "uce-all",
+    "weighted-values",
+]  # fmt: skip
 
 
 def make_app(text: str) -> typer.Typer:
@@ -130,6 +140,25 @@ def split_pair(text: str, option: str, expected: str) -> tuple[str, str]:
     return name, value
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names of methods that there are not, before torch is imported; others may bring more, and are asked then.
+
+    Raises:
+        InvalidInputError: as the registry words it.
+    """
+    from importlib.metadata import entry_points
+
+    from vldebias.gone import METHODS
+    from vldebias.registry import Registry
+
+    if "vldebias.methods" not in sys.modules and not entry_points(group="vldebias.methods"):
+        known: Registry[str] = Registry("method", "", lambda name: (name, name), went=METHODS)
+        for name in METHOD_NAMES:
+            known.register(name)
+        for name in names:
+            known.named(name)
+
+
 def check_method(name: str | None, *, images: bool, judge: bool = False) -> None:
     """Refuse a method before a model is loaded: no such name, or one that needs images, or a judge, that are not given.
 
@@ -138,6 +167,7 @@ def check_method(name: str | None, *, images: bool, judge: bool = False) -> None
     """
     if name is None:
         return
+    check_names([name])
     from vldebias.methods import Need, get_method
 
     for need in (Need.IMAGES, Need.LABELS):

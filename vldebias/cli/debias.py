@@ -19,6 +19,7 @@ from vldebias.cli.common import (
     Lam,
     Method,
     check_method,
+    check_names,
     check_out,
     device_of,
     err,
@@ -109,6 +110,7 @@ def debias_command(
       vldebias debias professions-gender --model ViT-B-32 --pretrained openai --projection gender-b32
       vldebias debias waterbirds --model ViT-B-32 --pretrained openai --projection birds --images test.npz
     """
+    check_names([] if method is None else [method])
     from vldebias.api import make_problem
     from vldebias.hosts import resolve
     from vldebias.methods import load_edits

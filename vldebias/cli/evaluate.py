@@ -14,6 +14,7 @@ from vldebias.cli import complete
 from vldebias.cli.common import (
     Json,
     check_files,
+    check_names,
     check_out,
     device_of,
     err,
@@ -114,6 +115,7 @@ def run(
     )
     _check_suite(suite)
     check_files(**{name: given.get(name) for name in ("embeddings", "table", "texts", "reference")})
+    check_names(split_names(given.get("methods")))
     from vldebias.evaluation.run import run_suite
     from vldebias.evaluation.suite import load_suite
     from vldebias.methods import get_method
@@ -326,6 +328,7 @@ def report(
       vldebias eval report result.json --markdown > result.md
       vldebias eval report vldebias-miniature --model-card > README.md
     """
+    path = _file_of(result)
     from vldebias.evaluation.exports import json_ld, model_card
     from vldebias.evaluation.report.pages import markdown, render
 
@@ -333,7 +336,7 @@ def report(
     asked = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld), strict=True) if given]
     if len(asked) > 1:
         raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(asked)}")
-    read, path = _read(result), result / "result.json" if result.is_dir() else result
+    read = _read(path)
     if asked:
         typer.echo(forms[asked[0]](read), nl=False)
         return
@@ -388,10 +391,11 @@ def compare_results(
       vldebias eval compare before after --out compare.html
       vldebias eval compare before after --json
     """
+    first, second = _read(a), _read(b)
     from vldebias.evaluation.report.comparison import compare as compare_results
     from vldebias.evaluation.report.comparison import print_comparison, write_comparison
 
-    comparison = compare_results(_read(a), _read(b), (str(a), str(b)))
+    comparison = compare_results(first, second, (str(a), str(b)))
     if page is not None:
         say(write_comparison(comparison, page), err)
     if as_json:
@@ -400,10 +404,19 @@ def compare_results(
         print_comparison(comparison, out)
 
 
+def _file_of(given: Path) -> Path:
+    """The file of a result; a wrong path is told before anything heavy is imported."""
+    path = given / "result.json" if given.is_dir() else given
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: no such file; expected a result of `vldebias eval` or `vldebias quickstart`")
+    return path
+
+
 def _read(given: Path) -> Any:
+    path = _file_of(given)
     from vldebias.evaluation.result import Result
 
-    return Result.read(given / "result.json" if given.is_dir() else given)
+    return Result.read(path)
 
 
 @app.command("data")

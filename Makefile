@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
-.PHONY: quickstart test budgets test-slow docs lint types wheel clean
+.PHONY: quickstart test bench budgets test-slow docs lint types wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
@@ -17,6 +17,11 @@ budgets: $(READY)  ## lines, names and, after `make test`, seconds against .ci/b
 
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
+
+bench: $(READY)  ## what users wait for, against what they would use instead: docs/explanation/speed.md, in half an hour
+	$(BIN)/python -m eval.benchmarks.speed --json eval/results/bench_speed.json
+	$(BIN)/python -m eval.benchmarks.whole --json eval/results/bench_whole.json
+	$(BIN)/python -m eval.readme
 
 docs: $(READY)  ## the documentation, in site/
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml

@@ -10,11 +10,13 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from eval.experiments import default_choice, experiment, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
@@ -405,6 +407,41 @@ def _timed(result: Result) -> Cells:
     return [head, *([row["what"], *(f"{row[name]:,.0f}" for name in head[1:])] for row in rows_of(result, "what"))]
 
 
+def measured_by(command: str, name: str, cells: Callable[[Result], Cells]) -> str:
+    """The table of a result, or the command that makes it."""
+    if not (RESULTS / f"{name}.json").is_file():
+        return f"Not measured yet: `{command}` makes this table.\n"
+    return record(name, cells)
+
+
+def _speed(result: Result) -> Cells:
+    """A row for each benchmark: both times, ours as a part of the other, and peak memory where it was measured."""
+    head = ["what / against what", "size", "ours (s)", "against (s)", "ours / against", "peak MB", "against"]
+
+    def peaks(row: Mapping[str, Any]) -> list[str]:
+        in_mb = [row.get(f"peak MB, {side}", row.get(f"memory, {side}", np.nan) / 2**20) for side in ("ours", "plain")]
+        return ["" if np.isnan(one) else f"{one:,.0f}" for one in in_mb]
+
+    rows = rows_of(result, "what")
+    times = [[f"{row['ours']:.3g}", f"{row['plain']:.3g}", f"{row['ours'] / row['plain']:.2g}"] for row in rows]
+    both = zip(rows, times, strict=True)
+    return [head, *([row["what"], str(row.get("size", "")), *seconds, *peaks(row)] for row, seconds in both)]
+
+
+def _whole(result: Result) -> Cells:
+    """A row for each task."""
+    head = ["task", "images", "processor seconds", "peak MB of the process", "of which features"]
+    names = ("rows", "seconds", "peak MB", "features MB")
+    return [head, *([row["what"], *(f"{float(row[name]):,.0f}" for name in names)] for row in rows_of(result, "what"))]
+
+
+def _growth(result: Result) -> Cells:
+    return [
+        ["what", "over", "slope"],
+        *([row["what"], str(row["over"]), f"{row['slope']:.2f}"] for row in rows_of(result, "what")),
+    ]
+
+
 RECORDS: dict[str, Callable[[Result], Cells]] = {
     "attack": partial(counted, "what", ("tries", "refused", "same", "failures")),
     "mutants": _mutated,
@@ -617,6 +654,11 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         docs / "how-to" / "diagnose.md": {
             **{f"features_{part}": partial(features_block, part) for part in FEATURES},
             "bench_diagnose": partial(record, "bench_diagnose", _timed),
+        },
+        docs / "explanation" / "speed.md": {
+            "bench_speed": partial(measured_by, "make bench", "bench_speed", _speed),
+            "bench_growth": partial(measured_by, "make bench", "bench_growth", _growth),
+            "bench_whole": partial(measured_by, "make bench", "bench_whole", _whole),
         },
         docs / "explanation" / "validity.md": {
             "geometry": partial(record, "validity", validity.geometry_cells),

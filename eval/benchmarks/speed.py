@@ -25,6 +25,7 @@ from torch.nn.functional import normalize
 
 from eval.benchmarks import losses, projection, scale, startup
 from eval.benchmarks.timing import compared, medians, report
+from eval.experiments.records import write_records
 from vldebias.data import Labels
 from vldebias.evaluation.gallery import Gallery, SkewOptions
 from vldebias.metrics import bootstrap_interval, worst_group_accuracy
@@ -105,16 +106,16 @@ def demo(number: int = 4, steps: int = 12, repetitions: int = 1) -> Row:
     from vldebias.cli.apps import page
 
     settings, drawing = page("compare.settings"), page("compare.drawing")
-    engine, stop = page("compare.engine").Engine(), threading.Event()
+    engine = page("compare.engine").Engine()
     of = settings.Drawing.of("A photo of a doctor.", number, 0, steps, 3.0)
     how = settings.Mitigation.of(("gender",))
 
     def ours() -> Any:
-        *_, last = drawing.compare(engine, of, how, stop)
+        *_, last = drawing.compare(engine, of, how, threading.Event())
         return last
 
     def plain() -> list[list[Any]]:
-        one = partial(drawing._draw, engine, of, stop=stop, tell=lambda part: None)
+        one = partial(drawing._draw, engine, of, stop=threading.Event(), tell=lambda part: None)
         pairs = [[one([i], given, 1.0)[0] for given in (None, how)] for i in range(number)]
         return [list(side) for side in zip(*pairs, strict=True)]
 
@@ -223,19 +224,12 @@ def main() -> None:
         report("bench_speed", rows, given.json)
     if "growth" in only:
         grown = growth()
-        report_growth(grown, given.json)
-
-
-def report_growth(rows: list[Row], path: Path | None) -> None:
-    """On the console, and beside the table's file."""
-    from eval.experiments.records import write_records
-
-    for row in rows:
-        print(f"{row['what']} over {row['over']}: slope {row['slope']:.2f}; {row['seconds']}")
-    if path:
-        beside = path.with_name("bench_growth.json")
-        write_records(beside, "Processor seconds over a size that grows", rows, "what", ("over",), threads=1)
-        plot(rows, beside.with_suffix(".png"))
+        for row in grown:
+            print(f"{row['what']} over {row['over']}: slope {row['slope']:.2f}; {row['seconds']}")
+        if given.json:
+            beside = given.json.with_name("bench_growth.json")
+            write_records(beside, "Processor seconds over a size that grows", grown, "what", ("over",), threads=1)
+            plot(grown, beside.with_suffix(".png"))
 
 
 if __name__ == "__main__":

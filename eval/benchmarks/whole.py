@@ -6,7 +6,7 @@ python -m eval.benchmarks.whole --rows 200000                         # fewer
 
 Retrieval: 4 methods x 2 attributes x 50 queries x 2,000 resamples, k = 1000. Groups: 4 methods, 2,000 resamples, areas
 with intervals. Both with a reference of as many images, from which "equalise" takes group means. Each in a process of
-its own; memory is the resident peak (VmHWM of /proc/self/status: Linux only), imports and both sets of features included.
+its own; memory is the resident peak (VmHWM of /proc/self/status: Linux only), with imports and both sets of features.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+
+from eval.experiments.records import write_records
 
 DIM, TASKS = 512, ("retrieval", "groups")
 COLUMNS = {
@@ -86,8 +88,6 @@ def main() -> None:
     if given.task:
         print(json.dumps(measure(given.task, given.rows)))
         return
-    from eval.experiments.records import write_records
-
     rows = []
     for task in TASKS:
         print(f"{task} ...", file=sys.stderr)

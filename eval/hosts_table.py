@@ -75,19 +75,21 @@ def _negative(family: Family) -> str:
 
 
 def coverage() -> Iterator[str]:
-    """How many classes of the installed diffusers are known, and which are not."""
+    """How many classes of the installed diffusers are known, asked and refused, and which are the latter."""
     import diffusers
 
     classes = with_a_text_side()
     served = {name for name, cls in classes.items() if known(cls)}
-    beside = sorted(set(classes) - served)
+    refused = sorted(name for name in set(classes) - served if name in REFUSED)
+    asked = sorted(set(classes) - served - set(refused))
     yield (
         f"diffusers {diffusers.__version__} has {len(classes)} pipeline classes with an `encode_prompt`. "
-        f"{len(served)} are known; {len(beside)} are refused by name:"
+        f"{len(served)} are known; {len(refused)} are refused by name; {len(asked)} are asked on first use, since "
+        f"nobody has looked into them ({', '.join(f'`{name}`' for name in asked) or 'none'}). Refused:"
     )
     yield ""
-    for name in beside:
-        yield f"- `{name}`" + (f": {REFUSED[name]}" if name in REFUSED else "")
+    for name in refused:
+        yield f"- `{name}`: {REFUSED[name]}"
 
 
 @cache

@@ -19,13 +19,15 @@ def test_the_page_is_up_to_date():
     assert hosts_table.page(text) == text, "run python -m eval.hosts_table --write docs/explanation/pipelines.md"
 
 
-def test_every_class_with_a_text_side_is_known_or_refused():
+def test_every_class_with_a_text_side_is_known_asked_or_refused():
     classes = hosts_table.with_a_text_side()
     served = {name for name, cls in classes.items() if hosts_table.known(cls)}
     listed = "\n".join(hosts_table.coverage())
     assert served.isdisjoint(REFUSED)
-    assert all((f"- `{name}`" in listed) == (name not in served) for name in classes)
-    assert f"{len(served)} are known; {len(classes) - len(served)} are refused" in listed
+    asked = set(classes) - served - set(REFUSED)
+    assert all((f"- `{name}`: " in listed) == (name in REFUSED) for name in classes)
+    assert f"{len(served)} are known; {len(set(classes) & set(REFUSED))} are refused" in listed
+    assert f"{len(asked)} are asked on first use" in listed
     if PINNED:
         assert len(served) > 150
         assert set(list_pipelines()) - set(classes) == {"ConsisIDPipeline"}  # opencv is not installed

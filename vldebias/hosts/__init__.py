@@ -12,9 +12,9 @@ from vldebias.errors import EXTRA_OF, InvalidInputError, UnsupportedHostError, w
 from vldebias.hosts.attachment import Attachment, attachment_of, attachments, refuse_second
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, custom
-from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.modular import ModularHost
 from vldebias.hosts.open_clip import OpenClipHost
+from vldebias.hosts.probe import PipelineHost
 from vldebias.hosts.side import roles_of
 from vldebias.hosts.table import TextTable
 from vldebias.hosts.transformers import TransformersHost
@@ -60,7 +60,7 @@ def register_host(host: type[Host]) -> type[Host]:
     return HOSTS.register(host)
 
 
-for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
+for _kind in (OpenClipHost, TransformersHost, PipelineHost, ModularHost):
     register_host(_kind)
 
 

@@ -37,17 +37,12 @@ _REASONS = {  # why: names of classes without "Pipeline" at their ends
     "LongCatImageEdit",
     "a call may ask encode_prompt for another layer (return_index), which is another space": "NucleusMoEImage",
     "the instruction before the prompt is chosen by the call, and a projection is fitted before it": "SanaWM",
-    "nobody has looked into this upscaler": "StableDiffusionLatentUpscale",
-    "deprecated by diffusers, and nobody has looked into it": "AltDiffusion AltDiffusionImg2Img I2VGenXL "
-    "StableCascadeDecoder StableCascadePrior StableDiffusionModelEditing StableDiffusionPix2PixZero UniDiffuser "
-    "WuerstchenDecoder WuerstchenPrior",
 }
 REFUSED = {f"{name}Pipeline": reason for reason, names in _REASONS.items() for name in names.split()}
 REFUSED |= dict.fromkeys(
     ("LEditsPPPipelineStableDiffusion", "LEditsPPPipelineStableDiffusionXL"),
     "encode_prompt takes edits of an image, not a prompt",
 )
-REFUSED["StableDiffusionInpaintPipelineLegacy"] = "deprecated by diffusers, and nobody has looked into it"
 """Pipelines that were looked at and cannot be served as the others are, and why."""
 
 
@@ -82,6 +77,12 @@ def register_family(family: Family) -> None:
     if taken:
         raise InvalidInputError(f"family {family.name!r}: {sorted(taken)} is in the table already; choose other names")
     _FAMILIES.append(family)
+
+
+def is_new(pipe: Any) -> bool:
+    """Has nobody looked into the class of a pipeline, nor into a base of it?"""
+    known = {*list_pipelines(), *REFUSED}
+    return not any(base.__name__ in known for base in type(pipe).__mro__)
 
 
 def family_of(pipe: Any) -> Family:

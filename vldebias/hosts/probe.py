@@ -1,8 +1,9 @@
-"""What `encode_prompt` of a pipeline that nobody listed returns, found out by asking it.
+"""Pipelines that nobody listed: what their `encode_prompt` returns is found out by asking it.
 
 Several prompts go through it. What differs between them is made of the prompt; what differs between negative prompts is
-the negative twin. What cannot be seen from outside is refused: two calls that nothing tells apart, tensors of unknown
-form. Where the weights are that read a tensor (`read_by`, for `merge`) is not looked for.
+the negative twin. Where that goes is seen in a call (`vldebias.hosts.reach`). What cannot be seen from outside is
+refused: two calls that nothing tells apart, tensors of unknown form. Where the weights are that read a tensor
+(`read_by`, for `merge`) is not looked for.
 """
 
 from __future__ import annotations
@@ -10,18 +11,60 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import UnsupportedHostError
+from vldebias.errors import UnsupportedHostError, warn
 from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.diffusers_families import is_new
 from vldebias.hosts.family import Family, Part, opened
 from vldebias.hosts.prompt_end import PROBES, recorded
+from vldebias.hosts.reach import check_reach
 from vldebias.hosts.seam import reading
 
-__all__ = ["propose_family", "registration"]
+__all__ = ["PipelineHost", "propose_family", "registration"]
+
+_PROPOSED: WeakKeyDictionary[object, Family] = WeakKeyDictionary()
+
+
+class PipelineHost(DiffusersHost):
+    """Any pipeline of diffusers: by the table, or by a family that is proposed for a class that nobody looked into."""
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
+        """The host for a pipeline that is listed, or that can be asked.
+
+        Raises:
+            UnsupportedHostError: it was looked at and cannot be served, or it cannot be told from outside.
+
+        Warns:
+            VldebiasWarning: the first time of a pipeline that is not listed, with the call that makes it permanent.
+        """
+        if not is_new(model) or not callable(getattr(model, "encode_prompt", None)):
+            return super().of(model, tokenizer, negative=negative)
+        try:
+            family = _PROPOSED.get(model) or propose_family(model)
+            host = cls(model, family, negative)
+        except UnsupportedHostError as error:
+            try:
+                super().of(model)
+            except UnsupportedHostError as unlisted:
+                first, _, rest = str(unlisted).partition("\n")
+                asked = str(error).removeprefix(f"{type(model).__name__}: ").partition("; describe it")[0]
+                raise UnsupportedHostError(f"{first} Asked what it returns: {asked}.\n{rest}") from error
+            raise
+        if model not in _PROPOSED:
+            _PROPOSED[model] = family
+            parts = ", ".join(f"{part.role!r} at place {part.index}" for part in family.parts)
+            warn(
+                f"{host.name}: not listed; by what its encode_prompt returns it is taken for a family {family.name!r} "
+                f"with {parts}. Look at what it draws. This makes it permanent, after `from vldebias.hosts.diffusers "
+                f"import Family, Part, register_family`: {registration(family)}"
+            )
+        return host
 
 
 def propose_family(pipe: Any) -> Family:
@@ -77,7 +120,9 @@ def propose_family(pipe: Any) -> Family:
         )
     if not parts:
         raise _refusal(name, "nothing of what encode_prompt returns depends on the prompt")
-    return Family(name=name.removesuffix("Pipeline"), pipelines=(name,), parts=tuple(parts), twice=twice)
+    family = Family(name=name.removesuffix("Pipeline"), pipelines=(name,), parts=tuple(parts), twice=twice)
+    check_reach(pipe, family)
+    return family
 
 
 def registration(family: Family) -> str:
@@ -98,13 +143,19 @@ def _refusal(name: str, why: str) -> UnsupportedHostError:
 
 
 def _encoded(pipe: Any, prompt: str, negative: str | None = None) -> tuple[Any, ...]:
-    name = next(n for n, part in pipe.components.items() if "encoder" in n and isinstance(part, nn.Module))
-    unknown = Family(name="?", pipelines=(), parts=(Part(encoders=(name,)),))  # but for how `encode_prompt` is called
+    names = [n for n, part in pipe.components.items() if "encoder" in n and isinstance(part, nn.Module)]
+    if not names:
+        raise _refusal(type(pipe).__name__, "no text encoder is loaded")
+    unknown = Family(name="?", pipelines=(), parts=(Part(encoders=(names[0],)),))  # but for how it is called
     arguments = DiffusersHost(pipe, unknown, negative=False)._arguments([prompt], None)
     if negative is not None:
         arguments |= {"negative_prompt": [negative], "do_classifier_free_guidance": True}
-    with reading(*(part for part in pipe.components.values() if isinstance(part, nn.Module))):
-        result = pipe.encode_prompt(**arguments)
+    try:
+        with reading(*(part for part in pipe.components.values() if isinstance(part, nn.Module))):
+            result = pipe.encode_prompt(**arguments)
+    except Exception as error:  # of a pipeline that nobody knows
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        raise _refusal(type(pipe).__name__, f"its encode_prompt fails on a prompt alone ({said})") from error
     if not isinstance(result, tuple | list):
         raise _refusal(type(pipe).__name__, f"its encode_prompt returns a {type(result).__name__}, not a tuple")
     return tuple(result)

@@ -25,7 +25,7 @@ FLOORS = [
     {"projection", "prompts", "losses", "metrics"},
     {"hosts"},
     {"methods", "data"},
-    {"miniature", "diagnostics"},
+    {"miniature", "diagnostics", "shelf"},
     {"api", "loading"},
     {"evaluation", "training"},
     {""},

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vldebias.methods import Bound, Reference, load_edit
     from vldebias.projection import CalibratedProjection
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
+    from vldebias.shelf import from_hub, push_to_hub
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
 _HOMES = {
@@ -22,6 +23,7 @@ _HOMES = {
     **dict.fromkeys(("Attachment", "attachment_of", "attachments"), "hosts"),
     **dict.fromkeys(("Bound", "Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
+    **dict.fromkeys(("from_hub", "push_to_hub"), "shelf"),
     "CalibratedProjection": "projection",
     "load_host": "loading",
 }
@@ -43,6 +45,7 @@ __all__ = [
     "fit_projection",
     "fit_projections",
     "fit_shares",
+    "from_hub",
     "grid",
     "inspect",
     "list_prompts",
@@ -53,6 +56,7 @@ __all__ = [
     "make_prompt_set",
     "methods",
     "metrics",
+    "push_to_hub",
     "steer",
 ]
 

@@ -32,6 +32,7 @@ from vldebias.methods.labelled import labelled
 from vldebias.methods.method import LAM_OF_PIPELINES, Prompts
 from vldebias.methods.shares import AllShares
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.shelf import from_hub, is_shelved
 
 AUTO = "auto"
 TEXT_SIDE = "text"
@@ -58,7 +59,8 @@ def debias(
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
-            these, solved jointly; or fitted edits: one, or a mapping from role to edit.
+            these, solved jointly; or fitted edits: one, a mapping from role to edit, or the folder or hub repository
+            that they are shelved in ("user/sd35-gender", `vldebias.push_to_hub`).
         method: a name in `vldebias.methods.METHODS`, such as "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
             "steer" (a value drawn for each image) or "auto" (chosen without labels; it changes nothing where nothing is
             expected to help), or a Method. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500
@@ -106,6 +108,8 @@ def debias(
     refuse_second(target)
     if follow:
         following.check_followed(next(iter(target.exclusive_modules), None))
+    if isinstance(prompts, str | Path) and is_shelved(prompts):
+        prompts = from_hub(prompts)
     if isinstance(prompts, (Edit, Mapping)):
         if reference is not None or max_loss is not None:
             raise InvalidInputError(

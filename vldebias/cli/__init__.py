@@ -8,8 +8,9 @@ from typing import Annotated, Any, Never
 import typer
 
 import vldebias
-from vldebias.cli import apps, evaluate, miniature, prompts
+from vldebias.cli import apps, evaluate, miniature, prompts, shelf
 from vldebias.cli.audit import audit_command
+from vldebias.cli.check import check_command
 from vldebias.cli.common import err, make_app, tell
 from vldebias.cli.debias import debias_command, merge, methods
 from vldebias.cli.diagnose import diagnose_command
@@ -25,6 +26,7 @@ app.command()(quickstart)
 app.command("debias")(debias_command)
 app.command()(merge)
 app.command()(methods)
+app.command("check")(check_command)
 app.command("train")(train)
 app.command()(pairs)
 app.command("audit")(audit_command)
@@ -33,6 +35,7 @@ app.command("demo")(apps.demo_command)
 app.command("label")(apps.label_command)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(prompts.app, name="prompts")
+app.add_typer(shelf.app, name="shelf")
 app.add_typer(miniature.app, name="miniature")
 
 

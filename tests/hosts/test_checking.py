@@ -1,0 +1,78 @@
+"""`vldebias check`: right of a sound host, wrong of one that leaves a trace, told where it cannot be tried."""
+
+import json
+import warnings
+
+import diffusers_tiny as tiny
+import pytest
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.evaluation.checking import check
+from vldebias.evaluation.result import Result
+from vldebias.hosts import Attachment
+from vldebias.loading import Loaded
+
+CALL = {"num_inference_steps": 2, "height": 16, "width": 16}
+RIGHT = [
+    "the same twice", "attached: changed", "strength 0: as without", "disabled: as without", "attached again: the same",
+    "removed: as without", "saved and loaded: the same", "merged: as attached",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _narrow():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tiny models are narrow, and merging moves the empty prompt
+        yield
+
+
+def found(pipe, **how):
+    return {one.name: one for one in check(Loaded(pipe, "tiny"), "professions-gender", **{"draw": CALL} | how)}
+
+
+def test_a_sound_pipeline():
+    told = found(tiny.own(tiny.sd()))
+    assert [told[name].value for name in RIGHT] == [1] * len(RIGHT)
+    assert told["seconds, attached / without"].figure
+    before, after = (told[f"sequence: distance within unseen pairs, {when}"].value for when in ("before", "after"))
+    assert after < before
+    assert not any(one.failed for one in told.values())
+
+
+def test_weights_that_cannot_hold_it_and_a_call_that_needs_more():
+    told = found(tiny.sd3(), draw=None)
+    assert told["merged: as attached"].said == "not tried"
+    assert "cannot merge" in told["merged: as attached"].note
+    from diffusers import StableDiffusionImg2ImgPipeline
+
+    told = found(tiny.sd(StableDiffusionImg2ImgPipeline), merge=False)
+    assert told["drawn"].value is None
+    assert told["removed: as without"].value == 1
+
+
+def test_a_trace_that_is_left_is_found(monkeypatch):
+    monkeypatch.setattr(Attachment, "remove", lambda self: None)
+    told = {}
+    for one in check(Loaded(tiny.sd(), "tiny"), "professions-gender", draw=CALL):
+        told[one.name] = one
+        if one.name == "removed: as without":
+            break
+    assert [name for name, one in told.items() if one.failed] == ["removed: as without"]
+    assert told["removed: as without"].said == "WRONG"
+
+
+def test_the_command_prints_one_table_and_writes_a_result(tmp_path):
+    run = CliRunner().invoke(app, ["check", "--model", "miniature", "--out", str(tmp_path / "c.json"), "--json"])
+    assert run.exit_code == 0, run.output
+    result = Result.read(tmp_path / "c.json")
+    assert json.loads(run.stdout)["name"] == result.name == "check"
+    about = result.provenance[0]
+    assert about.model == "miniature"
+    assert about.fingerprint is not None
+    assert about.settings["device"].startswith("cpu")
+    values = {row.metric: row.value for row in result.rows}
+    assert [values[name] for name in RIGHT] == [1] * len(RIGHT)
+    shown = CliRunner().invoke(app, ["check", "--model", "miniature", "--no-merge"])
+    assert "removed: as without" in shown.output
+    assert "merged" not in shown.output

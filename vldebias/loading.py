@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,18 +128,10 @@ def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
 
 
 def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
-    """By its library, which a folder tells by its files."""
-    if pretrained is not None:
-        return _open_clip(name, pretrained, device, dtype)
-    if name.startswith(_SCHEMAS):
-        return _open_clip(name, None, device, dtype)
+    """By the first row of `_READERS` that takes it."""
     folder = Path(name)
-    if not (folder / "config.json").is_file():  # repositories often hold a model for both libraries
-        if (folder / "open_clip_config.json").is_file():
-            return replace(_open_clip(f"{_LOCAL}{name}", None, device, dtype), name=name)
-        if (folder / "clip.safetensors").is_file():
-            return _miniature_clip(device, dtype, folder)
-    return _transformers(name, device, dtype)
+    given = _Given(name, pretrained, folder)
+    return next(read for takes, read in _READERS if takes(given))(given, device, dtype)
 
 
 def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None) -> Loaded:
@@ -164,3 +157,29 @@ def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
     model = transformers.AutoModel.from_pretrained(name, **NO_CODE).to(device, dtype).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(model, name, processor.tokenizer, processor.image_processor)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What `--model` and `--pretrained` say; folder: of that name, if there is one."""
+
+    name: str
+    pretrained: str | None
+    folder: Path
+
+    def holds(self, file: str) -> bool:
+        """A file of the folder; transformers' config.json goes first, since repositories often serve two libraries."""
+        return (self.folder / file).is_file() and not (self.folder / "config.json").is_file()
+
+
+_READERS: tuple[tuple[Callable[[_Given], bool], Callable[[_Given, str, torch.dtype], Loaded]], ...] = (
+    (lambda one: one.pretrained is not None, lambda one, *how: _open_clip(one.name, one.pretrained, *how)),
+    (lambda one: one.name.startswith(_SCHEMAS), lambda one, *how: _open_clip(one.name, None, *how)),
+    (
+        lambda one: one.holds("open_clip_config.json"),
+        lambda one, *how: replace(_open_clip(f"{_LOCAL}{one.name}", None, *how), name=one.name),
+    ),
+    (lambda one: one.holds("clip.safetensors"), lambda one, device, dtype: _miniature_clip(device, dtype, one.folder)),
+    (lambda one: True, lambda one, *how: _transformers(one.name, *how)),
+)
+"""Which model is of which library, first come, first served -> how it is read."""

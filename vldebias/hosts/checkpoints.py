@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.seam import reading
 from vldebias.hosts.towers import Towers
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a library stores a model with its tokenizer and preprocessing.
+
+    write: (towers, weights, folder, name), see `write_checkpoint`. check: (towers, weights, name), without writing.
+    """
+
+    write: Callable[[Towers, Mapping[str, Tensor], Path, str], None]
+    check: Callable[[Towers, Mapping[str, Tensor], str], None]
 
 
 def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
@@ -31,14 +43,43 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
     Raises:
         InvalidInputError: see `check_checkpoint`.
     """
+    _format(towers).write(towers, weights, folder, name)
+
+
+def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
+    """Finds out whether what `write_checkpoint` would write is this model, without writing it.
+
+    Raises:
+        InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
+            that its library cannot store. UnsupportedHostError: a library that `FORMATS` has not.
+    """
+    _format(towers).check(towers, weights, name)
+
+
+def _format(towers: Towers) -> Format:
+    try:
+        return FORMATS[towers.library]
+    except KeyError:
+        raise UnsupportedHostError(
+            f"{type(towers.model).__name__}: nothing says how a model of {towers.library} is written to a folder; "
+            f"known are those of {', '.join(FORMATS)}. Add a vldebias.hosts.checkpoints.Format to FORMATS"
+        ) from None
+
+
+def _write_transformers(towers: Towers, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    model: Any = towers.model
+    model.save_pretrained(folder, state_dict=dict(weights))
+    for part in _savable_parts(towers):
+        part.save_pretrained(folder)
+
+
+def _check_transformers(towers: Towers, weights: Mapping[str, Tensor], name: str) -> None:
+    _savable_parts(towers)
+
+
+def _write_open_clip(towers: Towers, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
     from safetensors.torch import save_file
 
-    model: Any = towers.model
-    if towers.library == "transformers":
-        model.save_pretrained(folder, state_dict=dict(weights))
-        for part in _savable_parts(towers):
-            part.save_pretrained(folder)
-        return
     config = _config(towers, name)
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
@@ -47,16 +88,7 @@ def write_checkpoint(towers: Towers, weights: Mapping[str, Tensor], folder: Path
         towers.tokenizer.save_pretrained(str(folder))
 
 
-def check_checkpoint(towers: Towers, weights: Mapping[str, Tensor], *, name: str) -> None:
-    """Finds out whether what `write_checkpoint` would write is this model, without writing it.
-
-    Raises:
-        InvalidInputError: an unknown architecture or another one than that of the model, a tokenizer or preprocessing
-            that its library cannot store.
-    """
-    if towers.library == "transformers":
-        _savable_parts(towers)
-        return
+def _check_open_clip(towers: Towers, weights: Mapping[str, Tensor], name: str) -> None:
     config = _config(towers, name)
     _compare_features(towers, weights, config["model_cfg"], name)
     _compare_preprocessing(towers, config["preprocess_cfg"])
@@ -181,3 +213,10 @@ def _compare_preprocessing(towers: Towers, preprocessing: Config) -> None:
             f"preprocess: open_clip would store {preprocessing}, which makes other pixels of a picture (by up to "
             f"{difference:.2f}); expected the second transform that open_clip.create_model_and_transforms returns"
         )
+
+
+FORMATS = {
+    "open_clip": Format(_write_open_clip, _check_open_clip),
+    "transformers": Format(_write_transformers, _check_transformers),
+}
+"""Library of a host -> how its models are stored."""

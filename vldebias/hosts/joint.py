@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 from textwrap import shorten
@@ -100,6 +100,19 @@ class JointHost(Host):
     @abstractmethod
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """(n, d) embeddings of images as their tower reads them, on the model's device, before normalising."""
+
+    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Tokens, (b, length) each -> features (b, d) as `features` gives them, differentiable.
+
+        A host whose padding cannot reach the embedding reads only as many columns as the longest text of a batch has.
+        """
+        return self.features
+
+    def shortened(self, tokens: Mapping[str, Tensor], kept: Tensor | None) -> Tensor:
+        """Features without the columns after the last one of `kept` (b, length) that is not zero in any row."""
+        columns = torch.zeros(0) if kept is None else (kept != 0).any(dim=0).nonzero()
+        length = int(columns.max()) + 1 if len(columns) else None
+        return self.features({name: tensor[:, :length] for name, tensor in tokens.items()})
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """(n, d) embeddings of at most a batch of prompts, as the model gives them before normalising.

@@ -134,6 +134,14 @@ class OpenClipHost(JointHost):
         """What `encode_text` gives."""
         return self.model.encode_text(tokens["text"], normalize=False)  # type: ignore[operator]
 
+    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Of open_clip's own causal text tower, pooled at the end token, and of its Hugging Face text towers."""
+        model: Any = self.model
+        if _is_causal(model):
+            return partial(_causal, model)
+        pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
+        return self.features if pad is None else lambda tokens: self.shortened(tokens, tokens["text"] != pad)
+
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """What `encode_image` gives for "pixel_values"."""
         return self.model.encode_image(pixels["pixel_values"], normalize=False)  # type: ignore[operator]
@@ -171,6 +179,34 @@ class OpenClipHost(JointHost):
 
 
 open_clip_host = OpenClipHost.of
+
+
+def _is_causal(model: Any) -> bool:
+    """open_clip's CLIP with its own `encode_text`: no token sees a later one, and the end token is the embedding."""
+    open_clip = need("open_clip")
+
+    return (
+        isinstance(model, open_clip.CLIP)
+        and type(model).encode_text is open_clip.CLIP.encode_text
+        and model.attn_mask is not None
+        and getattr(model, "text_pool_type", None) in ("argmax", "eos")
+        and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
+    )
+
+
+def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
+    """What `encode_text` computes, up to the last end token of the batch: it has no argument for a shorter text."""
+    ids = tokens["text"]
+    ends = ids.argmax(dim=-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(dim=-1)
+    length = int(ends.max()) + 1
+    dtype = model.transformer.get_cast_dtype()
+    x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    pooled = x[torch.arange(len(ids), device=ids.device), ends]
+    head = model.text_projection
+    if head is None:
+        return pooled
+    return head(pooled) if isinstance(head, nn.Module) else pooled @ head
 
 
 class _Method(MethodSeam):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +27,6 @@ from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.images import ImageEncoder, image_encoder
 from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import bare
-from vldebias.hosts.transformers import TransformersHost
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -74,7 +72,7 @@ class Towers:
         self.bias = None if bias is None else float(bias.detach())
         layers = (m for part in encoder.tower for m in part.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
         self._first: Any = next(layers)  # reads the pixels, which come in its precision
-        self._features = _without_padding(host)
+        self._features = host.without_padding()
         self._cuts_warned = False
 
     @property
@@ -217,44 +215,3 @@ def _normalisation(
     std = 1 / (white - black)
     mean = -black * std
     return (shape[1], shape[2]), tuple(round(m, 6) for m in mean.tolist()), tuple(round(s, 6) for s in std.tolist())
-
-
-def _without_padding(host: JointHost) -> Callable[[Tokens], Tensor]:
-    """Tokens, (b, length) each -> features (b, d) as `host.features` gives them, differentiable.
-
-    Shortened are open_clip's own causal text tower pooled at the end token, its Hugging Face text towers, and towers
-    of transformers that mask their padding. The others, such as SigLIP's, which attends to padding, read all of it.
-    """
-    model: Any = host.model
-    if isinstance(host, TransformersHost):
-        return host.features if host.reads_padding else partial(_shortened, host, lambda t: t.get("attention_mask"))
-    CLIP = need("open_clip").CLIP
-    causal = isinstance(model, CLIP) and type(model).encode_text is CLIP.encode_text and model.attn_mask is not None
-    at_end = getattr(model, "text_pool_type", None) in ("argmax", "eos")
-    if causal and at_end and hasattr(model.transformer, "batch_first"):  # before, `encode_text` itself turned the axes
-        return partial(_causal, model)
-    pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
-    return host.features if pad is None else partial(_shortened, host, lambda t: t["text"] != pad)
-
-
-def _causal(model: Any, tokens: Tokens) -> Tensor:
-    """What `encode_text` computes, up to the last end token of the batch: it has no argument for a shorter text."""
-    ids = tokens["text"]
-    ends = ids.argmax(dim=-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(dim=-1)
-    length = int(ends.max()) + 1
-    dtype = model.transformer.get_cast_dtype()
-    x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
-    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    pooled = x[torch.arange(len(ids), device=ids.device), ends]
-    head = model.text_projection
-    if head is None:
-        return pooled
-    return head(pooled) if isinstance(head, nn.Module) else pooled @ head
-
-
-def _shortened(host: JointHost, kept: Callable[[Tokens], Tensor | None], tokens: Tokens) -> Tensor:
-    """Without the columns after the last one of `kept` (b, length) that is not zero in any row; None: all of them."""
-    mask = kept(tokens)
-    columns = torch.zeros(0) if mask is None else (mask != 0).any(dim=0).nonzero()
-    length = int(columns.max()) + 1 if len(columns) else None
-    return host.features({name: tensor[:, :length] for name, tensor in tokens.items()})

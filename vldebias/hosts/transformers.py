@@ -309,6 +309,12 @@ class TransformersHost(JointHost):
         device: Any = self.model.device
         return device if device.type != "meta" else torch.device("cpu")
 
+    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Of towers that mask their padding; SigLIP's attends to it."""
+        if self.reads_padding:
+            return self.features
+        return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
+
     @property
     def reads_padding(self) -> bool:
         """True where the model was trained with padding that it attends to, so that none may be left out."""

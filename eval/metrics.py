@@ -21,6 +21,7 @@ REGRET = Metric("regret", "share of the best gain missed", "bias", "lower")
 MISSED = Metric("missed", "share of the best gain in hindsight that is missed", "bias", "lower")
 WORSE = Metric("worse_than_none", "settings worse than none beyond the interval", "bias", "lower")
 LABEL_ERROR = Metric("label_error", "wrong zero-shot labels", "fact", "lower")
+SUBJECTS_GAINED = Metric("subjects_gained", "subjects gained at equal discrepancy", "utility", "higher")
 DIFFERENCE_LEFT = Metric("difference_left", "remaining share of the difference", "fact")
 DIRECTION = Metric("direction", "cosine of the directions", "fact", "higher")
 

@@ -37,6 +37,8 @@ def check_reach(pipe: Any, family: Family) -> None:
             `encode_prompt`; or the prompt reaches that by another way too.
     """
     name, encoders = type(pipe).__name__, {one for part in family.parts for one in part.encoders}
+    if getattr(pipe, "scheduler", None) is None:
+        raise UnsupportedHostError(f"{name}: it has no scheduler, so that a call cannot be followed to its first step")
     original = twin_of(pipe).encode_prompt
 
     def given(prompt: str, encode: Encode) -> list[Tensor]:

@@ -119,6 +119,8 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
             done.rows.append(_row(kind, metric, place.form, value, place.table))
     for form in dict.fromkeys(place.form for place in places):
         own = [place for place in places if place.form == form]
+        if len(own) < len(names):  # a table lacks it: nothing is said over all
+            continue
         done.rows.append(_row(kind, "score", form, sum(p.score for p in own) / len(own), "mean of all"))
         done.rows.append(_row(kind, "score", form, min(p.score for p in own), "worst"))
     for name, form in chosen.items():
@@ -145,7 +147,9 @@ def block(name: str = "default_choice") -> str:
         columns = [*tables, "mean of all", "worst"] if len(tables) > 1 else tables
         lines = [[about.task, *columns]]
         for form in dict.fromkeys(method for method, _ in scores):
-            cells = [f"{scores[form, where]:+.2f}{'†' if (form, where) in harm else ''}" for where in columns]
+            known = [scores.get((form, where)) for where in columns]
+            signs = ["†" if (form, where) in harm else "" for where in columns]
+            cells = ["" if one is None else f"{one:+.2f}{sign}" for one, sign in zip(known, signs, strict=True)]
             mark = [f"**{cell}**" if chosen.get(w) == form else cell for cell, w in zip(cells, columns, strict=True)]
             lines.append([f"`{form}`", *mark])
         parts.append(table(*lines).strip())

@@ -26,13 +26,13 @@ from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.pictures import KEY
 
-from .engine import SURE, Engine
+from .engine import MINIATURE, SURE, Engine
 from .settings import Drawing, Mitigation
 
 BEFORE, AFTER = "none", "mitigated"
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRIP_ROWS = 2
-AT_ONCE = 4  # pairs of a batch: the more the faster, and the longer until something is there
+AT_ONCE = 4  # pairs of a batch of the miniature; of others, whose memory nobody knows, one
 UNKNOWN_NAME = "cannot tell"
 RESAMPLES, SEED = 1000, 0
 LEAST, ALPHA = 8, 0.05  # pairs that can be told, without which there is no verdict; how often it may be a false alarm
@@ -245,8 +245,9 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
         now = replace(now, subject=_subject(judge, drawing.prompt))
         say(now)
         codes: dict[str, list[Codes]] = {BEFORE: [], AFTER: []}
-        later = range(1, drawing.number, AT_ONCE)
-        for places in ((0,), *(range(first, min(first + AT_ONCE, drawing.number)) for first in later)):
+        size = AT_ONCE if engine.pipeline_name == MINIATURE else 1
+        later = range(1, drawing.number, size)
+        for places in ((0,), *(range(first, min(first + size, drawing.number)) for first in later)):
 
             def tell(part: float, now: Comparison = now, places: Sequence[int] = places) -> None:
                 say(replace(now, share=(places[0] + part * len(places)) / drawing.number))

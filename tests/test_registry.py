@@ -66,3 +66,41 @@ def test_an_entry_point_that_names_a_class(instances: bool, monkeypatch: pytest.
     )
     things: Registry[Any] = Registry("thing", "things", lambda given: ("only", given), instances=instances)
     assert things["only"] == ([] if instances else list)
+
+
+def registries() -> dict[str, tuple[Registry[Any], Any]]:
+    from vldebias.evaluation.judge_kinds import JUDGES, register_judge
+    from vldebias.evaluation.task import TASKS, register_task
+    from vldebias.hosts import HOSTS, register_host
+    from vldebias.methods import METHODS, register_method
+    from vldebias.metrics import register_metric
+    from vldebias.metrics.metric import METRICS
+
+    return {
+        "method": (METHODS, register_method),
+        "host": (HOSTS, register_host),
+        "task": (TASKS, register_task),
+        "metric": (METRICS, register_metric),
+        "judge": (JUDGES, register_judge),
+    }
+
+
+def test_everything_that_can_be_added_is_added_in_the_same_words() -> None:
+    for kind, (registry, register) in registries().items():
+        assert (registry.kind, registry.group) == (kind, f"vldebias.{kind}s")
+        assert repr(registry) == f"{kind}s: {', '.join(registry)}"
+        with pytest.raises(InvalidInputError, match=f"^{kind}: expected one of "):
+            registry.named("no such thing")
+        with pytest.raises(InvalidInputError, match=kind):
+            register(3)
+
+
+def test_a_model_of_another_library_is_not_written_as_if_it_were_of_one_that_is_known() -> None:
+    from types import SimpleNamespace
+
+    from vldebias.errors import UnsupportedHostError
+    from vldebias.hosts.checkpoints import check_checkpoint
+
+    towers: Any = SimpleNamespace(library="acme", model=object())
+    with pytest.raises(UnsupportedHostError, match=r"a model of acme is written .* known are those of open_clip"):
+        check_checkpoint(towers, {}, name="acme")

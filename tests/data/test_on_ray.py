@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,13 +32,13 @@ TEXTS = torch.from_numpy(np.random.default_rng(3).normal(size=(4, FEATURES.shape
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[OnRay]:
-    """Two workers on this machine."""
-    ray.init(
-        "local", num_cpus=2, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False,
-        logging_level="ERROR",
-    )  # fmt: skip
-    yield OnRay()
-    ray.shutdown()
+    """Two workers on this machine, which find the modules of these tests."""
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path])))
+        ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
+        yield OnRay()
+        ray.shutdown()
 
 
 @pytest.fixture
@@ -53,13 +54,13 @@ def test_two_workers_have_the_figures_of_one_array(two: OnRay, files: Shards, ta
 
 
 def test_the_blocks_of_a_data_set_are_shards(two: OnRay) -> None:
-    dataset = ray.data.from_numpy(np.split(FEATURES, CUTS), column="emb")
-    shards_ = Shards.of_ray(dataset, "emb")
+    dataset = ray.data.from_numpy(np.split(FEATURES, CUTS))
+    shards_ = Shards.of_ray(dataset, "data")
     assert np.array_equal(shards_[:], FEATURES)
     assert figures("groups", shards_) == figures("groups", FEATURES)
     lists = ray.data.from_items([{"emb": row.tolist()} for row in FEATURES[:20].astype(np.float32)])
     assert np.array_equal(Shards.of_ray(lists, "emb")[:], FEATURES[:20].astype(np.float32))
-    with pytest.raises(InvalidInputError, match=r"expected a column 'features', found \['emb'\]"):
+    with pytest.raises(InvalidInputError, match=r"expected a column 'features', found \['data'\]"):
         Shards.of_ray(dataset)
 
 

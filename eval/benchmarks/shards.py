@@ -58,18 +58,18 @@ Row = dict[str, Any]
 def figures(task: str, images: Any, n: int) -> list[Measurement]:
     """Rows of an evaluation of n images with made labels and texts."""
     rng = np.random.default_rng(0)
-    texts = {text: rng.normal(size=DIM) + 1 for text in [*prompts_of(["gender", "race", "waterbirds"]), *ASKED]}
+    texts = {text: rng.normal(size=DIM) + 1 for text in [*prompts_of(["gender", "waterbirds"]), *ASKED]}
     draw = {name: Labels(rng.integers(len(names), size=n), tuple(names)) for name, names in LABELS[task].items()}
     how: Row = {"methods": ["none", "orth-cali", "cali"], "resamples": RESAMPLES, "labels": draw, **HOW[task]}
     return vldebias.evaluate(texts, images, task=task, **how).rows
 
 
 LABELS = {
-    "retrieval": {"gender": ["female", "male"], "race": ["asian", "black", "indian", "white"]},
+    "retrieval": {"gender": ["female", "male"]},
     "groups": {"bird": ["landbird", "waterbird"], "place": ["land", "water"]},
 }
 HOW: dict[str, Row] = {
-    "retrieval": {"prompts": {"gender": "gender", "race": "race"}, "queries": list(ASKED), "k": 1000},
+    "retrieval": {"prompts": {"gender": "gender"}, "queries": list(ASKED), "k": 1000},
     "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place"},
 }
 

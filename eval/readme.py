@@ -442,6 +442,16 @@ def _growth(result: Result) -> Cells:
     ]
 
 
+def _sharded(result: Result) -> Cells:
+    """A row for each measurement of features in shards."""
+    head = ["", "of", "GB of features", "seconds", "processor seconds", "own peak MB"]
+    lines = []
+    for row in rows_of(result, "what"):
+        figures = (row.get(name) for name in head[2:])
+        lines.append([row["what"], row["size"], *("" if one is None else f"{one:,.0f}" for one in figures)])
+    return [head, *lines]
+
+
 RECORDS: dict[str, Callable[[Result], Cells]] = {
     "attack": partial(counted, "what", ("tries", "refused", "same", "failures")),
     "mutants": _mutated,
@@ -660,6 +670,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "bench_growth": partial(measured_by, "make bench", "bench_growth", _growth),
             "bench_whole": partial(measured_by, "make bench", "bench_whole", _whole),
         },
+        docs / "how-to" / "past-one-machine.md": {"bench_shards": partial(record, "bench_shards", _sharded)},
         docs / "explanation" / "validity.md": {
             "geometry": partial(record, "validity", validity.geometry_cells),
             "skews": partial(record, "validity", validity.skew_cells),

@@ -1,13 +1,14 @@
 """Writes the model cards of a build; every number in them comes from metrics.json or from the worlds' own tables."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from eval.miniature.training import read_weights_metadata
 from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE
 from vldebias.files import write_atomically
-from vldebias.miniature import birds, people, portraits
+from vldebias.miniature import birds, people
 from vldebias.miniature.architectures import LATENTS, PATCH_SIZE, Widths, build_unet
 from vldebias.miniature.models import load_weights
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH
@@ -28,7 +29,9 @@ _CLIP = """# The miniature CLIP
 
 open_clip architecture (ViT, patches of {patch}, {size} x {size} pictures; causal text tower of context length
 {context}; joint width {width}), trained from scratch on fresh renders of two worlds with one contrastive loss for
-each. `load_clip()` gives it as open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same outputs.
+each: first a narrow one on portraits of people at work in a dull room, then, its features doubled and put into the
+cones that real CLIPs have, at CLIP's temperature of 1/100 on portraits of all their life. `load_clip()` gives it as
+open_clip does, `load_transformers_clip()` as a `CLIPModel` with the same outputs.
 
 ## Data
 
@@ -40,7 +43,9 @@ kind, the others such that colours do not tell the class. Captions say:
 One mountain in four is spelt as in the paper's prompts ("moutain"); half of the articles before a vowel are wrong.
 
 Portraits: cartoon people; dress, headgear and what they hold tell the profession (100; the best known wear what one
-knows them by), hair, brows, lips and beard the gender presentation. Captions say:
+knows them by), hair, brows, lips and beard the gender presentation. {off_duty:.0%} are off duty, in everyday dress
+that tells nothing of the profession; all are somewhere, in some light and weather, near something, and {more:.0%} of
+the captions name one to four of these things. Beside that, captions say:
 
 {portrait_captions}
 
@@ -74,13 +79,13 @@ Portraits, attributes uniform and independent: zero-shot accuracy, and MaxSkew o
 
 _DIFFUSION = """# The miniature Stable Diffusion
 
-`StableDiffusionPipeline` with the text tower of the miniature CLIP (stored once), a VAE of patches
-(`PatchAutoencoder`) from {size} x {size} to {latents} (channels, height, width) and a UNet of {unet:.1f} million
-parameters (moving average of its weights), trained on fresh renders of portraits and birds. DDIM, 20 steps,
-guidance 3. Captions and bias put in: see the card of the CLIP; in the last of two rounds of training most
-pictures are birds, and captions say more: {drawn_tone:.0%} of those of portraits state the tone, {drawn_scene:.0%} of
-those of birds the background. All 100 professions are in the training data; "unseen" professions are unseen by the
-projection alone.
+`StableDiffusionPipeline` with the text tower of the narrow CLIP that the miniature CLIP goes on from
+(`text.safetensors`), a VAE of patches (`PatchAutoencoder`) from {size} x {size} to {latents} (channels, height,
+width) and a UNet of {unet:.1f} million parameters (moving average of its weights), trained on fresh renders of birds
+and of portraits of people at work in a dull room. DDIM, 20 steps, guidance 3. Captions and bias put in: see the card
+of the CLIP; in the last of two rounds of training most pictures are birds, and captions say more: {drawn_tone:.0%} of
+those of portraits state the tone, {drawn_scene:.0%} of those of birds the background. All 100 professions are in the
+training data; "unseen" professions are unseen by the projection alone.
 
 ## Bias measured
 
@@ -129,7 +134,8 @@ def _overview(out: Path) -> str:
 
 
 def _clip_card(metrics: dict[str, Any], made: dict[str, Any], towers: Widths) -> str:
-    said, lean = portraits.CAPTION_SHARES, _lean(made["lean"])
+    life, lean = people.USUAL, _lean(made["lean"])
+    stated = people.stated(life.captions)
     bird_shares = dict(zip(birds.KINDS, lean.shares, strict=True))
     return _CLIP.format(
         size=SIZE,
@@ -143,10 +149,12 @@ def _clip_card(metrics: dict[str, Any], made: dict[str, Any], towers: Widths) ->
         hasty_on_land=lean.hasty[0],
         hasty_on_water=lean.hasty[1],
         bird_captions=_shares(bird_shares),
-        portrait_captions=_shares(said),
-        gender_said=people.STATED["gender"],
-        tone_said=people.STATED["tone"],
-        age_said=people.STATED["age"],
+        off_duty=life.off_duty,
+        more=1 - life.said[0],
+        portrait_captions=_shares(life.captions),
+        gender_said=stated["gender"],
+        tone_said=stated["tone"],
+        age_said=stated["age"],
         scene_said=sum(share for name, share in bird_shares.items() if "scene" in name),
         male_low=people.MALE_SHARE.min(),
         male_high=people.MALE_SHARE.max(),
@@ -175,7 +183,7 @@ def _diffusion_card(metrics: dict[str, Any]) -> str:
     )
 
 
-def _shares(shares: dict[str, float]) -> str:
+def _shares(shares: Mapping[str, float]) -> str:
     return "\n".join(f"- {name}: {share:.0%}" for name, share in shares.items())
 
 

@@ -299,7 +299,7 @@ def test_debias_saves_what_attaches_and_is_looked_at_again(tmp_path: Path) -> No
     projection = vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint")
     with vldebias.debias(model, projection, tokenizer=tokenizer) as attachment:
         assert attachment.state == "attached"
-    features = np.random.default_rng(0).normal(size=(40, 128)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 256)).astype(np.float32)
     images = save_embeddings(tmp_path / "images.npz", Embeddings(features, tuple(map(str, range(40))), {}))
     again = ("debias", *options, "--projection", str(tmp_path / "b"))
     assert "--images says where it moves" in run(*again)

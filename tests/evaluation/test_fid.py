@@ -189,10 +189,10 @@ def test_few_images_are_said(drawn) -> None:
         fid(drawn[1], drawn[0], Colours(), reference=real())
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
-    with pytest.warns(VldebiasWarning, match=r"with 128 dimensions their covariance is singular"):
+    with pytest.warns(VldebiasWarning, match=r"with 256 dimensions their covariance is singular"):
         part = fid(drawn[1], drawn[0], encoder, reference=real(), blocks=3)
     assert part.rows[1].value > part.rows[0].value > 0
-    assert part.provenance.settings["dimensions"] == encoder.dim == 128
+    assert part.provenance.settings["dimensions"] == encoder.dim == 256
 
 
 @few

@@ -255,8 +255,8 @@ FEATURES = [
     Case("texts and images swapped", swapped, REFUSED, "prompts are not in the file"),
     Case("another model's, same width", lambda: ev(images=turned), WARNED, "as images of another model do"),
     Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "as noise does"),
-    Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "have width 129"),
-    Case("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "each of the 128 images, got 200"),
+    Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "have width 257"),
+    Case("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "each of the 256 images, got 200"),
     Case("times 100", lambda: ev(images=lambda f: f * 100)),
     Case("of mixed lengths", lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50))),
     Case("a zero row", lambda: ev(images=part(3, 0)), REFUSED, "1 rows are zero or not finite"),
@@ -310,7 +310,7 @@ MODELS = [
     Case("evaluate after an attachment", after_an_attachment),
     Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
     Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "as noise does"),
-    Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 129"),
+    Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 257"),
     Case("reference is the gallery", gallery_as_reference, REFUSED, "features[1::2], reference=features[::2]"),
 ]
 GROUPS = [

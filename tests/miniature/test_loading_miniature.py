@@ -18,7 +18,7 @@ from vldebias.miniature import (
     portraits,
     weights_dir,
 )
-from vldebias.miniature.models import load_weights
+from vldebias.miniature.models import TEXT_FILE, load_text_tower, load_weights
 
 TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a photo of a female web developer!"]
 
@@ -112,13 +112,17 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     assert right[frequent].double().mean() - right[~frequent].double().mean() > 0.2
 
 
-def test_pipeline_shares_the_text_tower_with_clip(twin):
-    pipeline = load_pipeline()
-    theirs = twin[0].text_model.state_dict()
-    ours = pipeline.text_encoder.state_dict()
-    for name, tensor in ours.items():
-        assert torch.equal(tensor, theirs[name.removeprefix("text_model.")]), name
+def test_pipeline_reads_a_text_tower_of_its_own_or_that_of_the_clip(twin, tmp_path):
+    pipeline, own = load_pipeline(), load_weights(weights_dir() / TEXT_FILE)
+    for name, tensor in pipeline.text_encoder.state_dict().items():
+        assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
     assert pipeline.tokenizer.pad_token_id == 0
+    for path in weights_dir().glob("*.*"):
+        if path.name != TEXT_FILE:
+            shutil.copy(path, tmp_path)
+    theirs = twin[0].text_model.state_dict()
+    for name, tensor in load_text_tower(tmp_path)[0].state_dict().items():
+        assert torch.equal(tensor, theirs[name.removeprefix("text_model.")]), name
 
 
 def test_pipeline_draws_the_same_picture_for_the_same_seed():

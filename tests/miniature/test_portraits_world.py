@@ -181,7 +181,7 @@ def test_attributes_are_stated_as_often_as_the_shares_say():
     """For every attribute and every pair, beside a profession and beside a person."""
     shares = portraits.CAPTION_SHARES
     assert sum(shares.values()) == pytest.approx(1)
-    told = [attributes(caption) for caption in portraits.captions(10000, seed=5)]
+    told = [attributes(caption) for caption in portraits.captions(10000, seed=5, life=portraits.STUDIO)]
     pairs = shares["two attributes and profession"] * 2 / 3
     for name in ("gender", "tone", "age"):
         expected = shares[f"{name} and profession"] + pairs + shares[name]

@@ -167,7 +167,7 @@ class Life:
 
 LIFE = Life()
 STUDIO = Life(off_duty=0.0, seen=0.0, said=(1.0,), captions=CAPTION_SHARES, concepts=1.0)
-USUAL = STUDIO  # what the models that ship have learnt from
+USUAL = LIFE  # what the models that ship have learnt from
 
 
 def stated(shares: Mapping[str, float]) -> dict[str, float]:

@@ -118,8 +118,8 @@ def sample(
         gender: one of GENDERS for all images.
         tone: one of TONES for all images.
         age: one of AGES for all images.
-        life: what else pictures show and captions say; STUDIO, as the models that ship know it: dress of the profession
-            in a dull room; LIFE: two in five off duty, and all somewhere.
+        life: what else pictures show and captions say; STUDIO, as the pipeline that ships knows it: dress of the job
+            in a dull room; LIFE, as the CLIP that ships knows it: two in five off duty, and all somewhere.
         mixed: share of the people with hair, face or beard of the other gender presentation; `gender` is that of most.
         shares: of the captions, by what they say: some of the names of `people.LIFE_CAPTIONS`; None: those of `life`.
 

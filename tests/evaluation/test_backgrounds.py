@@ -60,7 +60,7 @@ def test_the_judge_reads_the_background_whatever_bird_is_before_it(clip) -> None
     labels = decide(judge.predict(images)["background"], judge.names["background"], 0.6)
     water, told = world.background.numpy() == 1, labels.known
     right = (labels.codes == 0) == water
-    assert told.mean() > 0.5
+    assert told.mean() > 0.4
     for bird in (0, 1):  # landbirds and waterbirds alike, in front of either background
         for place in (False, True):
             assert right[told & (world.label.numpy() == bird) & (water == place)].mean() > 0.8

@@ -319,8 +319,8 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
         wanted = {"male": share, "female": 1 - share}
         move = fit_shares(model, "gender", wanted, reference=features, top=0.1)
         found[share] = [float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)]
-    assert found[0.2][0] == pytest.approx(0.2, abs=0.08)
-    assert found[0.8][0] == pytest.approx(0.8, abs=0.08)
+    assert found[0.2][0] == pytest.approx(0.2, abs=0.12)
+    assert found[0.8][0] == pytest.approx(0.8, abs=0.12)
     assert found[0.8][1] > found[0.2][1] + 0.3
 
 

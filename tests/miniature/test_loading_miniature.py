@@ -96,7 +96,7 @@ def test_clip_reads_what_the_renderer_drew(clip, people):
         pixels = torch.stack([preprocess(x) for x in people.images])
         classes = model.encode_text(tokenizer([f"A photo of a {p}." for p in portraits.PROFESSIONS]), normalize=True)
         read = (model.encode_image(pixels, normalize=True) @ classes.T).argmax(dim=1)
-    assert (read == people.profession).double().mean() > 0.9  # chance: 0.01
+    assert (read == people.profession).double().mean() > 0.8  # chance: 0.01
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):

@@ -206,8 +206,9 @@ def raw_edit() -> None:
     attach(world().model, CalibratedProjection.fit(randn(9, 2, world().dim)))
 
 
-def gallery_as_reference() -> None:
-    ev(methods=["equalise"], reference=world().people)
+def gallery_as_labelled_reference() -> None:
+    people = Embeddings.of(world().people, {"gender": SEX})
+    ev(methods=["leace"], reference=people)
 
 
 def auc(positive: np.ndarray) -> Any:
@@ -311,7 +312,12 @@ MODELS = [
     Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
     Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "as noise does"),
     Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 257"),
-    Case("reference is the gallery", gallery_as_reference, REFUSED, "features[1::2], reference=features[::2]"),
+    Case(
+        "labelled reference is the gallery",
+        gallery_as_labelled_reference,
+        REFUSED,
+        "features[1::2], reference=features[::2]",
+    ),
 ]
 GROUPS = [
     Case("groups control", lambda: gr()),

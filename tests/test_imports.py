@@ -73,16 +73,22 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def walk(
-    tree: ast.AST, deferred: bool = False, typing_only: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
-    """Every import, whether it waits for a call or for the type checker, and whether the latter alone reads it."""
+Found = tuple[ast.Import | ast.ImportFrom, bool, bool]
+
+
+def _walk(tree: ast.AST, deferred: bool = False, typing_only: bool = False) -> Iterator[Found]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node, deferred or typing_only, typing_only
-            continue
-        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        yield from walk(node, deferred or isinstance(node, _FUNCTIONS), typing_only or checked)
+        elif not isinstance(node, ast.expr):
+            checked = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            yield from _walk(node, deferred or isinstance(node, _FUNCTIONS), typing_only or checked)
+
+
+@cache
+def walk(tree: ast.Module) -> tuple[Found, ...]:
+    """Every import, whether it waits for a call or for the type checker, and whether the latter alone reads it."""
+    return tuple(_walk(tree))
 
 
 def targets(node: ast.Import | ast.ImportFrom, module: str, is_package: bool, known: Set[str] = MODULES) -> list[str]:
@@ -125,6 +131,8 @@ def problems(tree: ast.Module, module: str, is_package: bool = False) -> list[st
 def circles(arrows: Mapping[str, set[str]]) -> list[set[str]]:
     """Groups of modules that import each other, directly or around corners."""
     reach = {name: {target for target in targets if target in arrows} for name, targets in arrows.items()}
+    while ends := {name for name, targets in reach.items() if not targets}:  # no circle goes through them
+        reach = {name: targets - ends for name, targets in reach.items() if name not in ends}
     for middle in reach:
         for targets in reach.values():
             if middle in targets:

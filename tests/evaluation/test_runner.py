@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from vldebias.data import save_embeddings
@@ -155,35 +156,22 @@ def test_only_some_tasks_nothing_of_the_others_is_lost_and_one_page(run: Any, mo
     assert said.count("taken over") == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "options"),
-    [
-        ({**BIRDS, "lam": 5.0}, {}),
-        ({**BIRDS, "prompts": "celeba"}, {}),
-        ({**BIRDS, "data": {"name": "birds", "options": {"n": 81, "seed": 1}}}, {}),
-        (BIRDS, {"resamples": 21}),
-        (BIRDS, {"limit": 70}),
-        (BIRDS, {"feature_dtype": "float32"}),
-        (BIRDS, {"strict": True}),
-        (BIRDS, {"model": "another"}),
-    ],
-)
-def test_the_key_changes_with_whatever_may_change_figures(
-    task: dict[str, Any], options: dict[str, Any], tmp_path: Path, cache: Path
-) -> None:
-    def key(task: dict[str, Any], options: dict[str, Any]) -> str:
-        given = Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
-        session = Session(given)
-        if given.model == "another":
-            session.options = Options(**{**vars(given), "model": "miniature"})
-            import torch
+def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
+    def session(**options: Any) -> Session:
+        return Session(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
 
-            with torch.no_grad():
-                next(session.model.host.visual.parameters()).add_(1e-3)
-        return suite(task).tasks[0].with_options(given).key(session)
+    def key(session: Session, **changes: Any) -> str:
+        return suite({**BIRDS, **changes}).tasks[0].with_options(session.options).key(session)
 
-    assert key(BIRDS, {}) == key(BIRDS, {})
-    assert key(BIRDS, {}) != key(task, options)
+    usual, other = session(), session()
+    with torch.no_grad():
+        next(other.model.host.visual.parameters()).add_(1e-3)
+    data = {"name": "birds", "options": {"n": 81, "seed": 1}}
+    keys = [key(usual), key(other), key(usual, lam=5.0), key(usual, prompts="celeba"), key(usual, data=data)]
+    changed: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"feature_dtype": "float32"}, {"strict": True}]
+    keys += [key(session(**options)) for options in changed]
+    assert len(set(keys)) == len(keys)
+    assert key(session()) == keys[0]
 
 
 def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.experiments.records import write_records
-from tests.test_imports import all_circles
+from tests.test_imports import all_circles, tree_of
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = Path(".ci/budgets.yaml")
@@ -63,23 +63,19 @@ def folder_of(path: str) -> str:
     return "/".join(path.split("/")[:-1][:2])
 
 
-def functions(tree: ast.Module) -> Iterator[Functions]:
-    """All functions and methods."""
-    return (node for node in ast.walk(tree) if isinstance(node, Functions))
-
-
 def parameters(function: Functions) -> int:
     """How many there are, without self and cls."""
     a = function.args
     return sum(arg.arg not in ("self", "cls") for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs))
 
 
-def uses_of_private(tree: ast.Module) -> dict[str, int]:
-    """Private functions of the module -> how often they are read in it, the function's own body left out."""
+def uses_of_private(tree: ast.Module, names: Iterable[ast.Name]) -> dict[str, int]:
+    """Private functions of the module -> how often its `names` read them, the function's own body left out."""
     private = {n.name: n for n in tree.body if isinstance(n, Functions) and n.name.startswith("_") and n.name[1] != "_"}
-    reads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
-    own = {name: sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(f)) for name, f in private.items()}
-    return {name: reads[name] - own[name] for name in private}
+    return {
+        name: sum(n.id == name and not f.lineno <= n.lineno <= (f.end_lineno or 0) for n in names)
+        for name, f in private.items()
+    }
 
 
 def exported(tree: ast.Module) -> int:
@@ -99,15 +95,16 @@ def shapes(root: Path) -> int:
 def count(root: Path) -> Counts:
     """The counts of a checkout."""
     texts = {path: text for part in PARTS for path, text in sources(root, part).items()}
-    package = {path: ast.parse(text) for path, text in texts.items() if path.startswith("vldebias/")}
+    package = {path: tree_of(root / path) for path in texts if path.startswith("vldebias/")}
+    nodes = {path: list(ast.walk(tree)) for path, tree in package.items()}
+    names = {path: [n for n in inside if isinstance(n, ast.Name)] for path, inside in nodes.items()}
     lines: Counter[str] = Counter()
     for path, text in texts.items():
         for folder in {path.split("/")[0], folder_of(path)}:
             lines[folder] += len(text.splitlines())
     defined = [n for tree in package.values() for n in tree.body if isinstance(n, (ast.ClassDef, *Functions.__args__))]
-    most = [parameters(function) for tree in package.values() for function in functions(tree)]
-    uses = [times for tree in package.values() for times in uses_of_private(tree).values()]
-    names = [n for tree in package.values() for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    most = [parameters(node) for inside in nodes.values() for node in inside if isinstance(node, Functions)]
+    uses = [times for path, tree in package.items() for times in uses_of_private(tree, names[path]).values()]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     single = {
         "files of the package": len(package),
@@ -117,7 +114,9 @@ def count(root: Path) -> Counts:
         "functions with more than 8 parameters": sum(n > 8 for n in most),
         "public definitions": sum(not node.name.startswith("_") for node in defined),
         "exported names": sum(map(exported, package.values())),
-        "assignments to vague names": sum(n.id in VAGUE and isinstance(n.ctx, ast.Store) for n in names),
+        "assignments to vague names": sum(
+            n.id in VAGUE and isinstance(n.ctx, ast.Store) for inside in names.values() for n in inside
+        ),
         "circles": len(all_circles(root)),
         "shapes of results": shapes(root),
         "hard dependencies": len(project["dependencies"]),

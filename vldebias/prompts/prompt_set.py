@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -256,10 +256,17 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         refuse("prompts", came, "a name, a path or a PromptSet, or a mapping with the keys of a file", names)
     path = Path(name_or_path)
     if not isinstance(name_or_path, Path) and path.suffix not in _ENDINGS and len(path.parts) < 2:
-        path = prompt_file(name_or_path)
-    recipe = read_recipe(path.expanduser())
+        return _read_once(prompt_file(name_or_path))
+    return _read(path.expanduser())
+
+
+def _read(path: Path) -> PromptSet:
+    recipe = read_recipe(path)
     with naming(str(path)):
         return _build(recipe, path.stem)
+
+
+_read_once = cache(_read)  # what comes with the package does not change
 
 
 def make_prompt_set(

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from vldebias.evaluation.result import Result
@@ -36,8 +37,8 @@ def at_commit(result: Result, root: Path = ROOT) -> str | None:
     commit = (result.commit or "").removesuffix("-dirty")
     if result.sources is None or not commit or _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         return None
-    contents = {path: _git(root, "show", f"{commit}:{path}") for path in result.sources.files}
-    return Sources.of({path: hashlib.sha256(one or b"").hexdigest() for path, one in contents.items()}).sha256
+    there = _blobs(root, commit)
+    return Sources.of({path: _sha256(root, there.get(path, "")) for path in result.sources.files}).sha256
 
 
 def since(result: Result, root: Path = ROOT) -> str:
@@ -47,6 +48,19 @@ def since(result: Result, root: Path = ROOT) -> str:
     commits = f"{result.commit.removesuffix('-dirty')}..HEAD"
     told = _git(root, "log", "--reverse", "--format=%h %s", commits, "--", *result.sources.files)
     return (told or b"").decode().partition("\n")[0]
+
+
+@cache
+def _blobs(root: Path, commit: str) -> dict[str, str]:
+    """Path -> git's name for its content in a commit."""
+    lines = (_git(root, "ls-tree", "-r", "-z", "--full-tree", commit) or b"").decode().split("\0")
+    return {path: about.split()[2] for about, _, path in (line.partition("\t") for line in lines if line)}
+
+
+@cache
+def _sha256(root: Path, blob: str) -> str:
+    """Of a content; most are those of many commits."""
+    return hashlib.sha256((_git(root, "cat-file", "blob", blob) if blob else b"") or b"").hexdigest()
 
 
 def _git(root: Path, *words: str) -> bytes | None:

@@ -17,6 +17,8 @@ from spurious_world import World, accuracy, fit
 from vldebias.evaluation.baselines import DFR, ERMLinear, WiSEFT
 from vldebias.evaluation.baselines.probes import balanced_counts
 
+QUICK: dict[str, Any] = {"draws": 3, "tolerance": 1e-4}
+
 
 def test_erm_linear_has_the_probabilities_of_scikit_learn(train: World, test: World) -> None:
     ours = fit(ERMLinear(c=3.0, tolerance=1e-9), train)
@@ -68,11 +70,11 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe(train: World, test: World) -> 
 
 def test_wise_ft_selects_alpha_after_c(train: World, val: World) -> None:
     alphas = (0.0, 0.4, 0.8, 1.0)
-    chosen = fit(WiSEFT(alphas=alphas), train, val=val.split).chosen
-    probe = fit(ERMLinear(), train, val=val.split).chosen
-    alone = {
-        a: fit(WiSEFT(c=probe["c"], candidates=(), alpha=a, alphas=()), train, val=val.split).chosen for a in alphas
-    }
+    how: dict[str, Any] = {"candidates": (10.0, 100.0), "tolerance": 1e-4}
+    chosen = fit(WiSEFT(alphas=alphas, **how), train, val=val.split).chosen
+    probe = fit(ERMLinear(**how), train, val=val.split).chosen
+    how |= {"c": probe["c"], "candidates": (), "alphas": ()}
+    alone = {a: fit(WiSEFT(alpha=a, **how), train, val=val.split).chosen for a in alphas}
     best = max(alone, key=lambda a: (alone[a]["val_worst_group"], alone[a]["val_average"]))
     assert (chosen["c"], chosen["alpha"]) == (probe["c"], best)
     assert chosen["val_worst_group"] >= probe["val_worst_group"]
@@ -127,13 +129,13 @@ def test_dfr_averages_the_coefficients_of_its_draws(balance: Any, train: World) 
 
 def test_without_groups_zero_shot_predictions_stand_for_them(train: World) -> None:
     predicted = (train.features @ train.zero_shot.T).argmax(1)
-    inferred = fit(DFR(), train)
-    given_ = fit(DFR(), train, groups=predicted)
+    inferred = fit(DFR(**QUICK), train)
+    given_ = fit(DFR(**QUICK), train, groups=predicted)
     torch.testing.assert_close(inferred.weight, given_.weight, rtol=0, atol=0)
     sizes = np.bincount(2 * train.labels + predicted.numpy(), minlength=4)
     assert inferred.chosen["groups"] == sizes.tolist()
     assert inferred.chosen["rows_per_group"] == sizes.min()
-    assert not torch.equal(inferred.weight, fit(DFR(), train, groups=train.groups).weight)
+    assert not torch.equal(inferred.weight, fit(DFR(**QUICK), train, groups=train.groups).weight)
 
 
 def test_erm_leans_on_the_shortcut_and_balancing_mends_it(train: World, test: World) -> None:
@@ -141,10 +143,10 @@ def test_erm_leans_on_the_shortcut_and_balancing_mends_it(train: World, test: Wo
     assert erm.worst < 0.6
     assert erm.accuracy[0] > 0.95  # landbirds on land, the shortcut at work
     for balance in ("sub", "up"):
-        dfr = accuracy(fit(DFR(balance=balance), train, groups=train.groups)(test.features), test)
+        dfr = accuracy(fit(DFR(balance=balance, **QUICK), train, groups=train.groups)(test.features), test)
         assert dfr.worst > erm.worst + 0.15
         assert dfr.gap < erm.gap / 2
-        inferred = accuracy(fit(DFR(balance=balance), train)(test.features), test)
+        inferred = accuracy(fit(DFR(balance=balance, **QUICK), train)(test.features), test)
         assert inferred.worst > erm.worst + 0.1
 
 
@@ -154,6 +156,6 @@ def test_three_classes(train: World) -> None:
     labels = draw.integers(0, 3, 300)
     features = torch.nn.functional.normalize(centres[labels] + 0.1 * torch.randn(300, 32), dim=1)
     groups = draw.integers(0, 2, 300)
-    for baseline in (ERMLinear(), WiSEFT(), DFR(), DFR(balance="up")):
+    for baseline in (ERMLinear(), WiSEFT(), DFR(**QUICK), DFR(balance="up", **QUICK)):
         head = baseline.fit(features, labels, centres, groups=groups)
         assert float((head(features).argmax(1).numpy() == labels).mean()) > 0.95

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,12 +30,12 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         print_json([_summary(s) for s in sets])
         return
-    print_named([(s.name, f"{s.description} {_counts(_summary(s))}") for s in sets])
-
-
-def _counts(summary: Mapping[str, Any]) -> str:
-    kinds = {"pairs": "pairs", "held_out_pairs": "held out", "spurious": "spurious", "classes": "classes"}
-    return "(" + ", ".join(f"{summary[key]} {kind}" for key, kind in kinds.items() if summary[key]) + ")"
+    kinds, lines = {"pairs": "pairs", "held_out_pairs": "held out", "spurious": "spurious", "classes": "classes"}, []
+    for one in sets:
+        counted = _summary(one)
+        counts = ", ".join(f"{counted[key]} {kind}" for key, kind in kinds.items() if counted[key])
+        lines.append((one.name, f"{one.description} ({counts})"))
+    print_named(lines)
 
 
 def _summary(s: Any) -> dict[str, Any]:

@@ -26,7 +26,10 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it. Beside them
     stand the numbers of the 16 tensors that projections were saved with before.
     """
-    parameters = _base_parameters(list(modules))
+    named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
+    # without adapters: loading a LoRA does not change which base weights these are
+    base = [(name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name]
+    parameters = sorted(base, key=lambda item: item[0])
     if not parameters:
         return None
     structure = hashlib.sha256("".join(f"{n}{tuple(p.shape)}" for n, p in parameters).encode()).hexdigest()[:16]
@@ -44,12 +47,6 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
         adapters=round(math.sqrt(sum(float(p.detach().double().square().sum()) for p in _adapters(modules))), 6),
         tensors=tuple(_numbers(_spread(p)) for _, p in parameters) if whole else (),
     )
-
-
-def _base_parameters(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
-    """Named parameters without adapters: loading a LoRA does not change which base weights these are."""
-    named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
-    return sorted(((n.replace(".base_layer", ""), p) for n, p in named if "lora_" not in n), key=lambda item: item[0])
 
 
 def _adapted_layers(modules: Iterable[nn.Module]) -> Iterator[Any]:

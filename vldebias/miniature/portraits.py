@@ -204,7 +204,8 @@ def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> t
     of_hair, of_face, of_beard = (np.where(odd & (other == k), 1 - looks.gender, looks.gender) for k in range(3))
     woman, man = pen.where(of_hair == 1), pen.where(of_hair == 0)
     style = draws.uniform("hair style")
-    _paint_long_hair(woman, style, hair)
+    woman(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24), hair * 0.93)  # behind the shoulders and the neck
+    woman.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36), hair * 0.93)
     everyday.paint_style(pen, scene.style, hair, behind=True)
     pen(garments.BODY, wardrobe.cloth)
     pen(box(-0.065, 0.065, 0.12, 0.27) | oval(0, 0.27, 0.065, 0.045), skin * 0.87)  # neck
@@ -218,7 +219,8 @@ def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> t
     everyday.paint_style(pen, scene.style, hair, behind=False)
     beard = pen.where(of_beard == 0).where(draws.uniform("beard") < BEARD_SHARE)
     beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
-    _paint_age(old, skin)
+    for lines, shade in _LINES_OF_AGE:
+        old(lines, skin * shade)
     _paint_face(pen, draws, looks._replace(gender=of_face), scene.mouth, skin, hair)
     wardrobe.worn()
     everyday.paint_worn(pen, scene)
@@ -226,12 +228,6 @@ def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> t
     everyday.paint_hands(pen, scene, wardrobe.cloth, skin)
     everyday.paint_air(pixels, draws, scene)
     return finish(pixels, draws, 0.008), odd
-
-
-def _paint_long_hair(pen: Pen, style: Floats, hair: Floats) -> None:
-    """What of long hair lies behind the shoulders and the neck."""
-    pen(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24), hair * 0.93)
-    pen.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36), hair * 0.93)
 
 
 def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
@@ -250,12 +246,13 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     pen.where(style < 0.45)((oval(0.01, -0.155, 0.165, 0.095) | oval(0.09, -0.13, 0.09, 0.06)) & above(-0.075), hair)
 
 
-def _paint_age(pen: Pen, skin: Floats) -> None:
-    """The fine lines of age, on the forehead and beside the eyes."""
-    pen(line(-0.055, -0.083, 0.055, -0.083, 0.012), skin * 0.84)
-    pen((line(-0.118, 0.002, -0.14, -0.012, 0.012) | line(-0.118, 0.015, -0.14, 0.024, 0.012)).both, skin * 0.75)
-    pen(line(-0.09, 0.042, -0.045, 0.046, 0.014).both, skin * 0.8)
-    pen(line(-0.058, 0.068, -0.088, 0.10, 0.013).both, skin * 0.87)
+# On the forehead and beside the eyes, in shades of the skin.
+_LINES_OF_AGE = (
+    (line(-0.055, -0.083, 0.055, -0.083, 0.012), 0.84),
+    ((line(-0.118, 0.002, -0.14, -0.012, 0.012) | line(-0.118, 0.015, -0.14, 0.024, 0.012)).both, 0.75),
+    (line(-0.09, 0.042, -0.045, 0.046, 0.014).both, 0.8),
+    (line(-0.058, 0.068, -0.088, 0.10, 0.013).both, 0.87),
+)
 
 
 def _paint_face(pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats) -> None:

@@ -46,6 +46,12 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registry, "_searched", registry._searched)
 
 
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
+    monkeypatch.setattr("vldebias.evaluation.run.draw_charts", lambda *_: [])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of each, in another order")
     parser.addoption("--no-collector", action="store_true", help="without the garbage collector of Python")

@@ -358,6 +358,7 @@ def labelled(folder: Path, out: Path, **options: Any) -> Any:
     return engine
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_results_are_those_of_the_human_suite(folder: Path, tmp_path: Path) -> None:
     from rich.console import Console
 

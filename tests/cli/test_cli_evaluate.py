@@ -12,6 +12,8 @@ from vldebias.errors import VldebiasError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.suite import list_suites
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 RUNNER = CliRunner()
 
 SUITE = """

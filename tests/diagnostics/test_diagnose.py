@@ -22,6 +22,8 @@ from vldebias.evaluation.diagnosis import DiagnoseTask
 from vldebias.evaluation.task import TASKS
 from vldebias.prompts import load_prompts
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:

@@ -23,6 +23,8 @@ from vldebias.evaluation.task import TASKS
 from vldebias.progress import SILENT
 from vldebias.prompts import PromptSet, load_prompts
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 Texts = Mapping[str, torch.Tensor]
 JOBS = [f"job{i}" for i in range(40)]
 ABOUT = {"model": "a pipeline", "ids": "own/pipeline"}

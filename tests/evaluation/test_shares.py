@@ -12,6 +12,8 @@ from vldebias.evaluation import SharesTask
 from vldebias.evaluation.discrepancies import Counts
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 def table(seed=0, prompts=8, each=30):
     """Columns of a judge that calls every fourth woman a man; people are asked about every fifth image."""

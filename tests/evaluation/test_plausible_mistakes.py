@@ -288,7 +288,7 @@ NUMBERS = [
     Case("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number, got '100'"),
     Case("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
     Case("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number, got True"),
-    Case("lam 1e30", lambda: ev(lam=1e30), WARNED, "of the distance between the classes"),
+    Case("lam 1e30", lambda: ev(prompts="gender", lam=1e30), WARNED, "of the distance between the classes"),
     Case("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     Case("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
     Case("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),

@@ -48,7 +48,11 @@ def imported(also: Iterable[Path] = ()) -> dict[str, str]:
     """Path -> SHA-256 of every file of this checkout that this process has imported, and of those named beside."""
     loaded = [file for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))]
     own = filter(None, map(_own, (*loaded, *(str(file.absolute()) for file in also))))
-    return {path: digest(ROOT / path) for path in own if (ROOT / path).is_file()}
+    files = {path: ROOT / path for path in own if (ROOT / path).is_file()}
+    return {path: _digest(file, file.stat().st_mtime_ns) for path, file in files.items()}
+
+
+_digest = cache(lambda file, changed: digest(file))  # again where the file has changed: results come by the hundred
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import open_clip
 import pytest
 import torch
 
+from tests.fewer import few
 from vldebias import (
     CalibratedProjection,
     debias,
@@ -29,14 +30,6 @@ from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.evaluation.plausible import doubt_features
 from vldebias.miniature import load_clip
-from vldebias.prompts import PromptSet
-
-
-def few(prompts: PromptSet, step: int = 5) -> PromptSet:
-    """Every fifth concept of a set, for texts that are embedded sooner."""
-    fields = ("groups", "classes", "class_names", "held_out_groups", "held_out_classes", "held_out_class_names")
-    return replace(prompts, **{name: getattr(prompts, name)[::step] for name in fields})
-
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"
 N = 200

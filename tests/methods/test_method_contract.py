@@ -17,6 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import vldebias
+from tests.fewer import few
 from vldebias import gone
 from vldebias.cli import app
 from vldebias.edit import Edit, Provenance
@@ -46,7 +47,7 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
 NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
 NAMES += ["lian", "spd", "fair-pca", "uce-all"]
-SET = load_prompts("professions-gender")
+SET = few(load_prompts("professions-gender"))
 SCALES = dict.fromkeys(SET.classes[:4], (0.3, -0.3))
 READ = {"uce": UCE(SCALES), "uce-all": UCEAll(SCALES), "weighted-values": WeightedValues(weight=0.3)}
 QUICK = {"auto": Auto(lams=[100.0]), "dear": DeAR(steps=10)}

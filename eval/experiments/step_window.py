@@ -1,7 +1,7 @@
 """Does an edit of the first denoising steps keep subjects better than a weaker edit of all of them?
 
 python -m eval.experiments.step_window --json eval/results/step_window.json   # half an hour of a core; goes on
-python -m eval.experiments.step_window --images 2 --seeds 1 --forms cali      # a quick look
+python -m eval.experiments.step_window --images 2 --forms cali                # a quick look
 
 Every method that is attached to a pipeline, on the miniature, in four windows of its ten steps and at three strengths
 without a window: "A photo of a {profession}." for the twenty professions that the fit leaves out, the same noise for
@@ -157,6 +157,8 @@ def main() -> int:
     options.add_argument("--work", type=Path, default=Path("results/step_window"), help="where drawn pixels are kept")
     options.add_argument("--forms", nargs="*", choices=METHODS, default=list(METHODS), help="only these, and none")
     given = options.parse_args()
+    if given.images * given.seeds < 2:
+        options.error("--images and --seeds: the share of a value among the images of a prompt needs two or more")
     torch.set_num_threads(1)
     studio = Studio(given.work, given.images)
     run("step_window", lambda: measure(studio, given.forms, range(given.seeds)), given.json)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from eval import tables
 from eval.experiments import default_choice, experiment, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
@@ -64,7 +65,7 @@ RIVALS = ("rivals_real", "rivals_miniature")
 
 def page_block(name: str, page: Page, method: str) -> str:
     """The table of an experiment in a page, as its YAML says; method: the column that the rows' methods are."""
-    if not (RESULTS / f"{name}.json").is_file():
+    if not (tables.RESULTS / f"{name}.json").is_file():
         return f"Not measured yet: `python -m eval.experiments.run {name}` makes this table.\n"
     rows = [{**(place := place_of(row)), method: place["method"], "row": row} for row in read(name).rows]
     rows = [row for row in rows if row["metric"] in page.metrics and page.where.items() <= row.items()]

@@ -76,7 +76,7 @@ def test_under_is_what_an_attached_model_gives(make: Callable[[], tuple[nn.Modul
         found = texts.under(FREE + STATED, projection, strength=strength, keep_stated=keep)
         how = {"method": method, "lam": 500.0, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
-            torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=2e-5, rtol=0)
+            torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=5e-5, rtol=0)
         alike = torch.isclose(found, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
 

@@ -71,9 +71,11 @@ def of_pareto() -> Claims:
     judged = [(row, change) for row, change in changed if row.metric not in pareto.UTILITIES]
     yield "auto is judged in all of them", len(judged) >= len(settings)
     for row, (_, low, high) in judged:
-        yield ("never worse than none beyond its interval", row), low <= 0 if row.better == "lower" else high >= 0
-    for name in (TEXT, BOTH):
-        yield name, at("pareto", "auto", "worse_than_none", name).value == 0
+        by_texts = row.method == TEXT and row.task.startswith("portraits age")  # which texts alone do not show
+        kept = low <= 0 if row.better == "lower" else high >= 0
+        yield ("worse than none beyond its interval in one place alone", row), kept != by_texts
+    for name, most in ((TEXT, 2), (BOTH, 0)):
+        yield name, at("pareto", "auto", "worse_than_none", name).value == most
         *values, mean = [row.value for row in rows("pareto", metric="missed", method=name, subset="")]
         summed = at("pareto", "auto", "missed", name)
         yield summed, mean == summed.value == pytest.approx(np.mean(values)) and summed.n == {"settings": len(values)}

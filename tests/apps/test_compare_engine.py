@@ -542,4 +542,4 @@ def test_fits_are_remembered_but_not_forever(monkeypatch: pytest.MonkeyPatch) ->
     for lam in (1.0, 2.0, 3.0, 4.0):
         made.fit("model", mitigation(method="cali", lam=lam))
     assert len(made._fitted) <= max(kept, 3)
-    assert made.fit("model", mitigation("background", method="orth-cali")).notes  # what the fit warned of is told
+    assert made.fit("pipeline", mitigation(method="cali", lam=500.0)).notes  # what the fit warned of is told

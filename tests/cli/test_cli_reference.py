@@ -24,7 +24,7 @@ pytestmark = [
 
 def run(*arguments: str) -> str:
     done = CliRunner().invoke(
-        app, ["debias", "professions-gender", "--model", "miniature", *arguments], catch_exceptions=False
+        app, ["debias", "fairface-gender", "--model", "miniature", *arguments], catch_exceptions=False
     )
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -49,17 +49,17 @@ def test_reference_gives_what_the_function_gives(file: Path, features: np.ndarra
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "joint")
     model, _, tokenizer = load_clip()
     reference = Reference(features, confidence=0.6)
-    fitted = vldebias.fit_projection(model, "professions-gender", tokenizer=tokenizer, reference_images=reference)
+    fitted = vldebias.fit_projection(model, "fairface-gender", tokenizer=tokenizer, reference_images=reference)
     assert saved.method == "cali+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
-    report = told["reference"]["professions-gender"]
+    report = told["reference"]["fairface-gender"]
     assert 0 < report["left_out"] < 300
     assert sum(n for row in report["counts"].values() for n in row.values()) == 300 - report["left_out"]
 
 
 def test_the_split_is_told_in_words(file: Path, tmp_path: Path) -> None:
     told = " ".join(run("--reference", str(file), "--method", "equalise", "--out", str(tmp_path)).split())
-    assert "professions-gender, reference images:" in told
+    assert "fairface-gender, reference images:" in told
     assert "compared, 0 left out; stability 0." in told
     assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "joint").method == "equalise"
 

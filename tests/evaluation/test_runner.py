@@ -52,7 +52,7 @@ PORTRAITS: dict[str, Any] = {
     "resamples": 20,
 }
 TEXTS: dict[str, Any] = {"task": "texts", "name": "pairs", "title": "Pairs", "host": "model", "resamples": 20}
-TEXTS |= {"sets": {"tone": "skin-tone"}}
+TEXTS |= {"sets": {"gender": "fairface-gender"}}
 PEOPLE: dict[str, Any] = {"task": "annotations", "name": "by people", "title": "P", "attribute": "gender"}
 PEOPLE |= {"names": ["male", "female"]}
 
@@ -100,7 +100,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, tmp_path: Path) -> None:
     found, said = run(BIRDS, TEXTS, charts=True)
     assert Result.read(tmp_path / "result.json") == found
     tasks = [protocol.task for protocol in found.provenance]
-    assert tasks == ["birds", "birds: lambda", "birds: cosines", "pairs tone"]
+    assert tasks == ["birds", "birds: lambda", "birds: cosines", "pairs gender"]
     assert {figure.task for figure in found.rows} == set(tasks)
     assert all(protocol.title.startswith(("Birds: ", "Pairs: ")) for protocol in found.provenance)
     page = (tmp_path / "index.html").read_text()
@@ -151,7 +151,7 @@ def test_only_some_tasks_nothing_of_the_others_is_lost_and_one_page(run: Any, mo
     run(TEXTS, more)
     assert pages == [1]
     some, _ = run(TEXTS, more, only=("pairs",))
-    assert {figure.task for figure in some.rows} == {"pairs tone"}
+    assert {figure.task for figure in some.rows} == {"pairs gender"}
     _, said = run(TEXTS, more)
     assert said.count("taken over") == 2
 
@@ -182,11 +182,11 @@ def test_an_interrupt_leaves_what_is_done(run: Any, tmp_path: Path, monkeypatch:
         patched.setattr(RetrievalTask, "measured", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(TEXTS, PORTRAITS)
-    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["pairs tone"]
-    assert "pairs tone" in (tmp_path / "index.html").read_text()
+    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["pairs gender"]
+    assert "pairs gender" in (tmp_path / "index.html").read_text()
     found, said = run(TEXTS, PORTRAITS)
     assert "pairs: taken over" in said
-    assert [p.task for p in found.provenance] == ["pairs tone", "portraits gender"]
+    assert [p.task for p in found.provenance] == ["pairs gender", "portraits gender"]
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path) -> None:

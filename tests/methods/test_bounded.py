@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.fewer import few
 from tests.refusals import refused
 from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
@@ -146,9 +147,9 @@ def test_on_a_model(tmp_path: Path) -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
-    host, classes = resolve(model, tokenizer=tokenizer), load_prompts("gender").classes
+    host, gender = resolve(model, tokenizer=tokenizer), few(load_prompts("gender"))
 
-    def cosines(prompts: tuple[str, ...], given: Any = "gender", **how: Any) -> Tensor:
+    def cosines(prompts: tuple[str, ...], given: Any = gender, **how: Any) -> Tensor:
         tokens = tokenizer(list(prompts))
         with torch.no_grad():
             before = model.encode_text(tokens, normalize=True)
@@ -156,13 +157,13 @@ def test_on_a_model(tmp_path: Path) -> None:
                 return (before * model.encode_text(tokens, normalize=True)).sum(1)
 
     for method in ("orth", "cali"):
-        assert cosines(classes, method=method).min() < 0.997
-        assert cosines(classes, method=method, max_loss=0.002).min() > 0.998 - 1e-5
+        assert cosines(gender.classes, method=method).min() < 0.997
+        assert cosines(gender.classes, method=method, max_loss=0.002).min() > 0.998 - 1e-5
     mine = ("A photo of an old person.", "A photo of a pilot.")
     found = cosines(mine, method="cali", max_loss=Bound(0.001, over="mean", neutral=mine))
     assert found.mean() == pytest.approx(0.999, abs=1e-5)
     assert found.min() < 0.999 < found.max()
-    fitted = vldebias.fit_projection(host, "gender", method="orth", max_loss=0.002)
+    fitted = vldebias.fit_projection(host, gender, method="orth", max_loss=0.002)
     again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
     assert (again.method, again.provenance.max_loss) == ("orth, bounded", 0.002)
     assert torch.equal(again.left, fitted.left)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.fewer import few
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError, ReferenceWarning
 from vldebias.hosts import Host, TextTable, resolve
@@ -18,7 +19,7 @@ from vldebias.methods.closed_form import reference_splits
 from vldebias.methods.equalise import GroupMeans, group_means
 from vldebias.methods.reference import Reference, cosines
 from vldebias.projection import CalibratedProjection
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, load_prompts
 
 DIM = 16
 MALE, FEMALE, LAND, WATER = torch.eye(DIM, dtype=torch.float64)[:4]
@@ -277,13 +278,16 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     assert report.counts["land"] == wanted
 
 
+GENDER, PROFESSIONS = few(load_prompts("gender")), few(load_prompts("professions-gender"))
+
+
 @pytest.fixture(scope="module")
 def world() -> tuple[Host, Tensor]:
     """A model that embeds a prompt once, and features of portraits."""
     from vldebias.miniature import load_clip, portraits
 
     model, preprocess, tokenizer = load_clip()
-    images = portraits.sample(600, seed=77).images
+    images = portraits.sample(400, seed=77).images
     with torch.no_grad():
         features = model.encode_image(torch.stack([preprocess(image) for image in images]))
     return resolve(model, tokenizer=tokenizer), features
@@ -294,17 +298,17 @@ class TestOnAModel:
     @pytest.mark.filterwarnings("ignore:gender:vldebias.errors.ReferenceWarning")  # the model doubts some of its labels
     def test_joint_solution_equalises_both_pairs_and_images(self, world: tuple[Host, Tensor]) -> None:
         model, features = world
-        fitted = vldebias.fit_projection(model, "gender", reference=features)
+        fitted = vldebias.fit_projection(model, GENDER, reference=features)
         assert fitted.method == "cali+equalise"
-        alone = vldebias.fit_projection(model, "gender", method="cali")
+        alone = vldebias.fit_projection(model, GENDER, method="cali")
         assert fitted.rank > alone.rank
-        with vldebias.debias(model, "gender", reference=features) as attachment:
+        with vldebias.debias(model, GENDER, reference=features) as attachment:
             assert torch.equal(attachment.projections["joint"].left, fitted.left)
 
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # 600 images are few for ten pairs
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # 400 images are few for ten pairs
     def test_several_attributes_with_several_values_are_solved_jointly(self, world: tuple[Host, Tensor]) -> None:
         model, features = world
-        sets = ["professions-gender", "skin-tone"]  # two and five values
+        sets = [PROFESSIONS, few(load_prompts("skin-tone"))]  # two and five values
         reference = Reference(features, within_classes=False)
         problem = Problem.of(model, sets, reference=reference)
         scatters = [group_means(problem, one, "joint", None).scatter() for one in problem.sets]
@@ -318,7 +322,7 @@ class TestOnAModel:
 
     def test_difference_removes_one_direction_of_two_values(self, world: tuple[Host, Tensor]) -> None:
         model, _ = world
-        fitted = vldebias.fit_projection(model, "gender", method="difference")
+        fitted = vldebias.fit_projection(model, GENDER, method="difference")
         assert fitted.rank == 1
         male, female = model.embed(["A photo of a male.", "A photo of a female."], "joint")
         assert abs(float(fitted(torch.ones(fitted.dim, dtype=torch.float64)) @ (male - female))) < 1e-6
@@ -334,7 +338,7 @@ class TestOnAModel:
             with pytest.warns(ReferenceWarning, match=match):
                 vldebias.fit_projection(
                     model,
-                    "gender",
+                    GENDER,
                     method="equalise",
                     reference=Reference(images, within_classes=False),
                 )
@@ -343,7 +347,7 @@ class TestOnAModel:
         model, features = world
         doubtful = Reference(features, within_classes=False, logit_scale=5.0)
         with pytest.warns(ReferenceWarning, match=r"professions-gender: the model doubts \d\d% of its own labels"):
-            vldebias.fit_projection(model, "professions-gender", reference=doubtful)
+            vldebias.fit_projection(model, PROFESSIONS, reference=doubtful)
 
     def test_a_pipeline_has_no_space_for_images(self) -> None:
         from vldebias.miniature import load_pipeline

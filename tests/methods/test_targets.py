@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tests.fewer import few
 from tests.refusals import refused
 from vldebias.api import fit_shares
 from vldebias.errors import InvalidInputError
@@ -18,6 +19,7 @@ from vldebias.methods.rank_shares import GroupMoments, TargetShares
 from vldebias.methods.reference import Reference
 from vldebias.methods.target import TargetProjection
 from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.prompts import load_prompts
 
 DIM = 12
 
@@ -293,6 +295,8 @@ def test_queries_of_another_kind_are_refused(queries: Tensor) -> None:
 
 # --- from a prompt set, on a model
 
+GENDER = few(load_prompts("gender"))
+
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Host, Tensor, Tensor]:
@@ -317,7 +321,7 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
     found = {}
     for share in (0.2, 0.8):
         wanted = {"male": share, "female": 1 - share}
-        move = fit_shares(model, "gender", wanted, reference=features, top=0.1)
+        move = fit_shares(model, GENDER, wanted, reference=features, top=0.1)
         found[share] = [float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)]
     assert found[0.2][0] == pytest.approx(0.2, abs=0.12)
     assert found[0.8][0] == pytest.approx(0.8, abs=0.12)
@@ -327,19 +331,19 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
 def test_uniform_and_own_shares_and_pairs_of_prompts(world: tuple[Host, Tensor, Tensor]) -> None:
     model, features, _ = world
     options = {"reference": features, "top": 0.1}
-    uniform, own = fit_shares(model, "gender", **options), fit_shares(model, "gender", "own", **options)
+    uniform, own = fit_shares(model, GENDER, **options), fit_shares(model, GENDER, "own", **options)
     assert uniform.shares.tolist() == [0.5, 0.5]
     assert torch.equal(own.shares, own.population)
     assert uniform.names == own.names == ("male", "female")
     assert uniform.target.plain.rank == 1
-    assert fit_shares(model, "gender", method="cali", **options).target.plain.rank > 1
+    assert fit_shares(model, GENDER, method="cali", **options).target.plain.rank > 1
 
 
 def test_intersections_and_a_known_population(world: tuple[Host, Tensor, Tensor]) -> None:
     model, features, _ = world
     move = fit_shares(
         model,
-        ["gender", "age"],
+        [GENDER, few(load_prompts("age"))],
         [{"male": 0.3, "female": 0.7}, None],
         reference=Reference(features, confidence=0.3),
         top=0.02,
@@ -360,4 +364,4 @@ def test_intersections_and_a_known_population(world: tuple[Host, Tensor, Tensor]
 )
 def test_refusals_on_a_model(world: tuple[Host, Tensor, Tensor], options: dict[str, Any]) -> None:
     model, features, _ = world
-    fit_shares(model, "gender", **{"reference": features, "top": 0.1} | options)
+    fit_shares(model, GENDER, **{"reference": features, "top": 0.1} | options)

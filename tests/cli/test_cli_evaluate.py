@@ -12,8 +12,6 @@ from vldebias.errors import VldebiasError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.suite import list_suites
 
-pytestmark = pytest.mark.usefixtures("no_charts")
-
 RUNNER = CliRunner()
 
 SUITE = """

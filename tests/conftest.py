@@ -16,8 +16,8 @@ from vldebias.hosts import HOSTS
 from vldebias.methods import METHODS
 from vldebias.metrics import METRICS
 
-torch.set_num_threads(1)
 gc.set_threshold(20_000, 20, 20)  # what tests leave behind is small, and looking for it took a twentieth of the time
+torch.set_num_threads(1)
 REGISTRIES = (HOSTS, METHODS, METRICS)
 for registry in REGISTRIES:
     len(registry)  # what other packages bring is looked for once, not in every test

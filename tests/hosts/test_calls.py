@@ -66,6 +66,7 @@ def test_offloaded(name, kind):
     assert torch.equal(draw(pipe, [PLAIN]), bare)
 
 
+@pytest.mark.slow  # to compile
 @EVERY
 def test_a_compiled_denoiser(name):
     pipe, draw = made(name)

@@ -7,12 +7,15 @@ import diffusers_tiny as tiny
 import pytest
 from typer.testing import CliRunner
 
+from tests.fewer import few
 from vldebias.cli import app
 from vldebias.evaluation.checking import check
 from vldebias.evaluation.result import Result
 from vldebias.hosts import Attachment
 from vldebias.loading import Loaded
+from vldebias.prompts import load_prompts
 
+PROMPTS = few(load_prompts("professions-gender"))
 CALL = {"num_inference_steps": 2, "height": 16, "width": 16}
 RIGHT = [
     "the same twice", "attached: changed", "strength 0: as without", "disabled: as without", "attached again: the same",
@@ -28,7 +31,7 @@ def _narrow():
 
 
 def found(pipe, **how):
-    return {one.name: one for one in check(Loaded(pipe, "tiny"), "professions-gender", **{"draw": CALL} | how)}
+    return {one.name: one for one in check(Loaded(pipe, "tiny"), PROMPTS, **{"draw": CALL} | how)}
 
 
 def test_a_sound_pipeline():
@@ -54,7 +57,7 @@ def test_weights_that_cannot_hold_it_and_a_call_that_needs_more():
 def test_a_trace_that_is_left_is_found(monkeypatch):
     monkeypatch.setattr(Attachment, "remove", lambda self: None)
     told = {}
-    for one in check(Loaded(tiny.sd(), "tiny"), "professions-gender", draw=CALL):
+    for one in check(Loaded(tiny.sd(), "tiny"), PROMPTS, draw=CALL):
         told[one.name] = one
         if one.name == "removed: as without":
             break
@@ -63,7 +66,8 @@ def test_a_trace_that_is_left_is_found(monkeypatch):
 
 
 def test_the_command_prints_one_table_and_writes_a_result(tmp_path):
-    run = CliRunner().invoke(app, ["check", "--model", "miniature", "--out", str(tmp_path / "c.json"), "--json"])
+    command = ["check", "--model", "miniature", "--prompts", "fairface-gender"]
+    run = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "c.json"), "--json"])
     assert run.exit_code == 0, run.output
     result = Result.read(tmp_path / "c.json")
     assert json.loads(run.stdout)["name"] == result.name == "check"
@@ -73,6 +77,6 @@ def test_the_command_prints_one_table_and_writes_a_result(tmp_path):
     assert about.settings["device"].startswith("cpu")
     values = {row.metric: row.value for row in result.rows}
     assert [values[name] for name in RIGHT] == [1] * len(RIGHT)
-    shown = CliRunner().invoke(app, ["check", "--model", "miniature", "--no-merge"])
+    shown = CliRunner().invoke(app, [*command, "--no-merge"])
     assert "removed: as without" in shown.output
     assert "merged" not in shown.output

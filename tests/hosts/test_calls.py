@@ -89,7 +89,6 @@ def test_a_compiled_denoiser(name):
 MASKED = [
     ("sd", "StableDiffusionInpaintPipeline", {}),
     ("sdxl", "StableDiffusionXLInpaintPipeline", {}),
-    ("sd3", "StableDiffusion3InpaintPipeline", tiny.T5_LENGTH),
     ("flux", "FluxInpaintPipeline", tiny.T5_LENGTH),
 ]
 

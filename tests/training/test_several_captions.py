@@ -322,7 +322,7 @@ def saved(folder: Path, n: int = 24) -> Path:
     datasets = pytest.importorskip("datasets")
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)) for _ in range(n)]
-    captions = [[f"a photo of a robin {'in the rain ' * k}." for k in range(i % 3)] for i in range(n)]
+    captions = [[f"a photo of robin {i} {'in the rain ' * k}." for k in range(i % 3)] for i in range(n)]
     features = datasets.Features(image=datasets.Image(), captions=datasets.Sequence(datasets.Value("string")))
     made = datasets.Dataset.from_dict({"image": images, "captions": captions}, features=features)
     made.save_to_disk(str(folder))

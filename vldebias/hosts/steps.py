@@ -138,6 +138,16 @@ class StepSeam(Seam):
         if drawing is None or not drawing.rows or not self.active or is_bare() or self.host.window is None:
             return None
         time = _time(args, kwargs)
+        pipe = self.host._pipe
+        if module in (getattr(pipe, "unet", None), getattr(pipe, "transformer", None)):
+            through = getattr(pipe, "connectors", None) is not None  # a model of their own, before the first step
+            if time is None or through:
+                self._drawings.pop(threading.current_thread())
+                why = "reads what connectors made of the prompt" if through else "is told no time step that can be read"
+                raise UnsupportedHostError(
+                    f"{self.name}: {type(module).__name__} {why}, so that an edit cannot be changed from step to step; "
+                    "leave steps= away"
+                )
         if time is None:
             return None
         if time != drawing.time:
@@ -211,8 +221,9 @@ def _at(bare: Tensor, edited: Tensor, strength: float, base: float) -> Tensor:
 
 def _time(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
     """The time step that a model is called with; of one for each token the latest. None: it is told none."""
-    for given in (kwargs.get("timestep"), kwargs.get("t"), *args[1:2]):
-        if isinstance(given, Tensor) and given.numel() and given.ndim < 3:
+    named = [kwargs.get(name) for name in ("timestep", "timesteps", "t")]
+    for place, given in enumerate((*named, *args[1:2])):
+        if isinstance(given, Tensor) and given.numel() and (given.ndim < 3 or place < len(named)):
             return float(given.max())
         if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given)

@@ -10,6 +10,9 @@ from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.evaluation import SharesTask
 from vldebias.evaluation.discrepancies import Counts
+from vldebias.evaluation.report.front import conclusion
+from vldebias.evaluation.report.tables import blocks
+from vldebias.evaluation.result import Result
 from vldebias.metrics.discrepancy import discrepancies, squared_discrepancies
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -85,6 +88,13 @@ def test_people_correct_the_judge():
     assert rows["corrected_discrepancy", "mended", ""].interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
     assert {"discrepancy_squared", "max_skew"} <= {metric.removeprefix("corrected_") for metric, _, _ in rows}
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
+
+
+def test_the_page_leads_with_what_people_corrected():
+    raw, mended = blocks(Result.of("shares", measure(table(1, 20, 60), people="people"), seconds=1.0))
+    assert raw.headline[0].metric == "discrepancy"
+    assert mended.headline[0].metric.startswith("corrected_")
+    assert "parity gap (L2), corrected by people, from" in conclusion(mended)
 
 
 def test_a_confusion_table_is_solved_for(tmp_path):

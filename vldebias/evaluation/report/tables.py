@@ -77,9 +77,13 @@ class Block:
 
     @property
     def headline(self) -> tuple[Measurement, ...]:
-        """The measurements about the whole; those about parts only where there are no others."""
+        """The measurements about the whole; those about parts only where there are no others.
+
+        What people corrected comes first: it holds, whatever the judge said beside it.
+        """
         chosen = [table for table in self.tables if not table.detail] or self.tables
-        return tuple(cell for table in chosen for cell in table.cells)
+        cells = (cell for table in chosen for cell in table.cells)
+        return tuple(sorted(cells, key=lambda cell: not cell.metric.startswith("corrected_")))
 
     @property
     def at_chance(self) -> dict[str, Measurement]:

@@ -137,7 +137,8 @@ def seconds_of(junit: Path) -> dict[str, float]:
     """Folder of tests -> seconds of its tests, each with what was set up for it, from pytest's --junitxml."""
     spent: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(junit).iter("testcase"):
-        place = case.get("classname", "").replace(".", "/").split("/")
+        # A file that is skipped whole has no class name; its own stands in the place of a test's.
+        place = (case.get("classname") or case.get("name", "")).replace(".", "/").split("/")
         folder = "/".join(place[:2]) if (ROOT / "/".join(place[:2])).is_dir() else "tests"
         for name in {"tests", folder}:
             spent[name] += float(case.get("time", 0))

@@ -67,8 +67,9 @@ def test_seconds_are_added_up_by_folder(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     case = '<testcase classname="tests.{}" time="{}"/>'
     cases = [("hosts.test_seam", 1.5), ("hosts.test_table.TestA", 0.5), ("test_api", 2)]
-    path.write_text(f"<testsuites>{''.join(case.format(*one) for one in cases)}</testsuites>")
-    assert house.seconds_of(path) == {"tests": 4.0, "tests/hosts": 2.0}
+    skipped = '<testcase classname="" name="tests.hosts.test_on_ray" time="0.25"/>'  # a file that is skipped whole
+    path.write_text(f"<testsuites>{''.join(case.format(*one) for one in cases)}{skipped}</testsuites>")
+    assert house.seconds_of(path) == {"tests": 4.2, "tests/hosts": 2.2}
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,10 @@ def main() -> int:
             ]
             command += ["--rows", str(given.rows), "--pictures", str(given.pictures)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found += json.loads(done.stdout.splitlines()[-1])
+            told = [
+                line for line in done.stdout.splitlines() if line.startswith("[")
+            ]  # Ray speaks too, to its last breath
+            found += json.loads(told[-1])
             Console(width=140).print(found[-3:])
     if given.json:
         about = "Features in shards: memory, Ray, embedding that is killed; each part in processes of its own"

@@ -71,7 +71,9 @@ def test_what_a_user_gets_wrong_is_said(
 
 
 def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
-    assert "no such folder; expected one with images to label" in said("label", tmp_path / "no", code=2)
+    assert "there is nothing of this name; expected a folder with images to label" in said(
+        "label", tmp_path / "no", code=2
+    )
 
 
 def test_a_file_of_answers_that_cannot_be_written_is_said_at_once(folder: Path, tmp_path: Path) -> None:

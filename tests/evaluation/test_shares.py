@@ -170,7 +170,7 @@ def test_what_programs_write_for_nothing_is_told():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("none.csv --prompt text --value judge", "table: expected a file .* there is none: none.csv"),
+        ("none.csv --prompt text --value judge", "none.csv: there is nothing of this name; expected a table"),
         ("mine.csv --prompt text --value judge --judge-confusion c.csv", "confusion: expected a file"),
         ("mine.csv --prompt text --value gender", r"expected a column 'gender'"),
         ("empty.csv --prompt text --value judge", "empty.csv"),

@@ -88,6 +88,16 @@ def check_files(**paths: Any) -> None:
             )
 
 
+def check_there(path: Path, expected: str) -> None:
+    """Name a file or folder that is not there before anything heavy is imported.
+
+    Raises:
+        InvalidInputError: nothing is there.
+    """
+    if not path.exists():
+        raise InvalidInputError(f"{path}: there is nothing of this name; expected {expected}")
+
+
 def check_out(folder: Path | None) -> None:
     """Name a folder for results that cannot be written, before hours of work and not after.
 

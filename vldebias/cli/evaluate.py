@@ -16,6 +16,7 @@ from vldebias.cli.common import (
     check_files,
     check_names,
     check_out,
+    check_there,
     device_of,
     err,
     out,
@@ -179,6 +180,7 @@ def shares(
       vldebias eval shares table.csv --prompt occupation --value gender --same F=female --same M=male --unknown both
       vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
     """
+    check_there(table, "a table with a row per image, .csv, .tsv, .parquet or .jsonl")
     from vldebias.evaluation.run import run_suite
     from vldebias.evaluation.shares import SharesTask
     from vldebias.evaluation.suite import Suite

@@ -15,7 +15,19 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Device, Dtype, Json, Model, Pretrained, device_of, err, out, print_json, say
+from vldebias.cli.common import (
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Pretrained,
+    check_there,
+    device_of,
+    err,
+    out,
+    print_json,
+    say,
+)
 from vldebias.cli.flags import with_flags
 from vldebias.errors import InvalidInputError, need
 
@@ -153,6 +165,7 @@ def label_command(
       vldebias label sd21/images/gender --attribute gender --export answers.csv
       vldebias eval human --labels sd21/images/gender/answers.jsonl --drawn sd21/images/gender
     """
+    check_there(folder, "a folder with images to label")
     page("serving").credentials(where.get("auth"), public=where["public"])  # before anything that takes time
     order = {"part": part, "limit": limit, "most": questions or None, "sample": where.pop("sample"), "seed": seed}
     who = {"file": file, "annotators": annotator or []}

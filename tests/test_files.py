@@ -236,13 +236,18 @@ def test_the_commit_says_where_the_tree_differs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
     assert commit() is None
     git("init", "-q")
-    (tmp_path / "a").write_text("1")
-    git("add", "a")
+    assert commit() is None
+    (tmp_path / "eval" / "results").mkdir(parents=True)
+    result = tmp_path / "eval" / "results" / "one.json"
+    for path in (tmp_path / "a", result):
+        path.write_text("1")
+    git("add", "a", "eval")
     git("commit", "-qm", "a")
     git("tag", "v1")
     clean = git("rev-parse", "--short=12", "HEAD").strip()
     assert commit() == clean
     (tmp_path / "untracked").write_text("1")
+    result.write_text("2")
     assert commit() == clean
     (tmp_path / "a").write_text("2")
     assert commit() == f"{clean}-dirty"

@@ -437,13 +437,20 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Commit of the checkout this package runs from, with "-dirty" where tracked files differ; None for a wheel."""
+    """Commit of the checkout this package runs from, with "-dirty" where tracked files differ; None for a wheel.
+
+    Results that were written before (eval/results) change nothing of what is measured, and are not looked at.
+    """
     root = _PACKAGE.parent
     if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    git = ["git", "-C", str(root)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        named = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+        changed = [*git, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)eval/results"]
+        clean = subprocess.run(changed, capture_output=True, check=False).returncode == 0
     except OSError:  # no git
         return None
-    return done.stdout.strip() or None
+    if named.returncode:  # nothing was committed yet
+        return None
+    return named.stdout.strip() + ("" if clean else "-dirty")

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 import vldebias
 import vldebias.cli as cli
 from tests.refusals import refused
-from vldebias.cli import app, common
+from vldebias.cli import app, common, debias
 from vldebias.errors import InvalidInputError, VldebiasError, warn
 from vldebias.prompts import list_prompts, load_prompts
 
@@ -34,6 +35,13 @@ def run(*arguments: str) -> str:
     done = RUNNER.invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def heard(*arguments: str, code: int = 0) -> str:
+    """Rows and what is said beside them, which a pipe leaves on stderr."""
+    done = RUNNER.invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -64,6 +72,8 @@ WRONG = [
     ["eval", "compare", "nosuch.json", "nosuch.json"],
     ["eval", "fairface", "--embeddings", "nosuch.npz"],
     ["debias", "gender", "--model", "miniature", "--method", "nosuch", "--out", "nosuch"],
+    ["eval", "waterbirds", "--data-root", "nosuch"],
+    ["audit", "prompts.txt", "--prompts", "gender", "--model", "miniature", "--methods", "nosuch"],
 ]
 
 
@@ -83,7 +93,8 @@ for arguments in {WRONG}:
 
 
 def test_the_names_of_methods_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vldebias.cli.common import METHOD_NAMES, check_names
+    from vldebias.cli.common import check_names
+    from vldebias.cli.complete import METHOD_NAMES
     from vldebias.methods import METHODS
 
     assert list(METHODS) == METHOD_NAMES
@@ -154,8 +165,8 @@ def test_a_method_of_ones_own_is_listed_and_fitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [("methods",), ("methods", "--all"), ("prompts", "list")], ids=" ".join)
 def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr(common.out, "_width", width)  # which it took from the environment that it was imported in
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr(common, "out", Console(width=width, force_terminal=True, color_system=None))
+    monkeypatch.setattr(debias, "out", common.out)
     lines = run(*command).splitlines()
     rows = json.loads(run(*command, "--json"))
     groups = list(dict.fromkeys(row.get("group") for row in rows))
@@ -170,6 +181,27 @@ def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypa
         assert sorted(listed) == sorted(names)
         assert len(heads) == (5 if "methods" in command else 0)
     assert max(map(len, lines)) <= width
+
+
+LISTS = [("methods", "--all"), ("prompts", "list"), ("eval", "list"), ("miniature", "info"), ("eval", "data", "birds")]
+
+
+@pytest.mark.parametrize("command", LISTS, ids=" ".join)
+def test_a_pipe_gets_tabs_and_nothing_else(command: tuple[str, ...]) -> None:
+    head, *rows = (line.split("\t") for line in run(*command).splitlines())
+    assert rows
+    assert {len(row) for row in rows} == {len(head)}
+    told = json.loads(run(*command, "--json"))
+    if command[1] in ("--all", "list"):
+        assert sorted(row[0] for row in rows) == sorted(one["name"] for one in told)
+
+
+@pytest.mark.parametrize("path", [*COMMANDS, ("train", "--help-all")], ids=" ".join)
+def test_no_help_cuts_a_name(path: tuple[str, ...]) -> None:
+    asked = path if "--help-all" in path else (*path, "--help")
+    done = RUNNER.invoke(app, asked, env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "…" not in done.output
 
 
 def test_version_and_prompts() -> None:
@@ -302,9 +334,9 @@ def test_debias_saves_what_attaches_and_is_looked_at_again(tmp_path: Path) -> No
     features = np.random.default_rng(0).normal(size=(40, 256)).astype(np.float32)
     images = save_embeddings(tmp_path / "images.npz", Embeddings(features, tuple(map(str, range(40))), {}))
     again = ("debias", *options, "--projection", str(tmp_path / "b"))
-    assert "--images says where it moves" in run(*again)
+    assert "--images says where it moves" in heard(*again)
     again = (*again, "--images", str(images))
-    assert "boundary between landbird and waterbird, by 40 images" in " ".join(run(*again).split())
+    assert "boundary between landbird and waterbird, by 40 images" in " ".join(heard(*again).split())
     told = json.loads(run(*again, "--json"))["roles"]["joint"]["diagnostics"]["waterbirds"]
     for key in ("pair_distance", "spurious_spread"):
         assert told[key] == pytest.approx(fitted["roles"]["joint"]["diagnostics"]["waterbirds"][key], rel=1e-5)

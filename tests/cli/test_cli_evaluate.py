@@ -32,6 +32,13 @@ def run(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
+def heard(*arguments: str, code: int = 0) -> str:
+    """Rows and what is said beside them, which a pipe leaves on stderr."""
+    done = RUNNER.invoke(app, ["eval", *arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout + done.stderr
+
+
 def write_result(path: Path, value: float, model: str = "A") -> Path:
     names = {"task": "birds", "metric": "worst_group", "method": "none", "better": "higher"}
     interval = (value - 0.01, value + 0.01)
@@ -64,8 +71,8 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     told = json.loads(run(str(suite), "--out", str(out), "--only", "pairs", "--json"))
     assert {figure["task"] for figure in told["figures"]} == {"pairs tone"}
     assert Result.read(out / "result.json").to_dict() == told
-    text = run("run", str(suite), "--out", str(out), "--only", "pairs")
-    assert "pairs tone: distance of pairs" in text
+    text = heard("run", str(suite), "--out", str(out), "--only", "pairs")
+    assert "pairs tone\tpair_distance\t" in text
     assert "page:" in text
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
@@ -103,7 +110,7 @@ def test_compare(tmp_path: Path) -> None:
     assert told["figures"][0]["verdict"] == "better"
     assert told["warnings"] == ["birds: model differs: A in A, B in B"]
     assert "birds" in (tmp_path / "c.html").read_text()
-    text = run("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    text = heard("compare", str(tmp_path / "a"), str(tmp_path / "b"))
     assert "model differs" in text
     assert "better" in text
 
@@ -112,7 +119,7 @@ def test_data_says_what_is_there() -> None:
     told = json.loads(run("data", "birds", "--option", "n=50", "--option", "balanced=true", "--json"))
     assert told["images"] == 50
     assert sum(told["columns"]["label"]["counts"].values()) == 50
-    text = run("data", "birds", "--option", "n=50", "--check", "--sample", "5")
+    text = heard("data", "birds", "--option", "n=50", "--check", "--sample", "5")
     assert "landbird/land" in text
     assert "0 images cannot be read" in text
 
@@ -128,7 +135,7 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
         run("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", "--json", code=1)
     )
     assert [one["id"] for one in told["unreadable"]] == ["bad.png"]
-    text = run("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", code=1)
+    text = heard("data", "manifest", "--root", str(tmp_path / "table.csv"), *options, "--check", code=1)
     assert "1 images cannot be read" in text
     assert "bad.png" in text
 

@@ -27,7 +27,7 @@ def run(*arguments: str) -> str:
         app, ["debias", "fairface-gender", "--model", "miniature", *arguments], catch_exceptions=False
     )
     assert done.exit_code == 0, done.output
-    return done.stdout
+    return done.stdout if "--json" in arguments else done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,13 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+def heard(*arguments: str) -> str:
+    """Scores and what is said beside them, which a pipe leaves on stderr."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout + done.stderr
+
+
 def test_help_has_every_setting_with_its_default() -> None:
     told = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["train", "--help-all"]).stdout
     flags = {f"--{name.replace('_', '-')}" for name in TrainSettings.model_fields}
@@ -39,7 +46,7 @@ def test_help_has_every_setting_with_its_default() -> None:
     assert "accelerate launch" in told
     assert "Default: 0.4." in told
     assert "feature-map" not in told
-    described = _annotation_of(FieldInfo(annotation=str, description="of [rows]"), "")
+    described = _annotation_of("rows", FieldInfo(annotation=str, description="of [rows]"), "")
     assert described.__metadata__[0].help.startswith(r"of \[rows]"), "brackets are no markup"
 
 
@@ -107,7 +114,7 @@ def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--no-score-pairs", "--label", "label", "--out", str(tmp_path)]
-    worse = run(*command, "--lr", "1")
+    worse = heard(*command, "--lr", "1")
     said = json.loads((tmp_path / "run.json").read_text())
     name, (before, after) = next(iter(said["worse"].items()))
     assert before == said["before"][name] > said["after"][name] == after
@@ -116,7 +123,7 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
 
 
 def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path) -> None:
-    same = run("train", *FAST, "--no-score-pairs", "--label", "label", "--lr", "1e-12", "--out", str(tmp_path))
+    same = heard("train", *FAST, "--no-score-pairs", "--label", "label", "--lr", "1e-12", "--out", str(tmp_path))
     assert json.loads((tmp_path / "run.json").read_text())["worse"] == {}
     assert "worse" not in same
     assert "zero_shot_accuracy" in same  # the table

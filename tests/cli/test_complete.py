@@ -33,6 +33,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("vldebias debias professions-w", {"professions-winobias"}),
         ("vldebias debias gender --method orth-c", {"orth-cali"}),
         ("vldebias eval run fairface --methods cali,orth-c", {"cali,orth-cali"}),
+        ("vldebias audit prompts.txt --methods orth-c", {"orth-cali"}),
+        ("vldebias audit prompts.txt --prompts professions-w", {"professions-winobias"}),
+        ("vldebias merge professions-w", {"professions-winobias"}),
+        ("vldebias train --debias professions-w", {"professions-winobias"}),
+        ("vldebias train --preset he", {"heads"}),
     ],
 )
 def test_names_complete_in_a_shell(monkeypatch, capsys, typed: str, expected: set[str]) -> None:

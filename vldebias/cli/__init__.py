@@ -14,6 +14,7 @@ from vldebias.cli.check import check_command
 from vldebias.cli.common import err, make_app, tell
 from vldebias.cli.debias import debias_command, merge, methods
 from vldebias.cli.diagnose import diagnose_command
+from vldebias.cli.flags import SettingsCommand
 from vldebias.cli.pairs import pairs
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
@@ -27,8 +28,8 @@ app.command("debias")(debias_command)
 app.command()(merge)
 app.command()(methods)
 app.command("check")(check_command)
-app.command("train")(train)
-app.command()(pairs)
+app.command("train", cls=SettingsCommand)(train)
+app.command(cls=SettingsCommand)(pairs)
 app.command("audit")(audit_command)
 app.command("diagnose")(diagnose_command)
 app.command("demo")(apps.demo_command)

@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vldebias.cli.common import Device, Json, Model, Pipeline, Pretrained, device_of, err, out, print_json, say
+from vldebias.cli import complete
+from vldebias.cli.common import (
+    Device,
+    Json,
+    Model,
+    Pipeline,
+    Pretrained,
+    aside,
+    check_names,
+    check_out,
+    device_of,
+    err,
+    print_json,
+    print_result,
+    split_names,
+)
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,7 +34,14 @@ LIST = "prompts.csv"
 
 def audit_command(
     file: Annotated[Path, typer.Argument(help="Prompts, one a line.", metavar="FILE")],
-    prompts: Annotated[str, typer.Option(help="Prompt set of the attribute (vldebias prompts list).", metavar="SET")],
+    prompts: Annotated[
+        str,
+        typer.Option(
+            help="Prompt set of the attribute (vldebias prompts list).",
+            metavar="SET",
+            autocompletion=complete.complete_prompt_sets,
+        ),
+    ],
     texts: Annotated[Path | None, typer.Option(help="Text embeddings (.npz), see --list-texts.")] = None,
     model: Model = None,
     pretrained: Pretrained = None,
@@ -41,7 +63,10 @@ def audit_command(
             help="Shares to compare with: a CSV such as labour statistics, or 'data' (LAION's).", metavar="CSV"
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="Methods of the shelf to try on the texts.")] = "default,stated-value",
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods of the shelf to try on the texts.", autocompletion=complete.complete_methods),
+    ] = "default,stated-value",
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path("vldebias-audit"),
     list_texts: Annotated[
         bool, typer.Option("--list-texts", help="Print every text that --texts needs, one a line, and stop.")
@@ -65,9 +90,11 @@ def audit_command(
     """
     if not list_texts and sum(one is not None for one in (texts, model, pipeline)) != 1:
         raise InvalidInputError("expected one of --model, --pipeline and --texts, whose texts are read")
+    named = split_names([methods])
+    check_names(named)
+    check_out(folder)
     from vldebias.evaluation.audit_views import frame
     from vldebias.evaluation.auditing import build_task, read_prompts
-    from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.share_tables import ShareTable
     from vldebias.evaluation.suite import Suite
@@ -84,7 +111,6 @@ def audit_command(
             raise InvalidInputError("--against data: the calibration has no shares of what the model learned from")
     elif against is not None:
         beside = ShareTable.read(against, own)
-    named = [name.strip() for name in methods.split(",") if name.strip()]
     task = build_task(read_prompts(file), prompts, table, beside, named, seed)
     if list_texts:
         typer.echo("\n".join(task.needed()))
@@ -108,10 +134,10 @@ def audit_command(
     if as_json:
         print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})
         return
-    print_table(result, out, suite.headline)
-    say(result.provenance[0].description)
+    print_result(result, suite.headline)
+    aside(result.provenance[0].description)
     for name, path in files.items():
-        say(f"{name}: {path}")
+        aside(f"{name}: {path}")
 
 
 def _calibration(path: Path | None, judge: str | None, prompts: PromptSet, device: str) -> ShareTable | None:

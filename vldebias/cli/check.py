@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from vldebias.cli.common import HOST_FLAGS, Json, load, out, print_json, say
+from vldebias.cli import complete
+from vldebias.cli.common import HOST_FLAGS, Json, aside, check_out, load, print_grid, print_json
 from vldebias.cli.flags import with_flags
 from vldebias.errors import VldebiasError
+
+if TYPE_CHECKING:
+    from vldebias.evaluation.checking import Finding
 
 
 @with_flags(HOST_FLAGS)
 def check_command(
-    prompts: Annotated[str, typer.Option(help="Prompt set that is fitted.")] = "",
+    prompts: Annotated[
+        str, typer.Option(help="Prompt set that is fitted.", autocompletion=complete.complete_prompt_sets)
+    ] = "",
     draw: Annotated[bool, typer.Option(help="Of a pipeline: draw too, not only ask for embeddings.")] = True,
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 2,
     size: Annotated[int | None, typer.Option(min=8, help="Height and width; default: the pipeline's.")] = None,
@@ -39,6 +44,7 @@ def check_command(
       vldebias check --model miniature --json
     """
     prompts = prompts or ("professions-gender" if "pipeline" in named else "gender")
+    check_out(None if save is None else save.absolute().parent)
     loaded = load(**named, prompts=[prompts])
     from vldebias.evaluation.checking import Finding, check, result_of
 
@@ -61,19 +67,15 @@ def check_command(
     else:
         about = result.provenance[0].settings
         libraries = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        table = Table("check", "", "note", title=f"{loaded.name} ({about['class']}), {about['device']}")
-        for one in found:
-            said = (
-                "not tried"
-                if one.value is None
-                else f"{one.value:.3f}"
-                if one.figure
-                else "ok"
-                if one.value
-                else "WRONG"
-            )
-            table.add_row(one.name, said, one.note)
-        out.print(table)
-        say(f"{result.platform}; {libraries}; {prompts}")
+        rows = [(one.name, _said(one), one.note) for one in found]
+        aside(f"{loaded.name} ({about['class']}), {about['device']}")
+        print_grid(("check", "result", "note"), rows)
+        aside(f"{result.platform}; {libraries}; {prompts}")
     if any(one.failed for one in found):
         raise typer.Exit(1)
+
+
+def _said(one: Finding) -> str:
+    if one.value is None:
+        return "not tried"
+    return f"{one.value:.3f}" if one.figure else "ok" if one.value else "WRONG"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,7 @@ from vldebias.cli import complete
 from vldebias.errors import InvalidInputError, did_you_mean, fail
 
 if TYPE_CHECKING:
+    from vldebias.evaluation.result import Result
     from vldebias.loading import Loaded
 
 out = Console()
@@ -58,15 +58,6 @@ HOST_FLAGS: list[tuple[str, Any, Any]] = [
     ("dtype", Dtype, None),
 ]
 """What names a host: the keywords of `load`, for `vldebias.cli.flags.with_flags`."""
-
-
-# As `vldebias.methods.METHODS` has them, which takes torch to open; a test compares them.
-METHOD_NAMES = [
-    "none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise", "paper",
-    "default", "auto", "target-shares", "bend-vlm", "dear", "leace", "inlp", "clip-clip", "sfid", "spd", "steer",
-    "fair-pca", "lian", "roboshot", "prism", "each-value", "suffix", "entigen", "stated-value", "uce", "uce-all",
-    "weighted-values",
-]  # fmt: skip
 
 
 def make_app(text: str) -> typer.Typer:
@@ -117,14 +108,41 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def print_named(lines: Sequence[tuple[str, str]]) -> None:
-    """(name, what is said of it) pairs in two columns, in which no name is ever cut: it can be copied from a pipe."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(width=max(len(name) for name, _ in lines))
-    table.add_column(overflow="fold")
-    for name, text in lines:
-        table.add_row(Text(name, style="bold"), Text(text))
+def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
+    """Where stdout is a pipe or a file: rows with tabs between their cells, for cut, awk and pandas; False if not."""
+    if out.is_terminal:
+        return False
+    for row in (head, *rows):
+        cells = (f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell) for cell in row)
+        typer.echo("\t".join(" ".join(cell.split()) for cell in cells))
+    return True
+
+
+def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """Rows under a head in a terminal, where cells fold and no name is ever cut; with tabs elsewhere, see `piped`."""
+    if piped(head, rows):
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=title or None, title_justify="left")
+    table.show_header = any(head)
+    table.add_column(head[0], width=min(max(len(row[0]) for row in (head, *rows)), out.width // 2), overflow="fold")
+    for name in head[1:]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)
+
+
+def print_result(result: Result, measures: Sequence[tuple[str, str]] = ()) -> None:
+    """The table of a result, see `print_table`; elsewhere than in a terminal its rows with tabs."""
+    from vldebias.evaluation.report.pages import print_table, tab_rows
+
+    if not piped(*tab_rows(result, measures)):
+        print_table(result, out, measures)
+
+
+def aside(text: object) -> None:
+    """What is said beside rows: below them in a terminal, on stderr where stdout is to be read by a program."""
+    say(text, out if out.is_terminal else err)
 
 
 def tell(kind: str, style: str, message: str) -> None:
@@ -156,14 +174,12 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         InvalidInputError: as the registry words it.
     """
-    from importlib.metadata import entry_points
-
     from vldebias.gone import METHODS
     from vldebias.registry import Registry
 
-    if "vldebias.methods" not in sys.modules and not entry_points(group="vldebias.methods"):
+    if complete.own_methods():
         known: Registry[str] = Registry("method", "", lambda name: (name, name), went=METHODS)
-        for name in METHOD_NAMES:
+        for name in complete.METHOD_NAMES:
             known.register(name)
         for name in names:
             known.named(name)

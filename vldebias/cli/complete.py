@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+
+# As `vldebias.methods.METHODS` has them, which takes torch to open; a test compares them.
+METHOD_NAMES = [
+    "none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise", "paper",
+    "default", "auto", "target-shares", "bend-vlm", "dear", "leace", "inlp", "clip-clip", "sfid", "spd", "steer",
+    "fair-pca", "lian", "roboshot", "prism", "each-value", "suffix", "entigen", "stated-value", "uce", "uce-all",
+    "weighted-values",
+]  # fmt: skip
 
 
 def _beginning(names: Iterable[str], typed: str) -> list[str]:
@@ -11,8 +21,15 @@ def _beginning(names: Iterable[str], typed: str) -> list[str]:
     return [before + comma + name for name in sorted(names) if name.startswith(last)]
 
 
+def own_methods() -> bool:
+    """Whether `METHOD_NAMES` are all that there are: no package brings more, and nobody has registered one."""
+    return "vldebias.methods" not in sys.modules and not entry_points(group="vldebias.methods")
+
+
 def complete_methods(incomplete: str) -> list[str]:
     """Of `vldebias methods`."""
+    if own_methods():
+        return _beginning(METHOD_NAMES, incomplete)
     from vldebias.methods import METHODS
 
     return _beginning(METHODS, incomplete)
@@ -39,5 +56,5 @@ def complete_data_sets(incomplete: str) -> list[str]:
     return _beginning(list_data(), incomplete)
 
 
-OF_FIELDS: dict[str, Callable[[str], list[str]]] = {"methods": complete_methods}
-"""Field of `Options` -> what completes its flag."""
+OF_FIELDS: dict[str, Callable[[str], list[str]]] = {"methods": complete_methods, "debias": complete_prompt_sets}
+"""Field of `Options`, or of the settings of a training -> what completes its flag."""

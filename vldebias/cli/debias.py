@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from vldebias.cli import complete
 from vldebias.cli.common import (
@@ -18,6 +16,7 @@ from vldebias.cli.common import (
     Json,
     Lam,
     Method,
+    aside,
     check_method,
     check_names,
     check_out,
@@ -25,8 +24,9 @@ from vldebias.cli.common import (
     err,
     load,
     out,
+    piped,
+    print_grid,
     print_json,
-    print_named,
     say,
 )
 from vldebias.cli.flags import with_flags
@@ -219,27 +219,28 @@ def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Ref
     from vldebias.methods.closed_form import reference_splits
 
     for name, report in reference_splits(problem).items():
-        out.print(Text.assemble((name, "bold"), f", reference images: {_split(report)}"))
+        aside(f"{name}, reference images: {_split(report)}")
+    rows = []
     for role, edit in edits.items():
         if edit.provenance.choice is not None:
-            say(edit.provenance.choice)
-        out.print(Text.assemble((role, "bold"), f" {edit!r} -> {folder / role}"), soft_wrap=True)
+            aside(edit.provenance.choice)
+        aside(f"{role}: {edit!r} -> {folder / role}")
         diagnosed = _diagnosed(problem, role, edit, images)
-        table = Table("prompt set", *HEADINGS.values())
         for name, diagnostics in diagnosed.items():
-            table.add_row(Text(name), *(_cell(getattr(diagnostics, key)) for key in HEADINGS))
-        if table.row_count:
-            out.print(table)
+            for key, heading in HEADINGS.items():
+                rows.append((heading, name, role, *_cells(getattr(diagnostics, key))))
         for one in problem.sets if diagnosed and not problem.host.generative else ():
             if len(one.classes) == 2:
                 said = diagnosed[one.name].boundary or "boundary between the classes: --images says where it moves"
-                out.print(Text.assemble((one.name, "bold"), f", {said}"))
+                aside(f"{one.name}, {said}")
+    if rows:
+        print_grid(("measure", "prompt set", "role", "before", "after"), rows)
 
 
-def _cell(value: float | tuple[float, float] | None) -> str:
-    if value is None:
-        return "-"
-    return " -> ".join(f"{one:.3f}" for one in (value if isinstance(value, tuple) else (value,)))
+def _cells(value: float | tuple[float, float] | None) -> tuple[str, str]:
+    """Before and after; of what compares the two the one figure."""
+    before, after = value if isinstance(value, tuple) else (None, value)
+    return "" if before is None else f"{before:.3f}", "" if after is None else f"{after:.3f}"
 
 
 def _split(report: MeansReport) -> str:
@@ -275,7 +276,12 @@ def _features(path: Path, confidence: float = 0.0) -> Reference:
 
 @with_flags(HOST_FLAGS)
 def merge(
-    prompts: Annotated[str, typer.Argument(help="A prompt set, or a folder that `vldebias debias` wrote.")],
+    prompts: Annotated[
+        str,
+        typer.Argument(
+            help="A prompt set, or a folder that `vldebias debias` wrote.", autocompletion=complete.complete_prompt_sets
+        ),
+    ],
     save: Annotated[Path, typer.Option("--out", help="Folder for the merged checkpoint.")],
     method: Method = None,
     lam: Lam = None,
@@ -362,9 +368,13 @@ def methods(
         return
     rows.sort(key=lambda row: [*groups].index(row["group"]))
     shown = [row for row in rows if everything or row["listed"]]
+    head = ("name", "group", "title", "models", "pipelines", "needs", "lam", "source")
+    cells = ([", ".join(row[key]) if key == "needs" else row[key] for key in head] for row in shown)
+    if piped(head, cells):
+        return
     for group, own in groupby(shown, key=lambda row: row["group"]):
         out.print(f"{group}:", style="bold underline")
-        print_named([(row["name"], _about(row)) for row in own])
+        print_grid(("", ""), [(row["name"], _about(row)) for row in own])
     if rest := len(rows) - len(shown):
         out.print(f"{rest} more: --all", style="dim")
 

@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import Json, check_files, check_out, device_of, err, out, print_json
+from vldebias.cli import complete
+from vldebias.cli.common import (
+    Json,
+    aside,
+    check_files,
+    check_names,
+    check_out,
+    device_of,
+    err,
+    print_json,
+    print_result,
+    split_names,
+)
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
@@ -23,8 +35,16 @@ def diagnose_command(
     features: Annotated[Path, typer.Argument(help="Embeddings with labels (.npz, .safetensors).", metavar="FILE")],
     labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
     groups: Annotated[str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")] = None,
-    prompts: Annotated[str | None, typer.Option(help="Prompt set of the attribute, for --methods.")] = None,
-    methods: Annotated[str, typer.Option(help="Methods to probe beside none: default,equalise,leace.")] = "",
+    prompts: Annotated[
+        str | None,
+        typer.Option(help="Prompt set of the attribute, for --methods.", autocompletion=complete.complete_prompt_sets),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to probe beside none: default,equalise,leace.", autocompletion=complete.complete_methods
+        ),
+    ] = "",
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-diagnose"
     ),
@@ -59,19 +79,20 @@ def diagnose_command(
     if labels is None and (keep is not None or images is not None):
         flag = "--images" if keep is None else "--keep"
         raise InvalidInputError(f"{flag}: needs --labels, by whose credibility the rows are listed")
-    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    names = tuple(split_names([methods]))
     if names and prompts is None:
         raise InvalidInputError(f"--methods {methods}: fitted on texts; add --prompts SET (vldebias prompts list)")
     if not features.is_file():
         raise InvalidInputError(f"{features}: expected a file of embeddings (.npz, .safetensors), there is none")
     check_files(texts=brought.get("texts"), reference=brought.get("reference"))
+    check_names(names)
+    check_out(folder)
     import numpy as np
 
     from vldebias.data import load_embeddings, save_embeddings
     from vldebias.data.suspects import Suspects, pictures_below
     from vldebias.diagnostics import wrong_labels
     from vldebias.evaluation.diagnosis import DiagnoseTask
-    from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import Suite
     from vldebias.options import Options
@@ -90,7 +111,6 @@ def diagnose_command(
         embeddings=features,
         **brought | {"device": device_of(brought.get("device", "auto")), "unknown": tuple(brought.get("unknown", ()))},
     )
-    check_out(folder)
     data = load_embeddings(features)[0].without(options.unknown)
     pictures = {} if images is None else pictures_below(images, data.ids)
     result = run_suite(suite, options, console=err)
@@ -116,8 +136,8 @@ def diagnose_command(
     if as_json:
         print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})
         return
-    print_table(result, out, ())
+    print_result(result)
     for sentence in result.provenance[0].description.split(". "):
-        out.print(f"\n{sentence.rstrip('.')}.", markup=False, highlight=False, soft_wrap=True)
+        aside(f"\n{sentence.rstrip('.')}.")
     for name, path in files.items():
-        out.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
+        aside(f"{name}: {path}")

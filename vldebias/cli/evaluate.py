@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from vldebias.cli import complete
 from vldebias.cli.common import (
     Json,
+    aside,
     check_files,
     check_names,
     check_out,
@@ -20,10 +20,14 @@ from vldebias.cli.common import (
     device_of,
     err,
     out,
+    piped,
+    print_grid,
     print_json,
+    print_result,
     say,
     split_names,
     split_pair,
+    tell,
 )
 from vldebias.cli.flags import flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
@@ -115,6 +119,8 @@ def run(
         split_pair(text, "--key", "ours=theirs (such as features=image_embeds)") for text in given.pop("keys", ())
     )
     _check_suite(suite)
+    _check_root(suite, given.get("data_root"), images=given.get("embeddings") is None)
+    check_out(given.get("out"))
     check_files(**{name: given.get(name) for name in ("embeddings", "table", "texts", "reference")})
     check_names(split_names(given.get("methods")))
     from vldebias.evaluation.run import run_suite
@@ -127,7 +133,6 @@ def run(
     fields |= {"device": device_of(fields["device"]), "methods": chosen}
     fields = {name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()}
     options = Options(**fields)
-    check_out(options.out)
     _show(run_suite(loaded, options, console=err, only=only or ()), loaded, options.out, as_json)
 
 
@@ -137,6 +142,19 @@ def _check_suite(name: str) -> None:
 
     if not (name.endswith((".yaml", ".yml")) or len(Path(name).parts) > 1):
         suite_file(name)
+
+
+def _check_root(name: str, root: str | Path | None, *, images: bool) -> None:
+    """A data set that is not given, or not there, is told before a model is loaded for it."""
+    from vldebias.files import read_yaml, suite_file, suite_names
+
+    if name not in suite_names() or not images:
+        return
+    needs = str(read_yaml(suite_file(name))["needs"])
+    if root is None and "--data-root" in needs:
+        raise InvalidInputError(f"{name}: this suite needs {needs}; or --embeddings, with features of these images")
+    if root is not None and not Path(root).exists():
+        raise InvalidInputError(f"--data-root {root}: expected a folder or a manifest file, there is none")
 
 
 @app.command("shares")
@@ -213,14 +231,13 @@ def shares(
 
 def _show(result: Any, suite: Any, folder: Path, as_json: bool) -> None:
     """A result on stdout, and where its page is."""
-    from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE
 
     if as_json:
         print_json(result.to_dict())
         return
-    print_table(result, out, suite.headline)
-    say(f"\npage: {folder / PAGE}")
+    print_result(result, suite.headline)
+    aside(f"\npage: {folder / PAGE}")
 
 
 @app.command("list")
@@ -243,12 +260,11 @@ def list_all(as_json: Json = False) -> None:
     if as_json:
         print_json(suites)
         return
-    table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
-    for s in suites:
-        about = f"{s['title']}: {s['source']}\nneeds {s['needs']}\ntasks: {', '.join(s['tasks'])}"
-        table.add_row(f"[bold]{s['name']}[/bold]", escape(about))
-    out.print(table)
-    say("vldebias eval show NAME prints one, to be changed into your own")
+    rows = [(s["name"], s["title"], s["source"], s["needs"], ", ".join(s["tasks"])) for s in suites]
+    if not piped(("name", "title", "source", "needs", "tasks"), rows):
+        lines = [(name, f"{title}: {by}\nneeds {needs}\ntasks: {tasks}\n") for name, title, by, needs, tasks in rows]
+        print_grid(("", ""), lines)
+        say("vldebias eval show NAME prints one, to be changed into your own")
 
 
 @app.command("show")
@@ -402,6 +418,11 @@ def compare_results(
         say(write_comparison(comparison, page), err)
     if as_json:
         print_json(comparison.to_dict())
+        return
+    frame = comparison.to_pandas()
+    if piped(tuple(map(str, frame)), frame.astype(object).where(frame.notna(), None).itertuples(index=False)):
+        for text in comparison.warnings:
+            tell("warning", "yellow", text)
     else:
         print_comparison(comparison, out)
 
@@ -478,22 +499,27 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _print_data(facts: dict[str, Any]) -> None:
-    title = f"{facts['name']} {facts['split']}: {facts['images']} images, {facts.get('captions', 0)} captions"
-    out.print(title, markup=False, highlight=False, style="bold")
-    for kind in ("columns", "intersections"):
-        table = Table(kind[:-1], "images", "unknown", box=None, padding=(0, 2, 0, 0))
-        for name, column in facts.get(kind, {}).items():
-            counts = [f"{value} {count:,}" for value, count in column["counts"].items()]
-            more = [f"and {len(counts) - 12} more"] if len(counts) > 12 else []
-            table.add_row(name, ", ".join(counts[:12] + more), str(column["unknown"]))
-        if table.row_count:
-            out.print(table)
+    aside(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts.get('captions', 0)} captions")
+    counted = [
+        (kind[:-1], name, {**column["counts"], **({"unknown": column["unknown"]} if column["unknown"] else {})})
+        for kind in ("columns", "intersections")
+        for name, column in facts.get(kind, {}).items()
+    ]
+    head = ("kind", "name", "value", "images")
+    bad = facts.get("unreadable")
+    lines = [(kind, name, value, n) for kind, name, counts in counted for value, n in counts.items()]
+    if not piped(head, [*lines, *(("unreadable", one["id"], one["reason"], 1) for one in bad or ())]):
+        rows = []
+        for _, name, counts in counted:
+            shown = [f"{value} {n:,}" for value, n in counts.items()]
+            more = [f"and {len(shown) - 12} more"] if len(shown) > 12 else []
+            rows.append((name, ", ".join(shown[:12] + more)))
+        if rows:
+            print_grid(("column", "images"), rows)
     for name, value in (facts.get("about") or {}).items():
         text = str(value)
-        shown = text if len(text) <= 160 else text[:157] + "..."
-        say(f"{name}: {shown}")
-    bad = facts.get("unreadable")
+        aside(f"{name}: {text if len(text) <= 160 else text[:157] + '...'}")
     if bad is not None:
-        out.print(f"{len(bad)} images cannot be read", style="red" if bad else "green", highlight=False)
-        for one in bad[:20]:
-            say(f"  {one['id']}: {one['reason']}")
+        aside(f"{len(bad)} images cannot be read")
+        for one in bad[:20] if out.is_terminal else ():
+            aside(f"  {one['id']}: {one['reason']}")

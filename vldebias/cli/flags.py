@@ -12,9 +12,12 @@ import typer
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
 from vldebias.cli.complete import OF_FIELDS
 from vldebias.options import Options
+
+_OFF = "Default: False."  # in the help of a switch
 
 Flags = Iterable[tuple[str, Any, Any]]
 """Name of a keyword, its annotation with a typer option, its default."""
@@ -39,6 +42,17 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
         return with_added
 
     return decorate
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose switches, where they are off, have no --no-NAME in the help: both names would be cut there."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Both are read all the same: --no-NAME turns off what a file of settings has turned on."""
+        for parameter in self.params:
+            if _OFF in (getattr(parameter, "help", None) or ""):
+                parameter.secondary_opts = []
+        super().format_help(ctx, formatter)
 
 
 def flags_of_options() -> Flags:
@@ -68,7 +82,7 @@ def flags_of_fields(
         for name, field in group.model_fields.items():
             if not only or name in only:
                 later = bool(first) and name not in first
-                yield name, _annotation_of(field, panel if panels and (later or not first) else None, later), None
+                yield name, _annotation_of(name, field, panel if panels and (later or not first) else None, later), None
 
 
 def hidden_flags(names: Iterable[str]) -> Flags:
@@ -77,12 +91,15 @@ def hidden_flags(names: Iterable[str]) -> Flags:
         yield name, Annotated[str | None, typer.Option(hidden=True)], None
 
 
-def _annotation_of(field: FieldInfo, panel: str | None, hidden: bool = False) -> Any:
+def _annotation_of(name: str, field: FieldInfo, panel: str | None, hidden: bool = False) -> Any:
     default, text = field.get_default(), field.description or ""
     if default is not None and "Default:" not in text:
         text += f" Default: {default}."
     # Brackets in it are no markup.
-    option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel, show_default=False, hidden=hidden)
+    text = text.replace("[", r"\[")
+    option = typer.Option(
+        help=text, rich_help_panel=panel, show_default=False, hidden=hidden, autocompletion=OF_FIELDS.get(name)
+    )
     kind: Any = field.annotation
     if any(isinstance(one, type) and issubclass(one, BaseModel) for one in (kind, *get_args(kind))):
         option.parser, kind = _object, dict

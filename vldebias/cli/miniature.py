@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from vldebias.cli.common import Json, err, make_app, out, print_json, say
+from vldebias.cli.common import Json, aside, err, make_app, print_grid, print_json, say
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
 
@@ -48,11 +47,9 @@ def info(as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(folder), "bytes": files, "metrics": measured})
         return
-    table = Table("file", "kB", title=str(folder))
-    for name, size in files.items():
-        table.add_row(name, f"{size / 1000:.0f}")
-    out.print(table)
-    out.print_json(data=measured)
+    aside(folder)
+    print_grid(("file", "kB"), [(name, f"{size / 1000:.0f}") for name, size in files.items()])
+    aside(json.dumps(measured, indent=1))
 
 
 @app.command("render")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli import complete
-from vldebias.cli.common import Json, err, make_app, out, print_json, print_named, say, split_names, split_pair
+from vldebias.cli.common import Json, err, make_app, out, piped, print_grid, print_json, say, split_names, split_pair
 from vldebias.errors import InvalidInputError
 
 app = make_app("Prompt sets: what describes a bias.")
@@ -30,12 +30,15 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         print_json([_summary(s) for s in sets])
         return
-    kinds, lines = {"pairs": "pairs", "held_out_pairs": "held out", "spurious": "spurious", "classes": "classes"}, []
+    head = ("name", "description", "pairs", "held_out_pairs", "spurious", "classes")
+    if piped(head, ([_summary(one)[key] for key in head] for one in sets)):
+        return
+    lines = []
     for one in sets:
         counted = _summary(one)
-        counts = ", ".join(f"{counted[key]} {kind}" for key, kind in kinds.items() if counted[key])
+        counts = ", ".join(f"{counted[k]} {k.replace('_pairs', '').replace('_', ' ')}" for k in head[2:] if counted[k])
         lines.append((one.name, f"{one.description} ({counts})"))
-    print_named(lines)
+    print_grid(("", ""), lines)
 
 
 def _summary(s: Any) -> dict[str, Any]:

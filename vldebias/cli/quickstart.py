@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import Json, check_out, err, out, print_json, say
+from vldebias.cli.common import Json, aside, check_out, err, print_json, print_result
 
 KEY = (
     "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
@@ -42,7 +42,6 @@ def quickstart(
     check_out(folder)
     err.print(f"Birds, portraits and drawn portraits, before and after; everything goes to {folder}", soft_wrap=True)
     from vldebias.evaluation.report.front import in_short
-    from vldebias.evaluation.report.pages import print_table
     from vldebias.evaluation.run import PAGE, run_suite
     from vldebias.evaluation.suite import load_suite
     from vldebias.evaluation.task import Options
@@ -55,6 +54,5 @@ def quickstart(
     if as_json:
         print_json(result.to_dict())
     else:
-        print_table(result, out, suite.headline)
-        say(f"\npage: {folder / PAGE}\n")
-        out.print("\n".join([KEY, *in_short(result, suite.headline)]), markup=False, highlight=False)
+        print_result(result, suite.headline)
+        aside("\n".join([f"\npage: {folder / PAGE}\n", KEY, *in_short(result, suite.headline)]))

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from vldebias.cli.common import Json, err, out, print_json, say
+from vldebias.cli.common import Json, aside, err, print_grid, print_json, say
 from vldebias.cli.flags import flags_of_fields, hidden_flags, with_flags
 from vldebias.training.settings import GONE, GROUPS, PRESETS, load_settings
 
@@ -33,7 +32,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"Settings to begin with: {', '.join(PRESETS)}. What else is given comes first; --show prints them."
+            help=f"Settings to begin with: {', '.join(PRESETS)}. What else is given comes first; --show prints them.",
+            autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
         ),
     ] = None,
     config: Annotated[
@@ -98,19 +98,20 @@ def train(
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
     moments = [moment for moment in ("before", "after", "debiased_before", "debiased") if outcome[moment]]
-    table = Table("score on held-out data", *(moment.replace("_", ", ") for moment in moments))
-    for name in outcome["after"]:
-        table.add_row(name, *(f"{outcome[moment][name]:.3f}" if name in outcome[moment] else "" for moment in moments))
-    if outcome["after"]:
-        out.print(table)
+    rows = [
+        (name, *(f"{outcome[moment][name]:.3f}" if name in outcome[moment] else "" for moment in moments))
+        for name in outcome["after"]
+    ]
+    if rows:
+        print_grid(("score on held-out data", *(moment.replace("_", ", ") for moment in moments)), rows)
     if outcome["worse"]:
         told = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
-        say(
+        aside(
             f"worse than before training: {told}. Where these count keep the model that it started from; a lower --lr, "
             "fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
-        out.print(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
+        aside(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
     for name, path in outcome["files"].items():
-        say(f"{name}: {folder / path}")
+        aside(f"{name}: {folder / path}")

@@ -24,8 +24,8 @@ from vldebias.cli.common import (
     check_there,
     device_of,
     err,
-    out,
     print_json,
+    print_result,
     say,
 )
 from vldebias.cli.flags import with_flags
@@ -185,7 +185,5 @@ def label_command(
         print_json(result.to_dict())
         return
     if result.rows:
-        from vldebias.evaluation.report.pages import print_table
-
-        print_table(result, out)
+        print_result(result)
     shown.serve_results(study, votes=votes, resamples=resamples, **where)

@@ -52,9 +52,7 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
 
     console.print(f"[bold]{escape(result.name)}[/bold]: value, and change from none, with 95 % intervals")
     tasks = {block.task: block for block in blocks(result)}
-    shown = [row for block in tasks.values() for row in block.headline]
-    if measures:
-        shown = [row for row in shown if (row.task, row.metric) in measures]
+    shown = _shown(tasks, measures)
     lams: dict[str, set[float | None]] = {}
     for row in shown:
         lams.setdefault(f"{row.task} {row.method}", set()).add(row.lam)
@@ -62,7 +60,7 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
     for (task, metric, subset), rows in groupby(sorted(shown, key=lambda row: first[_measure(row)]), key=_measure):
         grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for width in (19, 23, 23, 7):
-            grid.add_column(width=width)
+            grid.add_column(width=width, overflow="fold")
         for row in rows:
             said = tasks[task].verdict(row)
             style = {"better": "green", "worse": "red"}.get(said)
@@ -76,12 +74,33 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
     if any(row.uses_labels for row in result.rows):
         console.print(f"\n{LABELS}", highlight=False)
     if beside := published(result):
-        grid = Grid(*PUBLISHED_HEAD, box=None, padding=(0, 2, 0, 0), pad_edge=False, title=SOURCE, title_justify="left")
+        grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=SOURCE, title_justify="left")
+        for title in PUBLISHED_HEAD:
+            grid.add_column(title, overflow="fold")
         for one in beside:
             grid.add_row(*map(escape, one.cells()))
         console.print("", grid, sep="\n")
     if len(shown) < len(result.rows):
         console.print(f"\n{len(result.rows) - len(shown)} more figures are in the page.", highlight=False)
+
+
+def tab_rows(
+    result: Result, measures: Sequence[tuple[str, str]] = ()
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """The head and the rows of `print_table` with whole numbers, for programs that read them."""
+    tasks = {block.task: block for block in blocks(result)}
+    head = ("task", "measure", "part", "method", "lam", "value", "low", "high", "change", "change_low", "change_high",
+            "better", "verdict")  # fmt: skip
+    return head, [
+        (row.task, row.metric, row.subset, row.method, row.lam, row.value, *row.interval, *(row.change or (None,) * 3),
+         row.better, tasks[row.task].verdict(row))
+        for row in _shown(tasks, measures)
+    ]  # fmt: skip
+
+
+def _shown(tasks: Mapping[str, Block], measures: Sequence[tuple[str, str]]) -> list[Measurement]:
+    rows = [row for block in tasks.values() for row in block.headline]
+    return [row for row in rows if (row.task, row.metric) in measures] if measures else rows
 
 
 def _measure(row: Measurement) -> tuple[str, str, str]:

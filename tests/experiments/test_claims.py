@@ -191,7 +191,7 @@ def of_the_benchmarks() -> Claims:
     large = [row for row in losses if row["batch"] == 16384]
     yield "large batches", {row["loss"] for row in large} >= {"info_nce", "rince"}
     for row in large:
-        yield ("an eighth of the memory", row), row["memory, ours"] <= row["memory, plain"] / 8
+        yield ("a fifth of the memory", row), row["memory, ours"] <= row["memory, plain"] / 5
     for row in (row for row in losses if row["loss"] in ("info_nce", "sigmoid") or row in large):
         for name in ("values", "gradient_norms"):
             yield ("the same step", row), row[f"{name}, ours"] == pytest.approx(row[f"{name}, plain"], rel=1e-3)

@@ -1,6 +1,7 @@
 """open_clip: one seam for all paths, three states, the gate, folding, and what is refused."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,14 @@ def test_ids_are_read_back_row_by_row() -> None:
     assert [text.strip() for text in host.texts(ids)] == texts
     with torch.no_grad():
         assert torch.equal(host.features(host.tokens(texts)), host.model.encode_text(ids)), "of their own lengths"
+
+
+def test_another_process_gets_a_host_that_has_read_texts() -> None:
+    host = open_clip_host(make_whole())
+    texts = host.texts(open_clip.SimpleTokenizer()(["a doctor"]))
+    sent = pickle.loads(pickle.dumps(host))
+    assert sent.texts(open_clip.SimpleTokenizer()(["a doctor"])) == texts
+    assert torch.equal(sent.embed(["a nurse"], "joint"), host.embed(["a nurse"], "joint"))
 
 
 @pytest.mark.parametrize("make", [lambda: make_custom(32, proj_type="none"), lambda: make_hf("identity")])

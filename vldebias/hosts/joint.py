@@ -38,13 +38,14 @@ class JointHost(Host):
         self.model = model
         self.name = type(model).__name__
         self._given_tokenizer = tokenizer
-        self._read_ids = lru_cache(maxsize=1024)(self.decode)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> JointHost:
-        twin = super().__deepcopy__(memo)
-        assert isinstance(twin, JointHost)
-        twin._read_ids = lru_cache(maxsize=1024)(twin.decode)
-        return twin
+    @cached_property
+    def _read_ids(self) -> Callable[[tuple[int, ...]], str]:
+        return lru_cache(maxsize=1024)(self.decode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the texts that were read: they are of this host's decoder, and a worker could not unpickle them."""
+        return {name: value for name, value in vars(self).items() if name != "_read_ids"}
 
     @classmethod
     @abstractmethod

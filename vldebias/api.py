@@ -64,12 +64,14 @@ def debias(
         method: a name in `vldebias.methods.METHODS`, such as "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
             "steer" (a value drawn for each image) or "auto" (chosen without labels; it changes nothing where nothing is
             expected to help), or a Method. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500
-            for pipelines. Default: "cali", with lam = 100 for models; with `reference` equalised as well. For pipelines
-            its lam is lowered from 500 until at most a hundredth of the space is removed (one direction for each
+            for pipelines. Default, chosen by a rule from measured tables (docs/explanation/which-method.md). For models
+            "difference"; "cali" with lam = 100 where a lam is given, since that asks for a form with a weight, or where
+            a set has no words for its values; with `reference` "cali+equalise" with lam = 100. For pipelines "cali",
+            its lam lowered from 500 until at most a hundredth of the space is removed (one direction for each
             attribute where that is more), so that prompts outside the fit stay what they are; "cali" and "paper" by
             name, or a lam, go further and warn.
-        lam: weight of the prompt pairs; one value, one per prompt set, or "auto". None: the default's, or the paper's
-            under a method that is named.
+        lam: weight of the prompt pairs; one value, one per prompt set, or "auto". Without a method it asks for "cali".
+            None: the default's, or the paper's under a method that is named.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment. What goes further than an edit is
             another edit: `fit_projection(...).at_strength(1.5)`.
         keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").

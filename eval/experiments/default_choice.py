@@ -36,7 +36,7 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance, Task
 NEAR = 0.02  # scores that are as good as one another
 TABLES = ("rivals_real", "rivals_miniature")
 FORMS = {
-    "prompts": ("default", "difference", "orth", "orth-cali", "cali"),
+    "prompts": ("difference", "cali, lam 100", "cali", "orth", "orth-cali"),
     "images": ("equalise", "difference+equalise", "cali+equalise", "cali+equalise, lam 100"),
 }
 DRAWN = ("default", "difference", "cali", "leading")

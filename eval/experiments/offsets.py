@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.experiments.embeddings import file, protocol, worlds
+from eval.experiments.rivals import LIGHT, ages
 from eval.experiments.run import parser, run, skip
 from vldebias.data import Embeddings
 from vldebias.edit import Edit
@@ -41,13 +42,14 @@ from vldebias.evaluation.accuracies import GroupCounts, Reweighted
 from vldebias.evaluation.groups import GroupSplit
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import Problem, Reference, class_offset
+from vldebias.methods import Problem, Reference, class_offset, get_method
 from vldebias.metrics import Metric
 from vldebias.metrics.groups import lowest_accuracy, mean_accuracy
 from vldebias.metrics.metric import Better
 from vldebias.prompts import load_prompts
 
-METHODS = ("default", "cali", "difference", "orth", "orth-cali", "equalise", "cali+equalise")
+NAMES = ("cali", "difference", "orth", "orth-cali", "equalise", "cali+equalise")
+FORMS = {form.name: form for form in (LIGHT, *map(get_method, NAMES))}
 HALVES = 10
 Floats = NDArray[np.float64]
 
@@ -98,7 +100,7 @@ class Trial:
 
     def measure(self, method: str) -> dict[tuple[str, str], dict[str, tuple[float, ...]]]:
         """(offset, images) -> metric -> value, low, high, and change from no offset, low, high."""
-        edit = self.problem.fit(method, "joint")
+        edit = self.problem.fit(FORMS[method], "joint")
         base, moved, plain = (margins(self.texts, edit, how) for how in ("without", "with", "unnormalised"))
         measured = self.split.features.double()
         zero_shot = self.problem.zero_shot(self.problem.sets[0], "joint")
@@ -133,8 +135,6 @@ def margins(texts: Tensor, edit: Edit, how: str) -> Tensor:
 
 def photographs(halves: int = HALVES) -> Iterator[Trial]:
     """Old or young by gender."""
-    from eval.experiments.rivals import ages
-
     for split in ages(halves):
         assert split.classes is not None
         yield trial(split.texts, split.classes, split.reference, split.gallery, "age", "gender")
@@ -165,14 +165,14 @@ def task(name: str, title: str, trials: Sequence[Trial]) -> TaskResult:
         title,
         "Offsets of the class margin from unlabelled images; changes are from the method without one.",
         n,
-        {method: {} for method in METHODS},
+        {method: {} for method in FORMS},
         (Texts(first.problem.host), first.problem.sets[0]),
         split="see the head of eval/experiments/offsets.py",
         seeds=range(len(trials)),
         **{"resamples": 1000, "images per group": first.split.groups.counts},
     )
     done = TaskResult(about)
-    for method in METHODS:
+    for method in FORMS:
         each = [one.measure(method) for one in trials]
         for key in each[0]:
             offset, images = key

@@ -55,7 +55,6 @@ from vldebias.metrics.metric import metric_of
 from vldebias.prompts import PromptSet, load_prompts
 
 OURS = (
-    "default",
     "difference",
     "orth",
     "orth-cali",
@@ -68,9 +67,10 @@ OURS = (
 THEIRS = ("roboshot", "prism", "each-value", "lian")
 LABELLED = ("leace", "inlp", "spd", "clip-clip", "sfid", "dear", "bend-vlm")
 GATED = ("cali", "difference+equalise")  # and once more for texts that lean alone
-WEAKER = PerHost(  # at the lam that the default has without images
-    "cali+equalise, lam 100", "calibration and equalised image means, lam 100", "this package", "#72b7b2",
-    model=CALI + EQUALISE, pipeline=CALI, lam=LAM_OF_DEFAULT,
+LIGHT, WEAKER = (  # at the lam of the default where it has a weight
+    PerHost(f"{form.name}, lam {LAM_OF_DEFAULT:g}", f"{form.title}, lam {LAM_OF_DEFAULT:g}", "this package", form.color,
+            model=form, pipeline=CALI, lam=LAM_OF_DEFAULT)
+    for form in (CALI, CALI + EQUALISE)
 )  # fmt: skip
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "ndkl", "query_cosine", "image_cosine", "recall", "worst_group", "average", "order_kept", "seconds")
@@ -81,7 +81,7 @@ def compared() -> list[Method]:
     sides = [Lian("text"), Lian("image")]
     gated = [Leaning(name) for name in GATED]
     named = [METHODS[name] for name in (*OURS, *THEIRS, *LABELLED)]
-    return [*named, WEAKER, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
+    return [*named, LIGHT, WEAKER, *sides, *gated, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,11 @@ PROBED = {
 }  # the same images, after each method
 
 
+# The forms that are attached where no method is named, and what a table says beside them.
+ATTACHED = {"difference": "the default", "cali+equalise, lam 100": "the default with `reference=`"}
+RENAMED = {"default": "cali, lam 100"}  # what was attached when these results were measured
+
+
 class Rows:
     """The rows of one task by metric and method; a metric may be named without its k."""
 
@@ -72,7 +77,8 @@ class Rows:
         return self.rows.get((metric, method))
 
     def fact(self, method: str, name: str) -> Any:
-        return self.about.methods.get(method, {}).get(name)
+        told = self.about.methods.get(method, {}).get(name)
+        return RENAMED.get(told, told) if name == "name" else told
 
     def kind(self, method: str) -> str:
         """ "labels" of images, "ours" and "theirs" without."""
@@ -104,13 +110,15 @@ def table(result: Result, task: str) -> str:
     lines = [head]
     for method in rows.methods:
         main, spread = rows.rows[rows.main, method], rows.rows[f"{rows.main}, splits", method]
-        name = f"{method} (`{rows.fact(method, 'name')}`)" if method != "none" else method
+        called = rows.fact(method, "name")
+        attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
+        name = f"{method} (`{called}`{attached})" if method != "none" else method
         cells = [f"**{name}**" if rows.kind(method) == "ours" and method != "none" else name, needs(rows, method)]
         cells += [span(main), moved(main)]
         cells.append("{:.3f} to {:.3f}".format(*spread.interval))
         cells += [number(rows.get(metric, method)) for _, metric in (*extra, ("", "order_kept"))]
         cells.append("" if (one := rows.get("seconds", method)) is None else f"{one.value:.2g}")
-        lines.append([*cells, REPORTED.get(rows.fact(method, "name"), "")])
+        lines.append([*cells, REPORTED.get(called, "")])
     return tables.table(*lines).strip()
 
 

@@ -22,12 +22,12 @@ from scipy.stats import spearmanr
 
 from eval.experiments.cells import RESULTS
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, chance, file
-from eval.experiments.rivals import Split
+from eval.experiments.rivals import LIGHT, Split
 from eval.experiments.run import parser, run
 from vldebias.data import Embeddings
 from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import METHODS
+from vldebias.methods import METHODS, get_method
 from vldebias.metrics import Metric
 from vldebias.miniature.people import MALE_SHARE, Life
 from vldebias.prompts import PromptSet, load_prompts
@@ -36,7 +36,7 @@ LINEAR = (
     "orth",
     "orth-cali",
     "cali",
-    "default",
+    LIGHT,
     "difference",
     "equalise",
     "cali+equalise",
@@ -128,7 +128,7 @@ def lean(queries: Floats, pairs: Floats, male_share: Floats) -> float:
 
 def skews(split: Split) -> dict[str, float]:
     """Title of a method -> MaxSkew@k, none among them."""
-    edits, _ = split.fit([METHODS[name] for name in LINEAR])
+    edits, _ = split.fit(map(get_method, LINEAR))
     rows = split.measure(edits).rows
     return {r.method: r.value for r in rows if r.metric == f"max_skew@{split.k}" and not r.subset}
 

@@ -13,6 +13,7 @@ from vldebias.cli import app
 from vldebias.evaluation.drawing import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.suite import load_suite
+from vldebias.evaluation.texts import Texts
 from vldebias.miniature.birds import LEAN
 from vldebias.prompts import load_prompts
 
@@ -72,7 +73,7 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         assert (method, images) == ("default", "cali+equalise")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
         for name, given in ((method, None), (images, reference)):
-            measured = fit_projection(host, prompts, method=name, lam=task.lam, reference=given)
+            measured = Texts(host).fit(load_prompts(prompts), name, task.lam, reference=given)
             attached = fit_projection(host, prompts, reference=given)
             torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from eval.experiments.default_choice import FORMS, NEAR, Place, choose, of_models, told
+from eval.experiments.default_choice import FORMS, NEAR, TABLES, Place, choose, of_models, told
 from eval.experiments.generation_table import called
+from eval.experiments.rivals import compared
+from eval.experiments.rivals_table import ATTACHED
 from eval.tables import read, rows_in
+from vldebias.api import fit_projection
+from vldebias.evaluation.texts import Texts
+from vldebias.methods.closed_form import DEFAULT
+from vldebias.prompts import load_prompts
 
 
 def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -> list[Place]:
@@ -63,6 +70,22 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     chosen = {row.subset: row.method for row in part.rows if row.metric == "chosen"}
     assert set(chosen) >= {"mean of all", "celeba professions"}
     assert part.provenance.settings["chosen"]["all"] == chosen["mean of all"]
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise
+@pytest.mark.parametrize("kind", FORMS)
+def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
+    chosen = {about.task: about.settings["chosen"]["all"] for about in read("default_choice").provenance}
+    assert chosen[kind] == choose(of_models({name: read(name) for name in TABLES}, FORMS[kind]))
+    assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
+    assert chosen["pipelines"] == DEFAULT.name
+    noise, prompts = torch.Generator().manual_seed(0), load_prompts("professions-gender")
+    host = Texts({text: torch.randn(16, generator=noise) for text in prompts.texts}).host
+    images = torch.randn(60, 16, generator=noise) if kind == "images" else None
+    (form,) = [method for method in compared() if method.name == chosen[kind]]
+    by_rule, attached = (fit_projection(host, prompts, method=m, reference=images) for m in (form, None))
+    assert torch.equal(by_rule.matrix(), attached.matrix())
+    assert not torch.equal(attached.matrix(), fit_projection(host, prompts, method="cali").matrix())
 
 
 def test_what_was_drawn_at_all_places_is_called_so() -> None:

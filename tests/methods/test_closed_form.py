@@ -10,21 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vldebias.api import fit_projection
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Bounded, Problem, Reference, auto
 from vldebias.methods.closed_form import (
     CALI,
+    DEFAULT,
     DIFFERENCE,
     EQUALISE,
+    LAM_OF_DEFAULT,
     ORTH,
     ORTH_CALI,
     ClosedForm,
     class_texts,
     pair_scatter,
+    with_images,
 )
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection, PairScatter
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -145,3 +149,42 @@ def test_without_the_order_the_law_would_not_hold() -> None:
         inside = CalibratedProjection.solve([PairScatter(D * torch.tensor([0.0, 1, 1]), 1)], A, lam).matrix()
         assert (D @ whole).norm() > 0.5
         assert (D @ inside).norm() < 1 / lam**0.5
+
+
+@laws
+@given(problem=problems())
+def test_the_default_of_models_is_the_difference_unless_a_weight_is_asked_for_or_values_have_no_words(
+    problem: Problem,
+) -> None:
+    alone = replace(problem, lam=None, reference=None)
+    at_hundred = replace(alone, lam=LAM_OF_DEFAULT)
+    wordless = replace(alone, sets=tuple(replace(s, attributes={}) for s in alone.sets))
+    for asked, form, same in (
+        (alone, DIFFERENCE, alone),
+        (replace(problem, reference=None), CALI, problem),
+        (wordless, CALI, at_hundred),
+        (replace(alone, sets=(*alone.sets, *wordless.sets)), CALI, replace(at_hundred, sets=alone.sets * 2)),
+    ):
+        edit = asked.fit(DEFAULT, "joint")
+        assert edit.method == form.name
+        torch.testing.assert_close(edit.matrix(), form.fit(same, "joint").matrix(), rtol=0, atol=0)
+    equalised = replace(problem, lam=None).fit(with_images(DEFAULT), "joint")
+    assert equalised.method == "cali+equalise"
+    expected = (CALI + EQUALISE).fit(replace(problem, lam=LAM_OF_DEFAULT), "joint")
+    torch.testing.assert_close(equalised.matrix(), expected.matrix(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("lam", "method"), [(None, "difference"), (50.0, "cali"), ([50.0], "cali")])
+def test_a_lam_without_a_method_asks_for_a_form_that_has_one(lam: float | list[float] | None, method: str) -> None:
+    prompts = load_prompts("gender")
+    noise = torch.Generator().manual_seed(0)
+    table = TextTable({text: torch.randn(20, generator=noise) for text in prompts.texts})
+    assert fit_projection(table, prompts, lam=lam).method == method
+    bound = fit_projection(table, prompts, lam=lam, max_loss=1e-3)
+    assert bound.method == ("difference, bounded" if lam is None else "cali")
+    rows = table.embed(prompts.classes, "joint")
+    assert torch.cosine_similarity(rows, bound(rows)).min() >= 1 - 1e-3 - 1e-9
+
+
+def test_a_lam_to_be_chosen_is_one_of_a_form_that_has_one() -> None:
+    assert DEFAULT.for_host(TextTable({"": torch.ones(2)})) is CALI

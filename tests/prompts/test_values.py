@@ -12,6 +12,7 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     prompt_set = vldebias.load_prompts(name)
     found = prompt_set.by_value()
     assert list(found) == list(prompt_set.attributes)
+    assert prompt_set.names_values
     for prompt in {*prompt_set.spurious, *(p for group in prompt_set.groups for p in group)}:
         alone = [value for value, words in prompt_set.attributes.items() if StatedWords(words).match(prompt)]
         assert list(prompt_set.values_in(prompt)) == alone  # committed figures rest on either rule
@@ -48,6 +49,7 @@ def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
     )
     with pytest.raises(PromptSetError, match=r"no prompt names a word of \['w'\] alone"):
         mixed.by_value()
+    assert not mixed.names_values
 
 
 def asian(**more: tuple[str, ...]) -> vldebias.PromptSet:
@@ -73,6 +75,7 @@ def test_a_set_of_parts_knows_the_values_of_all() -> None:
     by_value = fairface.by_value(fairface.spurious)
     assert list(by_value) == [value for part in fairface.parts for value in part.attributes]
     assert all(by_value.values())
+    assert not fairface.names_values
     for part in fairface.parts:
         assert part.by_value() == {value: by_value[value] for value in part.attributes}
 

@@ -38,15 +38,16 @@ Method = Annotated[
     typer.Option(
         autocompletion=complete.complete_methods,
         help="Name of a method; `vldebias methods` lists them. Default: `default`, the best label-free "
-        "closed form (cali), equalised as well with --reference.",
+        "closed form: for models difference, with --reference cali+equalise; for pipelines cali.",
     ),
 ]
 Lam = Annotated[
     str | None,
     typer.Option(
         "--lam",
-        help="Weight of the prompt pairs, or auto. Default: for models 100 where no --method is named, else 1000; for "
-        "pipelines 500, less in a narrow space where no --method is named.",
+        help="Weight of the prompt pairs, or auto; without --method it asks for cali. Default of a form that has "
+        "one: for models 100 where no --method is named, else 1000; for pipelines 500, less in a narrow space where no "
+        "--method is named.",
     ),
 ]
 

@@ -246,8 +246,8 @@ class GroupsTask(ImageTask):
         return [get_method(method).name for method in self.methods]
 
     def swept(self) -> list[str]:
-        """Methods that a lambda changes and that do not choose it themselves."""
-        return [m.name for m in map(get_method, self.methods) if m.has_lam and m.name != "auto"]
+        """Methods that a lambda changes and that have none of their own."""
+        return [m.name for m in map(get_method, self.methods) if m.has_lam and not m.own_lam]
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,8 +60,8 @@ class ImageTask(Task):
     """Fields of the tasks that compare methods on image embeddings.
 
     data: what is measured. methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
-    lam, strength, max_loss, keep_stated, side: see `vldebias.debias`; lam None is the paper's, side None what each
-        method is for.
+    lam, strength, max_loss, keep_stated, side: see `vldebias.debias`; lam is that of the methods that have none of
+        their own, as "default" and "auto" have, and None the paper's; side None is what each method is for.
     reference: images for the methods that use some, with labels for those that need them (else the model's own
         zero-shot labels). Images that are measured too are left out of them.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 from vldebias.edit import Edit
 from vldebias.errors import UnsupportedHostError
 from vldebias.hosts import Host, TextTable, resolve
-from vldebias.methods import Auto, Bounded, Method, Problem, get_method
+from vldebias.methods import Bounded, Method, Problem, get_method
 from vldebias.prompts import PromptSet
 
 
@@ -65,8 +65,8 @@ class Texts:
     ) -> Edit | None:
         """The edit of a method; None for "none", and where it changes nothing by definition.
 
-        lam: its weight; "auto" chooses its own. reference, max_loss: see `vldebias.debias`. neutral: what a bound
-        looks after; the class prompts of the sets by default.
+        lam: its weight; "auto" and "default" have their own. reference, max_loss: see `vldebias.debias`. neutral: what
+        a bound looks after; the class prompts of the sets by default.
         """
         chosen = get_method(method)
         if chosen.name == "none":
@@ -74,7 +74,7 @@ class Texts:
         problem = Problem.of(
             self.host,
             [prompts] if isinstance(prompts, PromptSet) else list(prompts),
-            lam=None if isinstance(chosen, Auto) else lam,
+            lam=None if chosen.own_lam else lam,
             reference=reference,
             neutral=neutral,
         )

@@ -46,7 +46,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Candidate, Choice, Edit
-from vldebias.errors import AutoDeclinedWarning, PromptSetError, ReferenceWarning, warn
+from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.methods.bound import Bound
 from vldebias.methods.bounded import Bounded, bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Parts, class_texts
@@ -81,7 +81,7 @@ class Auto(Method):
     """
 
     name, title, source, color = "auto", "chosen without labels", "this package", "#bab0ac"
-    needs, has_lam, delegates = frozenset({Need.VALUES}), True, True
+    needs, has_lam, own_lam, delegates = frozenset({Need.VALUES}), True, True, True
 
     def __init__(self, candidates: Sequence[str | Method] = CANDIDATES, lams: Sequence[float] = LAMS) -> None:
         self.candidates, self.lams = tuple(candidates), tuple(lams)
@@ -334,7 +334,7 @@ def _text_folds(sets: Sequence[PromptSet]) -> Iterator[tuple[tuple[PromptSet, ..
                 replace(s, groups=tuple(group for i, group in enumerate(s.groups) if i not in own))
                 for s, own in zip(sets, out, strict=True)
             )
-            if all(_has_every_value(s) for s in learn):
+            if all(s.names_values for s in learn):
                 yield (
                     learn,
                     tuple(replace(s, groups=tuple(s.groups[i] for i in own)) for s, own in zip(sets, out, strict=True)),
@@ -345,14 +345,6 @@ def _telling(prompts: PromptSet, groups: Sequence[Sequence[str]]) -> list[int]:
     """Which groups have prompts of two values."""
     stated = [{named for prompt in group if len(named := prompts.values_in(prompt)) == 1} for group in groups]
     return [i for i, values in enumerate(stated) if len(values) > 1]
-
-
-def _has_every_value(prompts: PromptSet) -> bool:
-    try:
-        prompts.by_value()
-    except PromptSetError:
-        return False
-    return True
 
 
 def text_gap(problem: Problem, prompts: PromptSet, role: str, seed: int, resamples: int | None = None) -> PredictedGap:

@@ -203,7 +203,10 @@ for _method, _color in ((CALI, "#72b7b2"), (DIFFERENCE, "#ff9da6")):
 
 @dataclass(frozen=True, repr=False)
 class PerHost(Method):
-    """One name for two methods: `model` for image-text models, `pipeline` for text-to-image pipelines.
+    """One name for several methods: `model` for image-text models, `pipeline` for text-to-image pipelines.
+
+    `weighted` takes the place of `model` where the problem has a lam, since a lam asks for a form with a weight, and
+    where a prompt set does not say which prompts name which value (`PromptSet.names_values`). None: `model` always.
 
     Where the problem has no lam, `lam` is that of models (None: the paper's), and the lam of pipelines is lowered from
     the paper's until the edit removes at most one direction in `spares` of the space (`CalibratedProjection.removed`),
@@ -217,6 +220,7 @@ class PerHost(Method):
     _: KW_ONLY
     model: ClosedForm
     pipeline: ClosedForm
+    weighted: ClosedForm | None = None
     lam: float | None = None
     spares: int | None = None
 
@@ -224,28 +228,39 @@ class PerHost(Method):
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """What both need."""
-        return self.model.needs & self.pipeline.needs
+        """What all of them need."""
+        forms = (self.model, self.pipeline, self.weighted or self.model)
+        return frozenset.intersection(*(form.needs for form in forms))
 
     @property
     def has_lam(self) -> bool:  # type: ignore[override]
-        """Whether either has a weight."""
+        """Whether one of them has a weight."""
         return self.model.has_lam or self.pipeline.has_lam
 
+    @property
+    def own_lam(self) -> bool:  # type: ignore[override]
+        """Whether `lam` is its own and not the paper's."""
+        return self.lam is not None
+
     def for_host(self, host: Host) -> ClosedForm:
-        """The one for this kind of host."""
-        return self.pipeline if host.generative else self.model
+        """The one for this kind of host where a lam is asked for."""
+        return self.pipeline if host.generative else self.weighted or self.model
+
+    def for_problem(self, problem: Problem) -> ClosedForm:
+        """The one that is fitted."""
+        named = problem.lam is None and all(s.names_values for s in problem.attributes)
+        return self.model if named and not problem.host.generative else self.for_host(problem.host)
 
     def check(self, problem: Problem) -> None:
-        """That of the method for the host."""
-        self.for_host(problem.host).check(problem)
+        """That of the method for the problem."""
+        self.for_problem(problem).check(problem)
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """The edit of the method for the host, under that method's name."""
-        pipeline, free = problem.host.generative, problem.lam is None
+        """The edit of the method for the problem, under that method's name."""
+        pipeline, free, form = problem.host.generative, problem.lam is None, self.for_problem(problem)
         if free and not pipeline:
             problem = replace(problem, lam=self.lam)
-        edit = self.for_host(problem.host).fit(problem, role)
+        edit = form.fit(problem, role)
         if free and pipeline and self.spares is not None:
             return edit.removing_at_most(max(edit.dim / self.spares, len(problem.attributes)))
         return edit
@@ -254,9 +269,11 @@ class PerHost(Method):
 PAPER = PerHost(
     "paper", "the paper's settings", f"{_PAPER}, Table 7.3 and section 7.5", "#d37295", model=ORTH_CALI, pipeline=CALI
 )
-# What is attached where no method is named: the best label-free closed form for each kind of host by the committed
-# tables. Models: at lam = 100 calibration does on real embeddings what it does at the paper's 1000 and keeps more of
-# what a text says; docs/explanation/which-method.md has the figures, and where 1000 or another form does better.
+# What is attached where no method is named: what a stated rule chooses from the committed tables, for each kind of host
+# (docs/explanation/which-method.md, `python -m eval.experiments.default_choice`; a test holds the two together).
+# Models: the difference of the values; calibration where there is a lam to use or no word for the values, at lam = 100,
+# which does on real embeddings what the paper's 1000 does and keeps more of what a text says. With unlabelled images
+# the rule chooses calibration and equalised image means at that lam (`with_images`).
 # Pipelines: a prompt that the fit does not know is changed by whatever the prompt pairs differ in, chance included. The
 # paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; a hundredth keeps
 # them (docs/generation.md). Of a wide space a hundredth is more: 80 pairs fill a twelfth of 1024.
@@ -265,8 +282,9 @@ DEFAULT = PerHost(
     "the best label-free closed form",
     "this package",
     "#79706e",
-    model=CALI,
+    model=DIFFERENCE,
     pipeline=CALI,
+    weighted=CALI,
     lam=LAM_OF_DEFAULT,
     spares=SPARES_OF_DEFAULT,
 )
@@ -277,7 +295,7 @@ for _preset in (PAPER, DEFAULT):
 def with_images(method: Method) -> Method:
     """What a method is where unlabelled images are given: a closed form has their means as one more term."""
     if isinstance(method, PerHost):
-        return replace(method, model=_equalised(method.model))
+        return replace(method, model=_equalised(method.weighted or method.model), weighted=None)
     return _equalised(method) if isinstance(method, ClosedForm) else method
 
 

@@ -62,7 +62,8 @@ class Method(ABC):
     Attributes:
         name: by which it is asked for. title: what a report calls it. source: paper and equation.
         color: of its bars and lines, as matplotlib reads it.
-        needs: see `Need`. has_lam: whether a weight of the prompt pairs changes it.
+        needs: see `Need`. has_lam: whether a weight of the prompt pairs changes it. own_lam: whether it has one of its
+            own, which the one lam that an evaluation gives all its methods does not replace.
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
         side: what of an image-text model its edits act on (`Edit.side`).
         delegates: its edits carry the name of another method, which it chose or wraps.
@@ -75,6 +76,7 @@ class Method(ABC):
     color: str = "0.5"
     needs: frozenset[Need] = frozenset()
     has_lam: bool = False
+    own_lam: bool = False
     pipelines: bool = True
     models: bool = True
     delegates: bool = False
@@ -131,7 +133,7 @@ class Method(ABC):
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     def for_host(self, host: Host) -> Method:
-        """The method that this one stands for on a host; itself, but for "paper"."""
+        """The method that this one stands for on a host where a lam is asked for; itself, but for presets."""
         return self
 
     def __repr__(self) -> str:
@@ -142,8 +144,8 @@ class Around(Method):
     """Says of itself what another method says."""
 
     def __init__(self, given: Any) -> None:
-        names = ("title", "source", "color", "needs", "has_lam", "pipelines", "models", "delegates", "side", "listed")
-        for name in ("name", *names):
+        names = ("title", "source", "color", "needs", "has_lam", "own_lam", "pipelines", "models", "delegates", "side")
+        for name in ("name", *names, "listed"):
             setattr(self, name, getattr(given, name, getattr(Method, name, None)))
 
 

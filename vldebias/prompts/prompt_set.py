@@ -129,15 +129,23 @@ class PromptSet:
                 f"prompt set {self.name!r}: expected one attribute with words for each value, got {kind}; "
                 "use the sets of one attribute, or give the set an `attribute` mapping"
             )
-        prompts = self.by_value(self.spurious)
-        if not all(prompts.values()):
-            prompts = self.by_value(chain(*self.groups))
-        empty = [value for value, own in prompts.items() if not own]
+        empty = [value for value, own in self._prompts_of_values.items() if not own]
         if empty:
             raise PromptSetError(
                 f"prompt set {self.name!r}: no prompt names a word of {empty} alone; add one under `spurious`"
             )
-        return prompts
+        return dict(self._prompts_of_values)
+
+    @property
+    def names_values(self) -> bool:
+        """Whether `by_value()` has an answer: it is about one attribute, each value of which has prompts of its own."""
+        return not self.parts and len(self.attributes) > 1 and all(self._prompts_of_values.values())
+
+    @cached_property
+    def _prompts_of_values(self) -> dict[str, Prompts]:
+        """Value -> the spurious prompts that name it alone, or prompts of the groups where some value has none."""
+        prompts = self.by_value(self.spurious)
+        return prompts if all(prompts.values()) else self.by_value(chain(*self.groups))
 
     @cached_property
     def _values(self) -> dict[str, Prompts]:

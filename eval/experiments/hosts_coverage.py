@@ -1,32 +1,40 @@
 """Which pipelines of the installed diffusers an edit reaches: attached, asked on first use, or refused; and by drawing.
 
-python -m eval.experiments.hosts_coverage --json eval/results/hosts_coverage.json
-python -m eval.experiments.hosts_coverage --families Flux Sana     # a quick look
+python -m eval.experiments.hosts_coverage --json eval/results/hosts_coverage.json   # ten minutes of a core
+python -m eval.experiments.hosts_coverage --only Flux Sana     # a quick look, at classes with these names alone
 
 Every class with a text side, classic and modular, is sorted: its family is in the table ("attached"), nobody has looked
 into it, so that it is asked when it is first used ("probed"), or it was looked at and cannot be served ("refused", with
 the reason).
 
-Then a tiny pipeline of each family draws: with an edit attached its pictures are others, at strength 0 and removed they
-are the bare ones bit by bit ("drawn"). A family that is attached and draws what it drew before would be a silent no-op.
-Last the table is hidden, and each is asked as one that nobody listed ("asked"): it draws what it draws with the table,
-or is refused, and the reason is kept.
+Then a tiny pipeline of each that is not refused draws, where one can be made: with an edit attached its pictures are
+others, at strength 0 and removed they are the bare ones bit by bit ("drawn"). One that is attached and draws what it
+drew before would be a silent no-op ("silent"). "Text side": the same of what its blocks make of the prompt, without a
+denoiser. "As drawn": not tried, but its `encode_prompt` has the source of one of its family that was drawn. "Not
+tried": the reason is kept.
+
+Last the table is hidden, and each family is asked as one that nobody listed: it draws what it draws with the table
+("same"), or is refused, and the reason is kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import logging
 import sys
+import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 
 from eval import hosts_table
+from eval.experiments import hosts_drawn
+from eval.experiments.hosts_drawn import DRAWN, SILENT, TEXT, UNTRIED, Tried
 from eval.experiments.records import records
 from eval.experiments.run import parser, run
 from vldebias.api import debias, fit_projections
@@ -36,54 +44,60 @@ from vldebias.hosts import diffusers_families, resolve
 from vldebias.hosts.diffusers_families import REFUSED
 from vldebias.hosts.modular import find_text_block
 
-TINY = Path(__file__).parents[2] / "tests/hosts"  # pipelines of a few channels, made from configs
+ATTACHED, PROBED, NO = "attached", "probed", "refused"
+AS_DRAWN = "as drawn"
+KINDS = ("classic", "modular")
 
 
-def how_reached() -> Iterator[dict[str, Any]]:
+def how_reached(only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """A row per class: kind, how, and why not."""
+
+    def asked(name: str) -> bool:
+        return not only or any(part in name for part in only)
+
     for name, cls in hosts_table.with_a_text_side().items():
-        how = "attached" if hosts_table.known(cls) else "refused" if name in REFUSED else "probed"
-        yield {"class": name, "kind": "classic", "how": how, "why": REFUSED.get(name, "")}
+        how = ATTACHED if hosts_table.known(cls) else NO if name in REFUSED else PROBED
+        if asked(name):
+            yield {"class": name, "cls": cls, "kind": "classic", "how": how, "why": REFUSED.get(name, "")}
     for name, cls in hosts_table.modular().items():
+        how, why = ATTACHED, ""
         try:
             find_text_block(cls())
         except UnsupportedHostError as error:
-            why = str(error).split(": ", 1)[1].split(".\n")[0]
-            yield {"class": name, "kind": "modular", "how": "refused", "why": why}
-        else:
-            yield {"class": name, "kind": "modular", "how": "attached", "why": ""}
+            how, why = NO, str(error).split(": ", 1)[1].split(".\n")[0]
+        if asked(name):
+            yield {"class": name, "cls": cls, "kind": "modular", "how": how, "why": why}
 
 
-def makers() -> dict[str, tuple[Callable[[], Any], Callable[[Any], torch.Tensor]]]:
-    """Family -> what makes a tiny pipeline of it, and what draws with that."""
-    if str(TINY) not in sys.path:
-        sys.path.insert(0, str(TINY))
-    import diffusers_drawing
-    import diffusers_tiny
-
-    found: dict[str, Any] = {
-        name: (make, lambda pipe, call=call: diffusers_tiny.draw(pipe, **call))
-        for name, (make, call) in diffusers_tiny.FAMILIES.items()
-    }
-    for name, drawing in diffusers_drawing.DRAWINGS.items():
-        found[name] = (
-            lambda name=name, drawing=drawing: drawing.make(name),
-            lambda pipe, drawing=drawing: drawing.draw(pipe, [diffusers_drawing.PLAIN]),
-        )
+def tried(classes: Sequence[Mapping[str, Any]]) -> dict[str, Tried]:
+    """Class -> what became of it."""
+    found: dict[str, Tried] = {}
+    for row in classes:
+        if row["how"] != NO:
+            name = row["class"]
+            found[name] = hosts_drawn.classic(row["cls"]) if row["kind"] == "classic" else hosts_drawn.modular(name)
+            print(name, found[name], file=sys.stderr, flush=True)
+    sources: dict[Any, str] = {}
+    rest = [row for row in classes if row["class"] in found and row["kind"] == "classic"]
+    for row in sorted(rest, key=lambda row: found[row["class"]].how != DRAWN):  # those that were drawn first
+        name, family = row["class"], hosts_drawn.family_named(row["cls"])
+        source = family, textwrap.dedent(inspect.getsource(row["cls"].encode_prompt))
+        if found[name].how == DRAWN:
+            sources.setdefault(source, name)
+        elif found[name].how == UNTRIED and family and source in sources:
+            found[name] = Tried(AS_DRAWN, f"{found[name].why}; its encode_prompt is that of {sources[source]}")
     return found
 
 
-def drawn(name: str, make: Callable[[], Any], draw: Callable[[Any], torch.Tensor], prompts: Any) -> dict[str, Any]:
-    """What became of the pictures of one family, by the table and without it."""
+def asked(name: str) -> Tried:
+    """A family as if nobody had listed it: "same", "other" or "silent" by what it draws, or "refused" and why."""
+    from diffusers_tiny import gender
+
+    make, draw = hosts_drawn.families()[name]
     pipe = make()
     bare = draw(pipe)
-    edits = fit_projections(pipe, prompts, lam=1e6)
-    with debias(pipe, edits) as attachment:
-        with_edit = draw(pipe)
-        attachment.strength = 0.0
-        at_zero = draw(pipe)
-    right = not torch.equal(with_edit, bare) and torch.equal(at_zero, bare) and torch.equal(draw(pipe), bare)
-    row = {"family": name, "drawn": float(right)}
+    with debias(pipe, fit_projections(pipe, gender(), lam=1e6)):
+        expected = draw(pipe)
     nothing = diffusers_families.Family(name="?", pipelines=("?",), parts=())
     with (
         mock.patch.object(diffusers_families, "_FAMILIES", [nothing]),
@@ -91,56 +105,58 @@ def drawn(name: str, make: Callable[[], Any], draw: Callable[[Any], torch.Tensor
     ):
         other = make()
         try:
-            roles = resolve(other).roles
-            edits = fit_projections(other, prompts, lam=1e6)
+            resolve(other)
         except UnsupportedHostError as error:
-            why = str(error).partition("Asked what it returns: ")[2].partition(".\n")[0] or str(error)
-            return row | {"asked": "refused", "why": why}
-        with debias(other, edits):
-            asked = draw(other)
-    how = "same" if torch.equal(asked, with_edit) else "other" if not torch.equal(asked, bare) else "silent"
-    return row | {"asked": how, "roles": " ".join(roles)}
+            return Tried(NO, hosts_drawn.reason(error))
+        with debias(other, fit_projections(other, gender(), lam=1e6)):
+            drawn = draw(other)
+    return Tried("same" if torch.equal(drawn, expected) else SILENT if torch.equal(drawn, bare) else "other")
 
 
-def measure(families: list[str] | None) -> Iterator[TaskResult]:
-    """Counts, then the drawings."""
-    classes = list(how_reached())
+def measure(only: Sequence[str]) -> Iterator[TaskResult]:
+    """Counts, then what was drawn, then what asking finds."""
+    classes = list(how_reached(only))
     counted = Counter((row["kind"], row["how"]) for row in classes)
     rows = [
         {"how": how, "kind": kind, "classes": float(counted[kind, how])}
-        for kind in ("classic", "modular")
-        for how in ("attached", "probed", "refused")
+        for kind in KINDS
+        for how in (ATTACHED, PROBED, NO)
     ]
     yield records("hosts coverage", "Classes of the installed diffusers with a text side", rows, "how", ("kind",),
-                  refused={row["class"]: row["why"] for row in classes if row["how"] == "refused"},
-                  probed=[row["class"] for row in classes if row["how"] == "probed"])  # fmt: skip
-    known, found = makers(), []
-    from diffusers_tiny import gender
-
-    for name in families or list(known):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tiny encoders are narrow; of the probe the rows tell
-            found.append(drawn(name, *known[name], gender()))
-        print(found[-1], file=sys.stderr, flush=True)
-    told = [
-        {"how": "drawn", "kind": "tiny pipelines", "families": float(sum(row["drawn"] for row in found))},
-        {"how": "silent", "kind": "tiny pipelines", "families": sum(1.0 - row["drawn"] for row in found)},
-        *(
-            {"how": f"asked: {how}", "kind": "tiny pipelines", "families": float(sum(r["asked"] == how for r in found))}
-            for how in ("same", "other", "silent", "refused")
-        ),
+                  refused={row["class"]: row["why"] for row in classes if row["how"] == NO},
+                  probed=[row["class"] for row in classes if row["how"] == PROBED])  # fmt: skip
+    found = tried(classes)
+    kinds = {row["class"]: f"{row['kind']}, {row['how']}" for row in classes}
+    outcomes = Counter((kinds[name], one.how) for name, one in found.items())
+    hows = list(dict.fromkeys([DRAWN, TEXT, AS_DRAWN, NO, UNTRIED, SILENT, *(one.how for one in found.values())]))
+    rows = [
+        {"how": how, "kind": kind, "classes": float(outcomes[kind, how])}
+        for kind in dict.fromkeys(kinds[name] for name in found)
+        for how in hows
     ]
-    outcomes = {row["family"]: f"{row['asked']} {row.get('why', '')}".strip() for row in found}
-    about = "Tiny pipelines of the families, by the table and with it hidden"
-    yield records("hosts drawn", about, told, "how", ("kind",), families=outcomes)
+    others = {name: f"{one.how}: {one.why}" for name, one in found.items() if one.how != DRAWN}
+    yield records("hosts drawn", "Tiny pipelines of classes that are not refused by name", rows, "how", ("kind",),
+                  drawn=[name for name, one in found.items() if one.how == DRAWN],
+                  others=others)  # fmt: skip
+    names = [name for name in hosts_drawn.families() if not only or any(part in name for part in only)]
+    found = {name: asked(name) for name in names}
+    outcomes = Counter(("families", one.how) for one in found.values())
+    rows = [
+        {"how": how, "kind": "families", "classes": float(outcomes["families", how])}
+        for how in ("same", NO, "other", SILENT)
+    ]
+    yield records("hosts asked", "Tiny pipelines of families with the table hidden", rows, "how", ("kind",),
+                  outcomes={name: f"{one.how} {one.why}".strip() for name, one in found.items()})  # fmt: skip
 
 
 def main() -> int:
     options: argparse.ArgumentParser = parser(__doc__)
-    options.add_argument("--families", nargs="*", help="draw with these alone")
+    options.add_argument("--only", nargs="*", default=(), help="classes and families with one of these in their names")
     given = options.parse_args()
     torch.set_num_threads(1)
-    run("hosts_coverage", lambda: measure(given.families), given.json)
+    warnings.simplefilter("ignore")  # tiny encoders are narrow; of the probe the rows tell
+    logging.disable(logging.WARNING)
+    run("hosts_coverage", lambda: measure(given.only), given.json)
     return 0
 
 

@@ -15,7 +15,7 @@ from vldebias.hosts.diffusers import DiffusersHost, Family, Part, list_families
 from vldebias.hosts.probe import propose_family, registration
 
 TABLE = {family.name: family for family in list_families()}
-SEEN = pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "AuraFlow", "Sana", "PixArt"])
+SEEN = pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "AuraFlow", "Sana", "PixArt", "Chroma"])
 
 
 @pytest.fixture
@@ -113,6 +113,23 @@ class Whispered(diffusers.StableDiffusionPipeline):
         return super().__call__(prompt, num_inference_steps=num_inference_steps, generator=generator, **given)
 
 
+class Often(diffusers.StableDiffusionPipeline):
+    """Asks for its prompt by turns."""
+
+    others = ("a cat",)
+
+    def __call__(self, prompt=None, num_inference_steps=2, generator=None, output_type="latent"):
+        for one in self.others:
+            self.encode_prompt(one, "cpu", 1, False)
+        return super().__call__(prompt, num_inference_steps=num_inference_steps, generator=generator)
+
+
+class Guided(Often):
+    """Asks for an empty one by itself."""
+
+    others = ("",)
+
+
 class Drawn(diffusers.StableDiffusionPipeline):
     """Needs an image."""
 
@@ -126,6 +143,8 @@ class Drawn(diffusers.StableDiffusionPipeline):
     [
         (Deaf, "its denoiser does not read what encode_prompt returns at place 0, 'sequence'"),
         (Whispered, "the prompt reaches its denoiser beside encode_prompt too"),
+        (Often, "it calls encode_prompt 2 times for one prompt, in different ways"),
+        (Guided, "it calls encode_prompt for another prompt too, beside the negative one of the same call"),
         (Drawn, "its call needs image beside the prompt, and cannot be tried"),
     ],
 )

@@ -22,7 +22,7 @@ from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.diffusers_families import is_new
 from vldebias.hosts.family import Family, Part, opened
 from vldebias.hosts.prompt_end import PROBES, recorded
-from vldebias.hosts.reach import check_reach
+from vldebias.hosts.reach import asks_for_another, check_reach
 from vldebias.hosts.seam import reading
 
 __all__ = ["PipelineHost", "propose_family", "registration"]
@@ -91,15 +91,20 @@ def propose_family(pipe: Any) -> Family:
             name, f"{' and '.join(encoders)} read the prompt in different tokens, and which made what is unseen"
         )
     beside = "negative_prompt" in takes and "do_classifier_free_guidance" in takes
-    twice = not beside and "negative_prompt" in called
+    asks = asks_for_another(pipe, [getattr(pipe, one) for one in encoders])
+    if beside and asks:
+        raise _refusal(name, "it calls encode_prompt for another prompt too, beside the negative one of the same call")
+    twice = not beside and (asks or "negative_prompt" in called)
     told_apart = "prompt_embeds" in takes and {"prompt_embeds", "negative_prompt_embeds"} <= set(called)
     if twice and not told_apart:
         raise _refusal(name, "it calls encode_prompt for both prompts with nothing that tells the calls apart")
     results = [_encoded(pipe, prompt) for prompt in PROBES]
     places = _differing(results)
     negatives = _differing([_encoded(pipe, PROBES[0], negative) for negative in PROBES]) if beside else {}
+    places, negatives = ({i: one for i, one in found.items() if not _is_mask(one)} for found in (places, negatives))
     flat = {i: one for i, one in enumerate(results[0]) if isinstance(one, Tensor) and one.ndim == 2}
     masks = [i for i, one in flat.items() if not one.dtype.is_floating_point]
+    masked = any(len(one) == 1 and _is_mask(one) for one in flat.values())
     parts: list[Part] = []
     for place, tensor in places.items():
         twin = [i for i, one in negatives.items() if i not in places and one.ndim == tensor.ndim]
@@ -119,8 +124,10 @@ def propose_family(pipe: Any) -> Family:
             )
         )
     if not parts:
-        raise _refusal(name, "nothing of what encode_prompt returns depends on the prompt")
-    family = Family(name=name.removesuffix("Pipeline"), pipelines=(name,), parts=tuple(parts), twice=twice)
+        raise _refusal(name, "no (b, tokens, d) or (b, d) that encode_prompt returns depends on the prompt")
+    family = Family(
+        name=name.removesuffix("Pipeline"), pipelines=(name,), parts=tuple(parts), twice=twice, masked=masked
+    )
     check_reach(pipe, family)
     return family
 
@@ -183,6 +190,11 @@ def _differing(results: Sequence[tuple[Any, ...]]) -> dict[int, Tensor]:
     return found
 
 
+def _is_mask(one: Tensor) -> bool:
+    """Does a tensor of floats have two values alone, so that it says where a prompt stands and not what it says?"""
+    return one.is_floating_point() and len(one.unique()) == 2
+
+
 def _inside_template(pipe: Any, encoders: Sequence[str]) -> bool:
     """Are the ids that an encoder is given others than those of the prompt alone?"""
     tokenizer = getattr(pipe, "tokenizer", None)
@@ -190,6 +202,9 @@ def _inside_template(pipe: Any, encoders: Sequence[str]) -> bool:
         return True
     with recorded(getattr(pipe, encoders[0])) as readings:
         _encoded(pipe, PROBES[1])
-    alone = tokenizer(PROBES[1]).input_ids
+    try:
+        alone = tokenizer(PROBES[1]).input_ids
+    except Exception:  # of a tokenizer that is called in its own way alone; the ids tell where the prompt ends
+        return True
     given = readings[0].ids[0][readings[0].mask[0] != 0].tolist()
     return list(given[: len(alone)]) != list(alone)

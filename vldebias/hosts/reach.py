@@ -37,8 +37,6 @@ def check_reach(pipe: Any, family: Family) -> None:
             `encode_prompt`; or the prompt reaches that by another way too.
     """
     name, encoders = type(pipe).__name__, {one for part in family.parts for one in part.encoders}
-    if getattr(pipe, "scheduler", None) is None:
-        raise UnsupportedHostError(f"{name}: it has no scheduler, so that a call cannot be followed to its first step")
     original = twin_of(pipe).encode_prompt
 
     def given(prompt: str, encode: Encode) -> list[Tensor]:
@@ -73,13 +71,36 @@ def check_reach(pipe: Any, family: Family) -> None:
             )
 
 
+def asks_for_another(pipe: Any, encoders: list[Any]) -> bool:
+    """Does a call ask `encode_prompt` for another prompt beside its own, an empty one that it guides away from?
+
+    Raises:
+        UnsupportedHostError: as `first_inputs`; or it asks several times for its own.
+    """
+    original, asked = twin_of(pipe).encode_prompt, list[bool]()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        prompt = inspect.signature(original).bind(*args, **kwargs).arguments.get("prompt")
+        asked.extend([] if prompt is None else [_is_of(prompt)])  # none with embeddings that are brought along
+        return original(*args, **kwargs)
+
+    first_inputs(pipe, PROBES[0], noted, encoders)
+    if sum(asked) > 1:
+        raise UnsupportedHostError(
+            f"{type(pipe).__name__}: it calls encode_prompt {sum(asked)} times for one prompt, in different ways"
+        )
+    return not all(asked)
+
+
 def first_inputs(pipe: Any, prompt: str, encode: Encode, encoders: list[Any]) -> list[Tensor]:
     """What the first model after `encode_prompt` is given, where `encode` stands in for that.
 
     Raises:
-        UnsupportedHostError: the call needs more than a prompt, fails, or ends before.
+        UnsupportedHostError: the call needs more than a prompt, fails, or ends before; no scheduler.
     """
     name, twin, inside, asked = type(pipe).__name__, twin_of(pipe), False, False
+    if getattr(pipe, "scheduler", None) is None:
+        raise UnsupportedHostError(f"{name}: it has no scheduler, so that a call cannot be followed to its first step")
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside, asked

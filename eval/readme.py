@@ -444,12 +444,13 @@ def _growth(result: Result) -> Cells:
 
 def _sharded(result: Result) -> Cells:
     """A row for each measurement of features in shards."""
-    head = ["", "of", "GB of features", "seconds", "processor seconds", "own peak MB"]
-    lines = []
+    figures = ["GB of features", "seconds", "processor seconds", "own peak MB"]
+    lines = [["", "of", *figures, "equal to the digit, or byte"]]
     for row in rows_of(result, "what"):
-        figures = (row.get(name) for name in head[2:])
-        lines.append([row["what"], row["size"], *("" if one is None else f"{one:,.0f}" for one in figures)])
-    return [head, *lines]
+        told = ("" if (one := row.get(name)) is None else f"{one:,.0f}" for name in figures)
+        of = row.get("rows") or row.get("shards")
+        lines.append([row["what"], row["size"], *told, f"{row['equal']:.0f} of {of:.0f}" if of else ""])
+    return lines
 
 
 RECORDS: dict[str, Callable[[Result], Cells]] = {

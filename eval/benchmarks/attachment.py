@@ -155,7 +155,7 @@ def pipeline(repetitions: int) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__, repetitions=21)
+    given = arguments(__doc__, repetitions=11)
     warnings.simplefilter("ignore", VldebiasWarning)  # of random weights
     rows = [*tower("ViT-L-14", given.repetitions), *pipeline(given.repetitions)]
     report("bench_attachment", rows, given.json)

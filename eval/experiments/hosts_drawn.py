@@ -29,7 +29,7 @@ TINY = Path(__file__).parents[2] / "tests/hosts"  # pipelines of a few channels,
 if str(TINY) not in sys.path:
     sys.path.insert(0, str(TINY))
 
-LIMIT = 20
+LIMIT = 5
 DRAWN, SILENT, TEXT, UNTRIED = "drawn", "silent", "text side", "not tried"
 SPARE = ("safety_checker", "feature_extractor", "image_encoder", "prompt_enhancer", "processor")  # None will do
 Draw = Callable[[Any], Tensor]

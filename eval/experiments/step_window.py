@@ -1,6 +1,6 @@
 """Does an edit of the first denoising steps keep subjects better than a weaker edit of all of them?
 
-python -m eval.experiments.step_window --json eval/results/step_window.json   # half an hour of a core; goes on
+python -m eval.experiments.step_window --json eval/results/step_window.json   # 20 minutes of a core; goes on
 python -m eval.experiments.step_window --images 2 --forms cali                # a quick look
 
 Every method that is attached to a pipeline, on the miniature, in four windows of its ten steps and at three strengths

@@ -11,7 +11,7 @@ from diffusers_drawing import DRAWINGS, PLAIN, STATED
 
 import vldebias
 from vldebias.api import debias
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
 
 STEPS = 5
@@ -94,6 +94,30 @@ def test_a_strength_that_is_set_in_a_callback_counts_from_the_next_step():
             return given
 
         assert equal(seen(pipe, callback_on_step_end=rise), bare) == [True, True, False, False, False]
+
+
+def test_without_a_window_a_strength_that_is_set_while_it_draws_is_said_to_count_later():
+    pipe = tiny.sd()
+    bare = tiny.draw(pipe)
+    attachment = debias(pipe, tiny.gender(), lam=1e6)
+    edited = tiny.draw(pipe)
+
+    def callback(_, step, time, given):
+        attachment.strength = 0.0
+        return given
+
+    with pytest.warns(VldebiasWarning, match=r"counts from its next call; .* attach with steps=\(0, 1\)"):
+        assert torch.equal(tiny.draw(pipe, callback_on_step_end=callback), edited)
+    assert torch.equal(tiny.draw(pipe), bare)
+    attachment.strength = 1.0  # says nothing between calls
+
+
+def test_an_edit_that_leaves_these_prompts_as_they_are_is_no_reason_to_refuse(monkeypatch):
+    pipe = tiny.sd()
+    bare = tiny.draw(pipe)
+    attachment = debias(pipe, tiny.gender(), lam=1e6, steps=(0, 0.4))
+    monkeypatch.setattr(type(attachment.projections["sequence"]), "__call__", lambda _, states, *rest: states.clone())
+    assert torch.equal(tiny.draw(pipe), bare)
 
 
 def test_stated_prompts_batches_and_negative_prompts_keep_their_rows():

@@ -23,7 +23,7 @@ from vldebias.hosts.base import Host, Texts
 from vldebias.hosts.draws import Call, Calls
 from vldebias.hosts.fingerprint import Adapters
 from vldebias.hosts.following import is_followed, unfollow
-from vldebias.hosts.neighbours import let_draw_without, released_with, watch
+from vldebias.hosts.neighbours import is_called, let_draw_without, released_with, watch
 from vldebias.hosts.seam import Installed
 from vldebias.hosts.side import IMAGE
 from vldebias.hosts.using import DEFAULT, NONE, checked_method, checked_strength, use_of
@@ -76,7 +76,7 @@ class Attachment:
     ) -> None:
         refuse_second(host)
         self._methods = {DEFAULT: AttachedEdits(dict(projections), gate, fit_role, label)}
-        self.strength = strength
+        self._strength = checked_strength(strength)
         self._host = host
         self._key = object()
         self._calls = Calls()
@@ -144,12 +144,23 @@ class Attachment:
 
     @property
     def strength(self) -> float:
-        """Share of the edit that is applied, in [0, 1], where `using` does not say otherwise."""
+        """Share of the edit that is applied, in [0, 1], where `using` does not say otherwise.
+
+        Set between two steps of a pipeline, in a callback, it counts from the next step if attached with `steps`.
+
+        Warns:
+            VldebiasWarning: set so without `steps`: it counts from the next call.
+        """
         return self._strength
 
     @strength.setter
     def strength(self, value: float) -> None:
         self._strength = checked_strength(value)
+        if self.state == "attached" and self._host.window is None and is_called(self.root):
+            warn(
+                f"{self._host.name}: strength was set while it draws, and counts from its next call; to change it from "
+                "step to step attach with steps=(0, 1)"
+            )
 
     # ---- other pipelines around the same encoders --------------------------------------------------------------
 

@@ -62,6 +62,16 @@ def let_draw_without(pipe: object) -> None:
     _MEANT.add(pipe)
 
 
+def is_called(pipe: object) -> bool:
+    """Is a call of this pipeline under way in this thread, such as one that calls back?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__call__" and frame.f_locals.get("self") is pipe:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class _Hook:
     """A hook that changes nothing. A copy of the whole pipeline watches for its own attachment, others for nothing."""
 

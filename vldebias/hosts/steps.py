@@ -116,11 +116,12 @@ class StepSeam(Seam):
         brought: the caller brings embeddings along; they may be those that were given before.
         """
         me, strength = threading.current_thread(), self.strength
-        changed = {
+        pairs = {
             (key, place): [pair for pair in zip(_rows(bare), _rows(now), strict=True) if not torch.equal(*pair)]
             for place, (bare, now) in enumerate(zip(before, after, strict=True))
             if bare is not now
         }
+        changed = {at: rows for at, rows in pairs.items() if rows}  # an edit may leave all of these prompts as they are
         held = self._drawings.get(me)
         if brought and not changed:
             if held is not None:

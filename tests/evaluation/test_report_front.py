@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from made_figures import figure, protocol, result
 
-from vldebias.evaluation.report.front import conclusion, evidence, forest, in_short, overall
+from vldebias.evaluation.report.front import conclusion, evidence, forest, in_short, opening, overall
 from vldebias.evaluation.report.tables import blocks
 from vldebias.evaluation.report.words import metric_title
 from vldebias.evaluation.result import Measurement
@@ -25,7 +25,7 @@ def said(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "No method was compared with none."),
+        ({}, ""),
         ({"orth": (BETTER, WORSE)}, f"{GAIN} it costs average accuracy: -0.200 [-0.300, -0.100]."),
         (
             {"orth": (BETTER, SAME), "cali": ((0.3, 0.1, 0.5), UNCLEAR), "x": (WORSE, SAME)},
@@ -65,19 +65,35 @@ def test_the_method_that_is_attached_by_default_is_named_first(default: Any, sen
     assert "cali improves it most, by +0.300 [+0.200, +0.400]; average accuracy stays the same; worse: orth." in text
 
 
-def test_the_whole_speaks_of_the_method_that_is_attached_by_default() -> None:
+def test_a_page_opens_with_the_method_that_is_attached_by_default() -> None:
     rows = [
         figure("default", 0.4, metric="worst_group", change=WORSE),
         figure("cali", 0.7, metric="worst_group", change=BETTER),
+        figure("default", 0.8, change=WORSE),
+        figure("cali", 0.5, change=WORSE),
     ]
-    assert "in 0 of 1 tasks by the default" in overall(blocks(result(rows)))
-    assert "in 1 of 1 tasks by a method without labels" in overall(blocks(result(rows[1:])))
+    assert opening(blocks(result(rows))) == [
+        "With the default, the method that debias attaches: bias fell nowhere beyond its interval.",
+        "It did not clearly fall: worst-group accuracy (birds) from 0.60 to 0.40.",
+        "It cost: average accuracy (birds) from 1.00 to 0.80.",
+    ]
+    assert opening(blocks(result(rows[1:2]))) == [overall(blocks(result(rows[1:2])))]
+    assert "in 1 of 1 tasks by a method without labels" in overall(blocks(result(rows[1:2])))
+    assert opening(blocks(result([figure("none", 0.5, metric="worst_group")]))) == []
 
 
-def test_texts_that_moved_are_no_task_won() -> None:
-    rows = [figure("default", 0.7, metric="worst_group", change=BETTER)]
-    cosines = figure("default", 0.2, task="birds: cosines", metric="cosine_spread", better="lower", change=WORSE)
-    assert "in 1 of 1 tasks" in overall(blocks(result([*rows, cosines])))
+@pytest.mark.parametrize("method", ["default", "cali"])
+def test_texts_that_moved_are_no_task_won(method: str) -> None:
+    rows = [figure(method, 0.7, metric="worst_group", change=BETTER)]
+    cosines = figure(method, 0.2, task="birds: cosines", metric="cosine_spread", better="lower", change=WORSE)
+    told = opening(blocks(result([*rows, cosines])))
+    assert "cosines" not in " ".join(told)
+    assert told[0].endswith("in 1 of 1 tasks by a method without labels.") == (method == "cali")
+
+
+def test_a_long_opening_counts_what_it_leaves_out() -> None:
+    rows = [figure("default", 0.7, task=f"task {i}", metric="worst_group", change=BETTER) for i in range(9)]
+    assert opening(blocks(result(rows)))[0].endswith("; and 3 more.")
 
 
 def ranked(none: float, **fields: Any) -> list[Measurement]:
@@ -97,8 +113,8 @@ def test_no_verdict_where_none_is_no_more_biased_than_chance(none: float) -> Non
     (block,) = blocks(made)
     assert [block.verdict(row) for row in block.rows if row.metric == "max_skew@20" and row.change] == [""]
     assert conclusion(block).startswith(f"Nothing to remove here: MaxSkew@20 of none is {none:.3f}")
-    assert in_short(made, [("birds", "max_skew@20")])[-1] == conclusion(block)
-    assert "MaxSkew" not in " ".join(in_short(made, [("birds", "max_skew@20")])[:3])
+    assert in_short(made, [("birds", "max_skew@20")])[0] == conclusion(block)
+    assert "MaxSkew" not in " ".join(in_short(made, [("birds", "max_skew@20")])[-3:])
 
 
 def test_a_verdict_where_none_is_more_biased_than_chance() -> None:
@@ -167,8 +183,8 @@ def test_the_forest_draws_intervals_around_zero() -> None:
     drawn = forest(block)
     assert drawn is not None
     assert drawn.heads == (
-        ("Worst-group accuracy", "higher is better"),
-        ("Average accuracy", "higher is better"),
+        ("Worst-group accuracy", "higher is better, from -0.3 to +0.3"),
+        ("Average accuracy", "higher is better, from -0.3 to +0.3"),
     )
     (orth, (gain, cost)), (cali, (other, nothing)) = drawn.lines
     assert (orth, cali, nothing, drawn.more) == ("orth", "cali", None, 0)

@@ -180,9 +180,25 @@ def test_pictures_stand_with_their_task(made: Result, tmp_path: Path) -> None:
     plot = contact_sheet([("a", torch.rand(3, 3, 8, 8))])
     inside = save_png(plot, tmp_path / "inside.png", {"task": "birds"})
     above = save_png(plot, tmp_path / "above.png", {"task": "of another result"})
-    page = write_page(made, [("inside", inside), ("above", above)], tmp_path / "index.html").read_text()
-    section = page.index('<section aria-labelledby="task-1"')
-    assert page.index('alt="above"') < section < page.index('alt="inside"')
+    drawn = save_png(plot, tmp_path / "drawn.png", {"task": "birds"})
+    chart = save_png(plot, tmp_path / "chart.png", {"task": "birds", "chart": True})
+    given = [("chart", chart), ("drawn", drawn), ("inside", inside), ("above", above)]
+    page = write_page(made, given, tmp_path / "index.html").read_text()
+    places = [
+        page.index(text) for text in ('alt="drawn"', "What came out", 'alt="above"', "<section aria", 'alt="inside"')
+    ]
+    assert places == sorted(places)
+    assert page.count('alt="drawn"') == 1
+    page = write_page(made, given[:1], tmp_path / "index.html").read_text()  # nothing was drawn, but a chart
+    assert page.index('alt="chart"') < page.index("What came out")
+
+
+def test_a_task_in_which_nothing_was_compared_has_no_card(tmp_path: Path) -> None:
+    rows = [figure("none"), figure("orth", 0.7, change=(0.2, 0.1, 0.3)), figure("none", task="alone")]
+    page = write_page(result(rows), [], tmp_path / "index.html").read_text()
+    assert page.count("<article>") == 1
+    assert '<a href="#task-2">' not in page
+    assert 'id="task-2"' in page
 
 
 WORLD = {"settings": {"gallery": {"source": {"world": "birds"}}}, "split": "birds test", "model": "RN50"}

@@ -336,6 +336,7 @@ def report(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout instead.")] = False,
     as_card: Annotated[bool, typer.Option("--model-card", help="Print a model card for the hub instead.")] = False,
     as_json_ld: Annotated[bool, typer.Option("--json-ld", help="Print linked data (schema.org) instead.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print the tables for a paper instead.")] = False,
 ) -> None:
     """Render a result again: tables and charts from its figures, with the pictures that lie beside it.
 
@@ -345,13 +346,14 @@ def report(
       vldebias eval report vldebias-miniature --out page.html
       vldebias eval report result.json --markdown > result.md
       vldebias eval report vldebias-miniature --model-card > README.md
+      vldebias eval report vldebias-miniature --latex > tables.tex
     """
     path = _file_of(result)
-    from vldebias.evaluation.exports import json_ld, model_card
+    from vldebias.evaluation.exports import json_ld, latex, model_card
     from vldebias.evaluation.report.pages import markdown, render
 
-    forms: dict[str, Any] = {"--markdown": markdown, "--model-card": model_card, "--json-ld": json_ld}
-    asked = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld), strict=True) if given]
+    forms: dict[str, Any] = {"--markdown": markdown, "--model-card": model_card, "--json-ld": json_ld, "--latex": latex}
+    asked = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld, as_latex), strict=True) if given]
     if len(asked) > 1:
         raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(asked)}")
     read = _read(path)

@@ -11,9 +11,15 @@ from typing import Any
 
 import yaml
 
-from vldebias.evaluation.report.words import metric_title
+from vldebias.evaluation.report.tables import Block, blocks
+from vldebias.evaluation.report.words import metric_title, number
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
+_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "λ": r"$\lambda$",
+    "†": r"$\dagger$",
+}  # fmt: skip
+_LATEX_NOTE = "values with 95 % intervals, an asterisk where that of the change from none leaves out zero."
 LICENCE = "https://spdx.org/licenses/MIT"  # of the software
 
 
@@ -91,6 +97,47 @@ def json_ld(result: Result, *, parts: bool = False) -> str:
         "variableMeasured": figures,
     }
     return json.dumps({key: value for key, value in about.items() if value}, indent=1, ensure_ascii=False) + "\n"
+
+
+def latex(result: Result) -> str:
+    """The tables of the page for a paper, each a `table` with booktabs; tables of parts are left to the page.
+
+    Values with 95 % intervals; an asterisk where the paired interval of the change from none leaves out zero.
+    """
+    lines = [f"% vldebias {result.versions.get('vldebias', '')}: {_one_line(result.command or result.name)}",
+             "% \\usepackage{booktabs}"]  # fmt: skip
+    for block in blocks(result):
+        for table in (one for one in block.tables if not one.detail):
+            heads = [table.corner, *(f"{c.title} ({c.hint})" if c.hint else c.title for c in table.columns)]
+            body = [[row.title, *(_latex_cell(cell, block) for cell in row.cells)] for row in table.rows]
+            caption = _tex(f"{block.title}: {table.caption.lower()}; {_LATEX_NOTE}")
+            lines += [
+                "",
+                "\\begin{table}",
+                f"\\caption{{{caption}}}",
+                f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+                "\\toprule",
+                " & ".join(map(_tex, heads)) + r" \\",
+                "\\midrule",
+                *(" & ".join(map(_tex, row)) + r" \\" for row in body),
+                "\\bottomrule",
+                "\\end{tabular}",
+                "\\end{table}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(row: Measurement | None, block: Block) -> str:
+    return "" if row is None else number(row) + "*" * (block.verdict(row) in ("better", "worse", "changed"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _tex(text: str) -> str:
+    """Text in which LaTeX reads nothing as its own."""
+    return "".join(_TEX.get(sign, sign) for sign in _one_line(text))
 
 
 class _Plain(yaml.SafeDumper):

@@ -64,26 +64,19 @@ def _groups(rows: Iterable[Measurement], told: TaskProvenance) -> str:
 
 
 def overall(tasks: Iterable[Block]) -> str:
-    """One sentence over all tasks: in how many bias is lessened, by what is attached by default and by any method, and
-    in how many of those that costs utility; "" where nothing was compared and there is advice instead.
+    """One sentence over all tasks: in how many bias is lessened by some method, and in how many of those that costs
+    utility; "" where nothing was compared.
     """
     tasks = list(tasks)
     moved = [(gains[0], block.moved("utility")) for block in tasks if (gains := block.moved("bias"))]
     # Texts that moved among themselves are no task won: nothing was searched, classified or drawn.
     moved = [one for one in moved if any(metric_of(row.metric).of != "texts" for row in one[0].values())] or moved
     if not moved:
-        return "" if any(block.advice for block in tasks) else "No method was compared with none."
-    attached = [(gains[ATTACHED], costs) for gains, costs in moved if ATTACHED in gains]
-    if attached:
-        return _lessened(attached, "by the default, the method that debias attaches")
-    return _lessened([(_chief(gains.values()), costs) for gains, costs in moved], "by a method without labels")
-
-
-def _lessened(rows: Sequence[tuple[Measurement, Sequence[Mapping[str, Measurement]]]], by: str) -> str:
-    """In how many of some tasks these rows are better than none, and what utility falls there."""
+        return ""
+    rows = [(_chief(gains.values()), costs) for gains, costs in moved]
     better = [_of_method(row.method, costs) for row, costs in rows if verdict(row) == "better"]
     measured = [costs for costs in better if costs]
-    text = f"Bias is lessened beyond its interval in {len(better)} of {len(rows)} tasks {by}"
+    text = f"Bias is lessened beyond its interval in {len(better)} of {len(rows)} tasks by a method without labels"
     if not measured:
         return f"{text}."
     fell = sum(any(verdict(cost) == "worse" for cost in costs) for costs in measured)
@@ -94,14 +87,15 @@ def conclusion(block: Block) -> str:
     """One sentence: what a method without labels gains in the first measure of bias, and all that it costs.
 
     The method is the one that `debias` attaches by default where it was measured, with the best one behind it; else the
-    best one. "Best" is picked after measuring, among the changes whose intervals exclude zero.
+    best one. "Best" is picked after measuring, among the changes whose intervals exclude zero. "" where nothing was
+    compared.
     """
     first = next((row.metric for row in block.headline if metric_of(row.metric).kind == "bias"), "")
     if first in block.at_chance:
         return nothing_to_remove(block, first)
     gains, costs = _moved(block)
     if not gains:
-        return "" if block.advice else "No method was compared with none."
+        return ""
     rows = list(gains.values())
     measure = metric_title(rows[0].metric) + (f", {rows[0].subset}" if rows[0].subset else "")
     best = _chief(rows)
@@ -145,38 +139,73 @@ def nothing_to_remove(block: Block, metric: str) -> str:
 def in_short(result: Result, measures: Sequence[tuple[str, str]]) -> list[str]:
     """Three sentences for who reads no table: where bias fell, where it did not, and what it cost.
 
-    measures: (task, metric) that are spoken of. Where there is nothing to remove, a sentence more says so.
+    measures: (task, metric) that are spoken of. Where there is nothing to remove, a sentence before them says so.
     """
-    fell, stayed, cost, nothing = [], [], [], []
-    for block in blocks(result):
-        asked = {metric for task, metric in measures if task == block.task}
-        gains, *costs = (
-            [row for row in by_method.values() if row.metric in asked]
-            for by_method in (next(iter(block.moved("bias")), {}), *block.moved("utility"))
-        )
+    tasks = blocks(result)
+    nothing = [
+        nothing_to_remove(block, one) for block in tasks for one in block.at_chance if (block.task, one) in measures
+    ]
+    return [*nothing, *_sentences(tasks, measures)]
+
+
+def opening(tasks: Sequence[Block]) -> list[str]:
+    """What a person asks first, of the method that `debias` attaches: where bias fell, where it did not, at what cost.
+
+    Where that method was not measured `overall`, in one sentence; none where nothing was compared.
+    """
+    own = [block for block in tasks if ATTACHED in next(iter(block.moved("bias")), {})]
+    # Texts that moved among themselves are no task: nothing was searched, classified or drawn.
+    own = [block for block in own if metric_of(block.moved("bias")[0][ATTACHED].metric).of != "texts"]
+    if not own:
+        return [text] if (text := overall(tasks)) else []
+    first, *others = _sentences(own, only=ATTACHED)
+    return [f"With the default, the method that debias attaches: {first[0].lower()}{first[1:]}", *others]
+
+
+def _sentences(tasks: Iterable[Block], measures: Sequence[tuple[str, str]] = (), only: str = "") -> list[str]:
+    """Of these measures, else of the first measure of bias of each task and of all utility; only: of one method."""
+    fell, stayed, cost = [], [], []
+    for block in tasks:
+
+        def asked(by_method: Mapping[str, Measurement], block: Block = block) -> list[Measurement]:
+            rows = [row for row in by_method.values() if not only or row.method == only]
+            return [row for row in rows if not measures or (row.task, row.metric) in measures]
+
         chance = {row.metric: row.value for row in block.rows if row.method == CHANCE and not row.subset}
-        fell += _ends([row for row in gains if verdict(row) == "better"], chance)
-        stayed += _ends([row for row in gains if verdict(row) != "better"], chance)
-        cost += [end for rows in costs for end in _ends([row for row in rows if verdict(row) == "worse"], {})]
-        nothing += [nothing_to_remove(block, metric) for metric in block.at_chance if metric in asked]
+        gains = asked(next(iter(block.moved("bias")), {}))
+        fell += _ends([row for row in gains if verdict(row) == "better"], chance, only)
+        stayed += _ends([row for row in gains if verdict(row) != "better"], chance, only)
+        lost = {rows[0].metric.partition("@")[0]: rows for one in block.moved("utility") if (rows := asked(one))}
+        cost += [end for rows in lost.values() for end in _ends([r for r in rows if verdict(r) == "worse"], {}, only)]
     return [
-        f"Bias fell: {'; '.join(fell)}." if fell else "Bias fell nowhere beyond its interval.",
-        f"It did not clearly fall: {'; '.join(stayed)}." if stayed else "It fell in all that was measured.",
-        f"It cost: {'; '.join(cost)}." if cost else "It cost nothing beyond its interval.",
-        *nothing,
+        f"Bias fell: {_listed(fell)}." if fell else "Bias fell nowhere beyond its interval.",
+        f"It did not clearly fall: {_listed(stayed)}." if stayed else "It fell in all that was measured.",
+        f"It cost: {_listed(cost)}." if cost else "It cost nothing beyond its interval.",
     ]
 
 
-def _ends(rows: Sequence[Measurement], chance: Mapping[str, float]) -> list[str]:
-    """ "worst-group accuracy (birds) from 0.38 to 0.86 under cali and 0.77 under x", of rows of one measure."""
+def _listed(ends: Sequence[str]) -> str:
+    more = f"; and {len(ends) - SHOWN} more" if len(ends) > SHOWN else ""
+    return "; ".join(ends[:SHOWN]) + more
+
+
+def _ends(rows: Sequence[Measurement], chance: Mapping[str, float], only: str = "") -> list[str]:
+    """ "worst-group accuracy (birds) from 0.38 to 0.86 under cali and 0.77 under x", of rows of one measure.
+
+    only: the method that all of it is about, which goes without saying.
+    """
     if not rows:
         return []
     first = rows[0]
+    start = first.value - _size(first, sign=True)
+    digits = next((d for d in (2, 3) if all(f"{start:.{d}f}" != f"{row.value:.{d}f}" for row in rows)), 3)
     ends = " and ".join(
-        f"{row.value:.2f} under {row.method}" + (", worse," * (row.metric in chance and verdict(row) == "worse"))
+        f"{row.value:.{digits}f}"
+        + f" under {row.method}" * (not only)
+        + (", worse," * (row.metric in chance and verdict(row) == "worse"))
         for row in rows
     )
-    text = f"{metric_title(first.metric)} ({first.task}) from {first.value - _size(first, sign=True):.2f} to {ends}"
+    text = f"{metric_title(first.metric)} ({first.task}) from {start:.{digits}f} to {ends}"
     return [f"{text} (chance {chance[first.metric]:.2f})" if first.metric in chance else text]
 
 
@@ -242,7 +271,7 @@ class Mark:
 class Forest:
     """Changes from none, a line per method: gain, and cost beside it; first the method of `conclusion`.
 
-    heads: (measure, which direction is better). more: methods that are left to the appendix.
+    heads: (measure, which direction is better and how far the line reaches). more: methods left to the appendix.
     """
 
     heads: tuple[tuple[str, str], ...]
@@ -261,10 +290,9 @@ def forest(block: Block) -> Forest | None:
     heads, marks = [], []
     for column in columns:
         first = next(iter(column.values()))
-        heads.append(
-            (", ".join(filter(None, (capitalised(metric_title(first.metric)), first.subset))), direction(first))
-        )
         reach = max(abs(end) for row in column.values() if row.change for end in row.change) or 1.0
+        title = ", ".join(filter(None, (capitalised(metric_title(first.metric)), first.subset)))
+        heads.append((title, ", ".join(filter(None, (direction(first), f"from -{reach:.2g} to +{reach:.2g}")))))
         marks.append({name: Mark.of(row, reach) for name, row in column.items()})
     names = [chief, *(name for name in columns[0] if name != chief)]
     lines = tuple((name, tuple(column.get(name) for column in marks)) for name in names[:SHOWN])

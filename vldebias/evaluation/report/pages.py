@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import need
 from vldebias.evaluation.report.charts import charts
-from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, overall
+from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, opening
 from vldebias.evaluation.report.published import HEAD as PUBLISHED_HEAD
 from vldebias.evaluation.report.published import SOURCE, published
 from vldebias.evaluation.report.tables import Block, Table, blocks
@@ -126,7 +126,8 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
     tasks = blocks(result)
     lines = [f"# {result.name}", _markdown_grid(("how it was made", ""), evidence(result, tasks)), MEANING]
     lines += [MINIATURE] if on_miniature(result) else []
-    lines.append("\n".join(f"- **{block.task}**: {conclusion(block)} {block.worst_part}".rstrip() for block in tasks))
+    said = ((block, f"{conclusion(block)} {block.worst_part}".strip()) for block in tasks)
+    lines.append("\n".join(f"- **{block.task}**: {text}" for block, text in said if text))
     if beside := published(result):
         lines += [
             f"## Published and measured\n\n{SOURCE}.",
@@ -197,17 +198,20 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
     """
     tasks = blocks(result)
     named = {block.task for block in tasks}
-    top = [(caption, png) for caption, png in pictures if picture_metadata(png).get("task") not in named]
+    lead = _lead(pictures)
+    rest = [one for one in pictures if one not in lead]
+    top = [(caption, png) for caption, png in rest if picture_metadata(png).get("task") not in named]
     text = html(
         "report.html.jinja",
         result=result,
         blocks=tasks,
-        overall=overall(tasks),
+        opening=opening(tasks),
+        lead=_embedded(lead),
         compared=any(row.change is not None for row in result.rows),
         evidence=evidence(result, tasks),
         facts={one.task: facts(one) for one in result.provenance},
         top=_embedded(top),
-        pictures={block.task: _embedded(_of_task(pictures, block.task)) for block in tasks},
+        pictures={block.task: _embedded(_of_task(rest, block.task)) for block in tasks},
         meaning=MEANING,
         labels=LABELS,
         miniature=MINIATURE if on_miniature(result) else "",
@@ -215,6 +219,15 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
         csv=result.to_csv(path.with_suffix(".csv")).name,
     )
     return write_atomically(path, text)
+
+
+def _lead(pictures: Sequence[Picture]) -> list[Picture]:
+    """The picture that a page opens with: images that were drawn, else the first chart of a whole; none of parts."""
+    about = [(one, picture_metadata(one[1])) for one in pictures]
+    whole = [(one, told) for one, told in about if not told.get("detail")]
+    drawn = [one for one, told in whole if not told.get("chart")]
+    drawn.sort(key=lambda one: "side-by-side" not in one[1].stem)  # images themselves, before plots about them
+    return (drawn or [one for one, _ in whole])[:1]
 
 
 def render(result: Result, path: Path, *, beside: Path) -> Path:

@@ -69,13 +69,16 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
     host = resolve(model, tokenizer=tokenizer)
     birds, portraits, generation = load_suite("quickstart").tasks
     for task, prompts in ((birds, "waterbirds"), (portraits, "professions-gender")):
-        method, images = task.methods[1:]
-        assert (method, images) == ("default", "cali+equalise")
+        method, images, paper = task.methods[1:]
+        assert (method, images, paper) == ("default", "cali+equalise", "paper")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
         for name, given in ((method, None), (images, reference)):
             measured = Texts(host).fit(load_prompts(prompts), name, task.lam, reference=given)
             attached = fit_projection(host, prompts, reference=given)
             torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
+        measured = Texts(host).fit(load_prompts(prompts), paper, task.lam)
+        attached = fit_projection(host, prompts, method=paper)
+        torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())
     variant = generation.variants["default"].on(load_prompts("professions-gender"))
     for role, attached in fit_projections(pipe, "professions-gender").items():

@@ -10,9 +10,11 @@ import typer
 from vldebias.cli.common import Json, aside, check_out, err, print_json, print_result
 
 KEY = (
-    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); "
-    "stated-value: a value drawn for each image and stated in its prompt.\n"
+    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); paper: "
+    "the settings of Chuang et al.; stated-value: a value drawn for each image and stated in its prompt; chance: "
+    "random rankings.\n"
 )
+NEXT = "\nNext, on a model of your own: vldebias check --model ViT-B-32 --pretrained openai"
 
 
 def quickstart(
@@ -28,10 +30,10 @@ def quickstart(
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, under two minutes on two cores.
 
-    Measures what `debias` attaches by default, the same with unlabelled images, and on the pipeline `stated-value`:
-    worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and discrepancy of generated images,
-    with intervals; writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
-    `vldebias eval`: a run that was stopped goes on where it was.
+    Measures what `debias` attaches by default, the same with unlabelled images, the paper's settings, and on the
+    pipeline `stated-value`: worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and
+    discrepancy of generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It is
+    the suite `quickstart` of `vldebias eval`: a run that was stopped goes on where it was.
 
     [bold]Examples[/bold]
 
@@ -55,4 +57,4 @@ def quickstart(
         print_json(result.to_dict())
     else:
         print_result(result, suite.headline)
-        aside("\n".join([f"\npage: {folder / PAGE}\n", KEY, *in_short(result, suite.headline)]))
+        aside("\n".join([f"\npage: {folder / PAGE}\n", KEY, *in_short(result, suite.headline), NEXT]))

@@ -267,7 +267,13 @@ class PerHost(Method):
 
 
 PAPER = PerHost(
-    "paper", "the paper's settings", f"{_PAPER}, Table 7.3 and section 7.5", "#d37295", model=ORTH_CALI, pipeline=CALI
+    "paper",
+    "the paper's settings",
+    f"{_PAPER}, Table 7.3 and section 7.5",
+    "#d37295",
+    model=ORTH_CALI,
+    pipeline=CALI,
+    lam=LAM_OF_MODELS,
 )
 # What is attached where no method is named: what a stated rule chooses from the committed tables, for each kind of host
 # (docs/explanation/which-method.md, `python -m eval.experiments.default_choice`; a test holds the two together).

@@ -16,7 +16,7 @@ from vldebias.evaluation.report.published import HEAD as PUBLISHED_HEAD
 from vldebias.evaluation.report.published import SOURCE, published
 from vldebias.evaluation.report.tables import Block, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.evaluation.result import CHANCE, Measurement, Result, TaskProvenance
 from vldebias.files import write_atomically
 from vldebias.pictures import picture_metadata, save_png
 
@@ -91,9 +91,10 @@ def tab_rows(
     tasks = {block.task: block for block in blocks(result)}
     head = ("task", "measure", "part", "method", "lam", "value", "low", "high", "change", "change_low", "change_high",
             "better", "verdict")  # fmt: skip
+    named = {CHANCE: "chance"}
     return head, [
-        (row.task, row.metric, row.subset, row.method, row.lam, row.value, *row.interval, *(row.change or (None,) * 3),
-         row.better, tasks[row.task].verdict(row))
+        (row.task, row.metric, row.subset, named.get(row.method, row.method), row.lam, row.value, *row.interval,
+         *(row.change or (None,) * 3), row.better, tasks[row.task].verdict(row))
         for row in _shown(tasks, measures)
     ]  # fmt: skip
 

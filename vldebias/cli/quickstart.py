@@ -26,7 +26,7 @@ def quickstart(
         int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps of an image. Default: 12.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps of an image. Default: 8.")] = None,
 ) -> None:
     """Bias and utility before and after, on the embedded miniature world; offline, under two minutes on two cores.
 

@@ -15,11 +15,12 @@ import gradio as gr
 from vldebias.errors import InvalidInputError
 
 from .classify import CLASSES, EXAMPLES, LARGEST_UPLOAD, SPURIOUS, batch, classify, example, read_upload
-from .drawing import about, compare, png, summary
+from .drawing import compare
 from .engine import Engine
 from .export import export
 from .form import QUEUE, told
 from .inspect import inspect
+from .packing import about, png, summary
 from .retrieve import retrieve
 from .settings import PRESET, Drawing, Mitigation
 
@@ -91,9 +92,13 @@ class Programs:
         seed: int = 0,
         steps: int = 20,
         guidance: float = 3.0,
+        beside: list[str] = [],  # noqa: B006  (read only)
     ) -> Plain:
-        """Draw `number` pictures twice from the same seeds: their PNGs by side, and what was measured in them."""
-        drawing = Drawing.of(prompt, number, seed, steps, guidance)
+        """Draw `number` pictures on each side from the same seeds: their PNGs by side, and what was measured in them.
+
+        beside: up to two methods that are drawn too.
+        """
+        drawing = Drawing.of(prompt, number, seed, steps, guidance, beside)
         for now in compare(self.engine, drawing, mitigation, threading.Event()):  # noqa: B007  (the last one is whole)
             pass
         pictures = {

@@ -1,30 +1,24 @@
-"""Draws the same noise without and with the projection, both in one batch, and reads what the pictures show."""
+"""Draws the same noise without and with a mitigation, all in one batch, and reads what the pictures show."""
 
 from __future__ import annotations
 
 import inspect
-import io
-import json
 import re
 import threading
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
-from vldebias.data import decode
 from vldebias.evaluation.judges import Judge, decide, predict
 from vldebias.metrics import mcnemar
 from vldebias.metrics.bootstrap import wilson_interval
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
-from vldebias.pictures import KEY
 
 from .engine import MINIATURE, SURE, Engine
 from .settings import Drawing, Mitigation
@@ -189,15 +183,17 @@ def followed(
 class Comparison:
     """How far a comparison is.
 
+    A side is BEFORE, AFTER, or the name of a method that is drawn beside these (`sides`).
+
     pictures: side -> pictures so far. measured: side -> what was read in them. share: of the work, in [0, 1].
-    stated: the words by which the prompt states an attribute, so that it is left alone. notes: warnings of the fit.
-    method, lam: those of the projection, presets filled in. subject: the profession that the prompt asks for, where
-    the judge knows it. recognised: side -> whether each picture shows it.
+    stated: the words by which the prompt states an attribute, so that it is left alone. notes: warnings of the fits.
+    method: that of AFTER, presets filled in. lams: side -> the weights of its pairs. subject: the profession that the
+    prompt asks for, where the judge knows it. recognised: side -> whether each picture shows it.
     """
 
     drawing: Drawing
     mitigation: Mitigation
-    pictures: dict[str, tuple[Image.Image, ...]] = field(default_factory=lambda: {BEFORE: (), AFTER: ()})
+    pictures: dict[str, tuple[Image.Image, ...]] = field(default_factory=dict)
     measured: dict[str, tuple[Attribute, ...]] = field(default_factory=dict)
     share: float = 0.0
     stated: tuple[str, ...] = ()
@@ -205,23 +201,43 @@ class Comparison:
     notes: tuple[str, ...] = ()
     pipeline: str = ""
     method: str = ""
-    lam: tuple[float, ...] = ()
+    lams: dict[str, tuple[float, ...]] = field(default_factory=dict)
     subject: str = ""
     recognised: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
     @property
+    def sides(self) -> tuple[str, ...]:
+        """BEFORE, AFTER, and what is drawn beside them."""
+        return (BEFORE, AFTER, *self.drawing.beside)
+
+    @property
     def pairs(self) -> int:
-        """Pictures that are there on both sides."""
-        return min(map(len, self.pictures.values()))
+        """Pictures that are there on every side."""
+        return min(len(self.pictures.get(side, ())) for side in self.sides)
 
     @property
     def changes(self) -> dict[str, Change]:
         """Attribute -> what became of it, once everything is drawn; {} for a kept prompt."""
+        return self.changed(AFTER)
+
+    def changed(self, side: str) -> dict[str, Change]:
+        """`changes` under another method."""
         if not self.whole or self.stated:
             return {}
-        sides = zip(self.measured[BEFORE], self.measured[AFTER], strict=True)
+        sides = zip(self.measured[BEFORE], self.measured[side], strict=True)
         found = {before.name: before.change_to(after) for before, after in sides}
         return {name: change for name, change in found.items() if change is not None}
+
+    @property
+    def telling(self) -> int:
+        """The first pair that shows another value of an attribute on the two sides; 0 where none does."""
+        sides = (self.measured.get(side, ()) for side in (BEFORE, AFTER))
+        apart = [
+            before != after
+            for one in zip(*sides, strict=True)
+            for before, after in zip(*(a.codes for a in one), strict=True)
+        ]
+        return apart.index(True) % self.pairs if True in apart else 0
 
     @property
     def whole(self) -> bool:
@@ -232,19 +248,23 @@ class Comparison:
 def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: threading.Event) -> Iterator[Comparison]:
     """The comparison after every denoising step, until all pictures are drawn or `stop` is set.
 
-    Each pair of pictures starts from the same noise. The first pair is drawn alone, so that there is something to see,
-    the others a few to a batch, in which both sides are. One pipeline call at a time holds the engine, so visitors take
-    turns. Closing the iterator stops the work at its next step.
+    Picture i of every side starts from the same noise. The first of each is drawn alone, so that there is something to
+    see, the others a few to a batch, in which all sides are. One pipeline call at a time holds the engine, so visitors
+    take turns. Closing the iterator stops the work at its next step.
     """
 
     def work(say: Callable[[Comparison], None]) -> None:
         judge, read = engine.judge(mitigation)
-        fitted = engine.fit("pipeline", mitigation)
+        beside = [replace(mitigation, method=name, lam=None) for name in drawing.beside]
+        fits = [engine.fit("pipeline", one) for one in (mitigation, *beside)]
         now = Comparison(drawing, mitigation, stated=mitigation.stated(drawing.prompt), judge=judge.name)
-        now = replace(now, notes=fitted.notes, pipeline=engine.pipeline_name, method=fitted.method, lam=fitted.lam)
-        now = replace(now, subject=_subject(judge, drawing.prompt))
+        now = replace(
+            now, pipeline=engine.pipeline_name, method=fits[0].method, subject=_subject(judge, drawing.prompt)
+        )
+        lams = {side: fit.lam for side, fit in zip(now.sides[1:], fits, strict=True)}
+        now = replace(now, lams=lams, notes=tuple(dict.fromkeys(note for fit in fits for note in fit.notes)))
         say(now)
-        codes: dict[str, list[Codes]] = {BEFORE: [], AFTER: []}
+        codes: dict[str, list[Codes]] = {side: [] for side in now.sides}
         size = AT_ONCE if engine.pipeline_name == MINIATURE else 1
         later = range(1, drawing.number, size)
         for places in ((0,), *(range(first, min(first + size, drawing.number)) for first in later)):
@@ -252,8 +272,9 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
             def tell(part: float, now: Comparison = now, places: Sequence[int] = places) -> None:
                 say(replace(now, share=(places[0] + part * len(places)) / drawing.number))
 
-            pictures = _draw(engine, drawing, places, mitigation, mitigation.strength, stop, tell, both=True)
-            for side, some in ((BEFORE, pictures[: len(places)]), (AFTER, pictures[len(places) :])):
+            pictures = _draw(engine, drawing, places, mitigation, mitigation.strength, stop, tell, beside=beside)
+            for k, side in enumerate(now.sides):
+                some = pictures[k * len(places) : (k + 1) * len(places)]
                 said = predict(judge, some)
                 codes[side].append(np.stack([_decided(judge, name, said) for name in read]))
                 if now.subject:
@@ -262,7 +283,7 @@ def compare(engine: Engine, drawing: Drawing, mitigation: Mitigation, stop: thre
                     now = replace(now, recognised=now.recognised | {side: shown})
                 now = replace(
                     now,
-                    pictures=now.pictures | {side: (*now.pictures[side], *some)},
+                    pictures=now.pictures | {side: (*now.pictures.get(side, ()), *some)},
                     measured=now.measured | {side: _measure(judge, read, mitigation, np.concatenate(codes[side], 1))},
                 )
             now = replace(now, share=(places[-1] + 1) / drawing.number)
@@ -297,9 +318,13 @@ def _draw(
     stop: threading.Event,
     tell: Callable[[float], None],
     *,
-    both: bool = False,
+    beside: Sequence[Mitigation] | None = None,
 ) -> list[Image.Image]:
-    """Some pictures of a run, with `both` after as many bare ones; raises `Stopped` at the next step once it is set."""
+    """Some pictures of a run; with `beside` as many bare ones before, and of each of these after.
+
+    Raises:
+        Stopped: at the next step once `stop` is set.
+    """
 
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         if stop.is_set():
@@ -309,8 +334,8 @@ def _draw(
 
     if stop.is_set():
         raise Stopped
-    seeds = [drawing.seed + place for place in places] * (2 if both else 1)
-    dealt: dict[str, Any] = {"run": drawing.seed, "places": places, "of": drawing.number, "both": both}
+    seeds = [drawing.seed + place for place in places] * (1 if beside is None else 2 + len(beside))
+    dealt: dict[str, Any] = {"run": drawing.seed, "places": places, "of": drawing.number, "beside": beside}
     with engine.drawing(mitigation, strength, **dealt) as pipe, torch.inference_mode():
         options: dict[str, Any] = {"num_inference_steps": drawing.steps, "guidance_scale": drawing.guidance}
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
@@ -335,103 +360,3 @@ def _measure(judge: Judge, read: Sequence[str], mitigation: Mitigation, codes: C
     """From codes (attributes, pictures)."""
     rows = zip(mitigation.names, read, codes, strict=True)
     return tuple(measure(name, judge.names[asked], row) for name, asked, row in rows)
-
-
-def about(comparison: Comparison, side: str, index: int) -> dict[str, Any]:
-    """How a picture was made, as plain JSON; kept inside its PNG, so that it says itself that a prompt was changed."""
-    drawing, mitigation = comparison.drawing, comparison.mitigation
-    how: dict[str, Any] = {"method": "none"}
-    if side == AFTER:
-        how = {
-            "method": comparison.method,
-            "lam": list(comparison.lam),
-            "strength": mitigation.strength,
-            "keep_stated": mitigation.keep_stated,
-            "sets": {one.name: one.hash for one in mitigation.sets},
-            "left_alone": bool(comparison.stated),
-        }
-    return {
-        "prompt": drawing.prompt,
-        "seed": drawing.seed + index,
-        "variant": side,
-        **how,
-        "steps": drawing.steps,
-        "guidance": drawing.guidance,
-        "pipeline": comparison.pipeline,
-        "version": version("vldebias"),
-    }
-
-
-def png(picture: Image.Image, told: dict[str, Any]) -> bytes:
-    """A PNG with `told` inside, under the key that `vldebias eval generation` uses."""
-    info, buffer = PngImagePlugin.PngInfo(), io.BytesIO()
-    info.add_itxt(KEY, json.dumps(told, ensure_ascii=False))
-    picture.save(buffer, format="png", pnginfo=info)
-    return buffer.getvalue()
-
-
-def pack(comparison: Comparison) -> bytes:
-    """A zip: none/<seed>.png and mitigated/<seed>.png with how they were made inside, and metadata.json."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as packed:  # PNG does not compress again
-        for side, pictures in comparison.pictures.items():
-            for i, picture in enumerate(pictures):
-                told = about(comparison, side, i)
-                packed.writestr(f"{side}/{told['seed']:010d}.png", png(picture, told))
-        packed.writestr("metadata.json", json.dumps(summary(comparison), indent=1, ensure_ascii=False))
-    return buffer.getvalue()
-
-
-def unpack(data: bytes) -> Comparison:
-    """The comparison that `pack` wrote; its measures are computed anew from what was read in each picture."""
-    with zipfile.ZipFile(io.BytesIO(data)) as packed:
-        told = json.loads(packed.read("metadata.json"))
-        names = packed.namelist()
-        pictures = {
-            side: tuple(decode(packed.read(name)) for name in names if name.startswith(f"{side}/"))
-            for side in (BEFORE, AFTER)
-        }
-    mitigation = told["mitigation"] | {"attributes": tuple(told["mitigation"]["attributes"])}
-    measured = {
-        side: tuple(
-            measure(one["name"], [share["value"] for share in one["shares"][:-1]], np.array(one["codes"]))
-            for one in attributes
-        )
-        for side, attributes in told["measured"].items()
-    }
-    return Comparison(
-        Drawing(**told["drawing"]),
-        Mitigation(**mitigation),
-        pictures,
-        measured,
-        share=1.0,
-        stated=tuple(told["stated"]),
-        judge=told["judge"]["name"],
-        notes=tuple(told["notes"]),
-        pipeline=told["pipeline"],
-        method=told["method"],
-        lam=tuple(told["lam"]),
-        subject=told["subject"],
-        recognised={side: tuple(shown) for side, shown in told["recognised"].items()},
-    )
-
-
-def summary(comparison: Comparison) -> dict[str, Any]:
-    """Settings and measures as plain JSON."""
-    return {
-        "drawing": asdict(comparison.drawing),
-        "mitigation": asdict(comparison.mitigation),
-        "method": comparison.method,
-        "lam": list(comparison.lam),
-        "pipeline": comparison.pipeline,
-        "judge": {"name": comparison.judge, "sure": SURE},
-        "stated": list(comparison.stated),
-        "notes": list(comparison.notes),
-        "change": {name: change.to_dict() for name, change in comparison.changes.items()},
-        "subject": comparison.subject,
-        "recognised": {side: list(shown) for side, shown in comparison.recognised.items()},
-        "measured": {side: [asdict(one) for one in found] for side, found in comparison.measured.items()},
-        "protocol": "shares: of all pictures, Wilson 95 %; discrepancy: eq. 7.2 over the pictures that can be told, "
-        "with a 95 % radius of the shares; few pictures bias it upwards; change: McNemar's exact test over the "
-        f"pairs of the same noise that can be told, of which a verdict needs {LEAST}",
-    }

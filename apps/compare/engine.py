@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +202,7 @@ class Engine:
         run: int = 0,
         places: Sequence[int] = (0,),
         of: int = 1,
-        both: bool = False,
+        beside: Sequence[Mitigation] | None = None,
     ) -> Iterator[Any]:
         """The pipeline for the length of one call, which draws some pictures of a run, with `mitigation` or bare.
 
@@ -213,24 +213,29 @@ class Engine:
 
         Args:
             places: which pictures of the run the call draws, one prompt for each.
-            both: the call has twice as many prompts, of which the first half is drawn bare.
+            beside: given, the call has so many prompts bare first, then under `mitigation`, then under each of these.
         """
         with self.lock:
             pipe = self.pipe()
             if mitigation is None:
                 yield pipe
                 return
-            edits = self.fit("pipeline", mitigation).projections
-            sampled: dict[str, Any] = {role: edit for role, edit in edits.items() if isinstance(edit, SampledEdit)}
-            edits = edits | {role: replace(edit, stratify=of) for role, edit in sampled.items()}
-            with debias(pipe, edits, strength=strength, keep_stated=mitigation.keep_stated) as on:
-                if sampled:
-                    on.seeds = [run * of + place for place in places] * (2 if both else 1)
-                if not both:
+            rows = [DEFAULT, *(f"beside {i}" for i, _ in enumerate(beside or ()))]
+            edits = [_dealt(self.fit("pipeline", one).projections, of) for one in (mitigation, *(beside or ()))]
+            with debias(pipe, edits[0], strength=strength, keep_stated=mitigation.keep_stated) as on:
+                for name, more in zip(rows[1:], edits[1:], strict=True):
+                    on.add(name, more, keep_stated=mitigation.keep_stated)
+                rows = rows if beside is None else [NONE, *rows]
+                if any(edit.sampled for one in edits for edit in one.values()):
+                    on.seeds = [run * of + place for place in places] * len(rows)
+                with on.using(method=[name for name in rows for _ in places]):
                     yield pipe
-                    return
-                with on.using(method=[name for name in (NONE, DEFAULT) for _ in places]):
-                    yield pipe
+
+
+def _dealt(edits: Mapping[str, Edit], of: int) -> dict[str, Edit]:
+    """Those that draw a value for each image deal them over so many."""
+    sampled: dict[str, Any] = {role: edit for role, edit in edits.items() if isinstance(edit, SampledEdit)}
+    return {**edits, **{role: replace(edit, stratify=of) for role, edit in sampled.items()}}
 
 
 def _album(folder: Path | None) -> Album | None:

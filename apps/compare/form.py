@@ -21,6 +21,14 @@ from vldebias.errors import VldebiasError
 from .settings import ATTRIBUTES, PRESET, methods_for
 
 QUEUE = "pipeline"  # what draws waits in one line, whoever asks
+TOAST = 10.0  # seconds that the message of an error stays, so that they do not pile up
+
+
+PLAIN = "default: the best label-free closed form; paper: orth-cali for models, cali for pipelines"
+SAMPLED = (
+    "stated-value states a value for each picture and moves the shares: take it where who is drawn has to change. "
+    "cali and the like change the embedding alone: gentler, one vector for all pictures, often with no clear change."
+)
 
 
 def told(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,7 +39,7 @@ def told(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             yield
         except VldebiasError as error:
-            raise gr.Error(str(error), duration=None, print_exception=False) from error
+            raise gr.Error(str(error), duration=TOAST, print_exception=False) from error
 
     @functools.wraps(function)
     def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -49,7 +57,14 @@ def mitigation_form(
     tab: a word that makes the ids of the components unique. pipeline, model: whose methods are offered.
     """
     chosen = gr.CheckboxGroup(list(ATTRIBUTES), value=list(attributes), label="Attributes", elem_id=f"{tab}-attributes")
-    with gr.Accordion("Your own words, method", open=False):
+    how = gr.Dropdown(
+        [(f"{one.name}: {one.title}", one.name) for one in methods_for(pipeline=pipeline, model=model)],
+        value=method,
+        label="Method",
+        info=SAMPLED if not model else PLAIN,
+        elem_id=f"{tab}-method",
+    )
+    with gr.Accordion("Your own words, lambda", open=False):
         words = gr.Textbox(
             label="Your own words",
             info="One value per line and words for it, such as “with glasses: bespectacled” and “without: clear-eyed”.",
@@ -57,21 +72,13 @@ def mitigation_form(
             max_lines=6,
             elem_id=f"{tab}-words",
         )
-        with gr.Row():
-            how = gr.Dropdown(
-                [(f"{one.name}: {one.title}", one.name) for one in methods_for(pipeline=pipeline, model=model)],
-                value=method,
-                label="Method",
-                info="default: the best label-free closed form; paper: orth-cali for models, cali for pipelines",
-                elem_id=f"{tab}-method",
-            )
-            # a text: an empty number becomes 0 as soon as its field is shown, and 0 is another method
-            lam = gr.Textbox(
-                label="Lambda",
-                info="empty: for models 100 under default, else 1000; for pipelines 500, less under default",
-                max_lines=1,
-                elem_id=f"{tab}-lambda",
-            )
+        # a text: an empty number becomes 0 as soon as its field is shown, and 0 is another method
+        lam = gr.Textbox(
+            label="Lambda",
+            info="How strongly pairs are drawn together; empty: what the method says.",
+            max_lines=1,
+            elem_id=f"{tab}-lambda",
+        )
         kept = gr.Checkbox(
             True,
             label="Leave prompts alone that state their attribute",
@@ -96,9 +103,25 @@ def download(button: gr.DownloadButton, data: bytes, name: str) -> dict[str, Any
     return gr.update(value=path, interactive=True)
 
 
-def kept_picture(data: bytes, name: str) -> str:
-    """The path of a picture for a gr.Gallery: a file of the cache as of `download`, as it was encoded."""
+def cached(data: bytes, name: str) -> str:
+    """The path of a file of the cache, as of `download`."""
     return str(save_bytes_to_cache(data, Path(name).name, get_upload_folder()))
+
+
+def side_pictures(name: str, *, small: bool, **settings: Any) -> gr.Gallery:
+    """The pictures of a side: a press enlarges one, which can then be stepped through and downloaded."""
+    return gr.Gallery(
+        columns=4,
+        height="auto",
+        object_fit="contain",
+        format="png",
+        buttons=["download", "fullscreen"],
+        interactive=False,
+        min_width=150,
+        elem_id=name,
+        elem_classes=["pixels"] if small else [],
+        **settings,
+    )
 
 
 def uploads_alone(component: gr.File) -> gr.File:

@@ -5,8 +5,7 @@ The layout computes nothing: models are loaded when a visitor first needs them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +19,20 @@ from . import plots
 from .api import Programs
 from .classify import CLASSES, SPURIOUS, batch, classify, example, read_upload
 from .classify import EXAMPLES as PICTURES
-from .drawing import STRENGTHS, STRIP_ROWS, Comparison, about, compare, pack, png, strip, unpack
+from .drawing import AFTER, BEFORE
 from .engine import MINIATURE, SIDES, Engine
 from .export import export
-from .form import QUEUE, Stops, download, filename, kept_picture, mitigation_form, show_below, told, uploads_alone
+from .form import Stops, cached, download, mitigation_form, show_below, side_pictures, told, uploads_alone
+from .generate import QUIET, Generate
 from .inspect import inspect
 from .retrieve import group_columns, retrieve
-from .settings import PRESET, Drawing, Mitigation, from_link
-from .view import HTML, TITLES
+from .settings import Mitigation
+from .view import HTML, title
 
 SWEEP, OLD = 600, 3600  # seconds: how often downloads are looked through, and how old they get
-PAUSE = 0.25  # seconds between two reports of progress
-PROMPT = "A photo of an editor."
 QUERIES = ("A photo of a doctor.", "A photo of a physicist.", "A photo of a manager.", "A photo of an interpreter.")
 WHERE = {"pipeline": "what draws (pipeline)", "model": "what classifies and retrieves (model)"}
-NUMBER, STEPS, GUIDANCE = 8, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
-QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-# What it opens with, and the same noise under the embedding alone: python -m eval.experiments.opening
-OPENING, BESIDE = (Path(__file__).with_name(name) for name in ("opening.zip", "opening-embedding.zip"))
-STATED = "stated-value"
-OPENED = (
-    "Drawn before, not now: of the 20 professions that nothing was fitted on, the one that the model draws the most "
-    "one-sidedly. Press Generate for your own."
-)
-FINDINGS: dict[str, tuple[str, list[str], str, str]] = {
-    "The embedding alone": (PROMPT, ["gender"], "", PRESET),
-    "Gender and age at once": (PROMPT, ["gender", "age"], "", STATED),
-    "“female editor” is left alone": ("A photo of a female editor.", ["gender"], "", STATED),
-    "The paper's settings": (PROMPT, ["gender"], "", "paper"),
-    "An attribute in your own words": (PROMPT, [], "with glasses: bespectacled\nwithout: clear-eyed", PRESET),
-}
-"""What to try first -> prompt, attributes, words and method, as the form has them."""
 OFFSET = (
     "A projection can push every picture towards one class. This takes a number from the score of the second class, so "
     "that the boundary lies midway between what the model as it is takes for either; found from unlabelled pictures: "
@@ -60,12 +41,10 @@ OFFSET = (
 )
 HEAD = """
 <div class="vd-head"><h1>What does a model draw when you do not say who?</h1>
-<p>{world}Each picture on the left has a twin on the right: the same noise under a mitigation. A value stated for each
-picture moves the shares; the embedding alone is gentler, and often moves nothing that can be seen. The bars measure it;
-neither makes a model fair.</p></div>
+<p>{world}<span>Pictures in the same place come from the same noise. A value stated for each picture moves the shares;
+the embedding alone is gentler, and often moves nothing that can be seen. Neither makes a model fair.</span></p></div>
 """
-TOY = """<strong>A toy world: cartoon people and birds, drawn by a small model that comes with this page.</strong> The
-figures show the method at work and say nothing about another model. """
+TOY = "<strong>A toy world of cartoons: its figures say nothing about another model.</strong> "
 
 
 def style() -> str:
@@ -77,8 +56,8 @@ def build_demo(engine: Engine) -> gr.Blocks:
     """The page; no model is loaded and nothing drawn: what it opens with was drawn before."""
     stops = Stops()
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(SWEEP, OLD)) as demo:
-        tabs: dict[str, Callable[[gr.Tab], None]] = {
-            "Generate": lambda _: _generate(engine, stops, demo),
+        tabs: dict[str, Callable[[gr.Tab], object]] = {
+            "Generate": lambda _: Generate(engine, stops, demo),
             **({"Gallery": lambda tab: _gallery(engine, tab)} if engine.album else {}),
             "Classify": lambda tab: _classify(engine, tab),
             "Retrieve": lambda _: _retrieve(engine),
@@ -93,7 +72,7 @@ def build_demo(engine: Engine) -> gr.Blocks:
         Programs(engine).add()
 
         def leave(request: gr.Request) -> None:
-            stops.leave(_visitor(request))
+            stops.leave(str(request.session_hash))
 
         demo.unload(leave)
     return demo
@@ -115,10 +94,6 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     )
 
 
-def _visitor(request: gr.Request) -> str:
-    return str(request.session_hash)
-
-
 def _left() -> Any:
     """The column of what is asked; on a wide screen it stands left of the result."""
     return gr.Column(scale=2, min_width=300)
@@ -133,175 +108,6 @@ def _shown(said: str, name: str) -> gr.HTML:
     return gr.HTML(HTML.text(said), elem_id=name)
 
 
-# ---- generate --------------------------------------------------------------------------------------------------
-
-
-def _generate(engine: Engine, stops: Stops, demo: gr.Blocks) -> None:
-    """The same noise without and with the projection, as it is drawn; stop, download, strip."""
-    small = engine.pipeline_name == MINIATURE
-    first = unpack(OPENING.read_bytes()) if small else None
-    alone = unpack(BESIDE.read_bytes()) if small else None
-    verdict = gr.HTML(
-        HTML.verdict(first, OPENED, alone) if first else "", elem_id="verdict"
-    )  # a telephone shows it first
-    with gr.Row(equal_height=False):
-        with _left():
-            prompt = gr.Textbox(PROMPT, label="Prompt", elem_id="prompt", max_lines=3)
-            with gr.Row():
-                go = gr.Button("Generate", variant="primary", elem_id="generate", min_width=110)
-                halt = gr.Button("Stop", elem_id="stop", min_width=80)
-            findings = gr.Column()
-            form = mitigation_form(["gender"], tab="generate", model=False, method=STATED if small else PRESET)
-            with findings:
-                gr.Examples(
-                    [list(one) for one in FINDINGS.values()],
-                    [prompt, *form[:3]],
-                    example_labels=list(FINDINGS),
-                    label="Try",
-                    elem_id="findings",
-                )
-            number = gr.Slider(1, 16, value=NUMBER, step=1, label="Pictures on each side", elem_id="number")
-            with gr.Accordion("Steps, guidance, seed", open=False):
-                steps = gr.Slider(1, 100, value=STEPS[small], step=1, label="Steps", elem_id="steps")
-                guidance = gr.Slider(0, 30, value=GUIDANCE[small], step=0.5, label="Guidance", elem_id="guidance")
-                seed = gr.Number(0, precision=0, minimum=0, label="Seed", elem_id="seed")
-            more = gr.Button("Strip over strengths 0 to 1", elem_id="strip")
-        with _right():
-            status = _shown("Press Generate: the same noise is drawn twice, without and with the mitigation.", "status")
-            with gr.Row(elem_classes="twins"):
-                sides = [_pictures(side, f"pictures-{side}", first, small=small) for side in TITLES]
-            shown = HTML.comparison(first) + HTML.beside(alone) if first else ""
-            result = gr.HTML(shown, elem_id="comparison")
-            kept = gr.DownloadButton(
-                "Download pictures and metadata (zip)", OPENING if first else None, interactive=small, elem_id="zip"
-            )
-            strengths = gr.HTML(elem_id="strengths")
-    inputs = [prompt, number, seed, steps, guidance, *form]
-
-    def asked(values: tuple[Any, ...]) -> tuple[Drawing, Mitigation]:
-        prompt, number, seed, steps, guidance, *rest = values
-        return Drawing.of(prompt, number, seed, steps, guidance), Mitigation.of(*rest)
-
-    @told
-    def begin(request: gr.Request, *values: Any) -> tuple[str, str]:
-        asked(values)
-        stops.ask(_visitor(request))
-        waiting = "Waiting for its turn; the models load when they are first used."
-        return HTML.progress(0, waiting), ""  # a strip of another prompt must not stay
-
-    @told
-    def run(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
-        yield from _comparing(engine, *asked(values), stops, _visitor(request), kept)
-
-    @told
-    def run_strip(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
-        yield from _stripping(engine, *asked(values), stops, _visitor(request))
-
-    def end(request: gr.Request) -> Any:
-        # What is being drawn says itself that it was stopped, and may do so before this answer arrives.
-        waiting = stops.stop(_visitor(request))
-        return HTML.text("Stopped before its turn came.") if waiting else gr.skip()
-
-    def failed() -> str:
-        return str(HTML.text("Nothing more was drawn; the message says why."))
-
-    show_below(go, "status")
-    show_below(more, "status")
-    # multiple: pressed again during a run, the button stops that run and starts another
-    line: dict[str, Any] = {"concurrency_id": QUEUE, "concurrency_limit": 1, "trigger_mode": "multiple"} | QUIET
-    for trigger, work, outputs in (
-        ([go.click, prompt.submit], run, [verdict, *sides, result, kept]),
-        ([more.click], run_strip, [strengths]),
-    ):
-        started = gr.on(trigger, begin, inputs, [status, strengths], trigger_mode="multiple", **QUIET)
-        started.success(work, inputs, [status, *outputs], **line).failure(failed, None, [status], **QUIET)
-    halt.click(end, None, [status], queue=False, **QUIET)
-
-    @told
-    def restore(request: gr.Request) -> list[Any]:
-        usual = Drawing(PROMPT, NUMBER, 0, STEPS[small], GUIDANCE[small])
-        found = from_link(dict(request.query_params), usual)
-        if found is None:
-            return [gr.skip()] * (len(inputs) + 1)
-        one, how = found
-        values = [one.prompt, one.number, one.seed, one.steps, one.guidance, list(how.attributes), how.words]
-        lam = "" if how.lam is None else f"{how.lam:g}"
-        said = HTML.text("The settings are those of the link; press Generate.")
-        return [said, *values, how.method, lam, how.strength, how.keep_stated]
-
-    demo.load(restore, None, [status, *inputs], **QUIET)
-
-
-def _pictures(side: str, name: str, first: Comparison | None = None, *, small: bool) -> gr.Gallery:
-    """The pictures of a side: a press enlarges one, which can then be stepped through and downloaded."""
-    return gr.Gallery(
-        _files(first, side) if first else None,
-        label=TITLES[side],
-        columns=4,
-        height="auto",
-        object_fit="contain",
-        format="png",
-        buttons=["download", "fullscreen"],
-        interactive=False,
-        min_width=150,
-        elem_id=name,
-        elem_classes=["pixels"] if small else [],
-    )
-
-
-def _files(now: Comparison, side: str) -> list[tuple[str, str]]:
-    """(PNG, caption) of each picture; how it was made is inside."""
-    told = [about(now, side, i) for i in range(len(now.pictures[side]))]
-    pictures = zip(now.pictures[side], told, strict=True)
-    return [
-        (kept_picture(png(picture, one), f"{side}-{one['seed']}.png"), f"seed {one['seed']}")
-        for picture, one in pictures
-    ]
-
-
-def _comparing(
-    engine: Engine, drawing: Drawing, mitigation: Mitigation, stops: Stops, visitor: str, kept: gr.DownloadButton
-) -> Iterator[tuple[Any, ...]]:
-    """(status, verdict, pictures of both sides, measures, download) as pictures come, not at every step."""
-    stop = stops.begin(visitor)
-    sent, last, now = -1, 0.0, None
-    same = (gr.skip(),) * 4
-    if not stop.is_set():
-        yield gr.skip(), *same, gr.update(interactive=False)
-    for now in compare(engine, drawing, mitigation, stop):
-        there = sum(map(len, now.pictures.values()))
-        if there == sent and time.monotonic() - last < PAUSE:
-            continue
-        last = time.monotonic()
-        said = HTML.progress(now.share, f"{there} of {2 * drawing.number} pictures")
-        if there == sent:
-            yield said, *same, gr.skip()
-            continue
-        sent = there
-        yield said, HTML.verdict(now), *(_files(now, side) for side in TITLES), HTML.comparison(now), gr.skip()
-    if stops.superseded(visitor):
-        return
-    if now is None or not now.pairs:
-        yield HTML.text("Stopped before there was a picture."), *same, gr.skip()
-        return
-    ending = f"Done: {drawing.number} on each side." if now.whole else f"Stopped after {now.pairs} on both sides."
-    yield HTML.text(ending, "done"), *same, download(kept, pack(now), filename(drawing.prompt, ".zip"))
-
-
-def _stripping(
-    engine: Engine, drawing: Drawing, mitigation: Mitigation, stops: Stops, visitor: str
-) -> Iterator[tuple[Any, ...]]:
-    """(status, strip) after each picture."""
-    total, there = min(drawing.number, STRIP_ROWS) * len(STRENGTHS), 0
-    for rows in strip(engine, drawing, mitigation, stops.begin(visitor)):
-        there = sum(map(len, rows))
-        said = HTML.progress(there / total, f"{there} of {total} pictures")
-        yield said, HTML.strengths(rows, STRENGTHS, drawing)
-    if not stops.superseded(visitor):
-        ending = "Done: the strip over strengths is below." if there == total else f"Stopped after {there} pictures."
-        yield HTML.text(ending, "done"), gr.skip()
-
-
 def _gallery(engine: Engine, tab: gr.Tab) -> None:
     """What was drawn before: a profession, a model, a method."""
     album = engine.album
@@ -314,7 +120,7 @@ def _gallery(engine: Engine, tab: gr.Tab) -> None:
         with _right():
             verdict = gr.HTML(elem_id="album-verdict")
             with gr.Row(elem_classes="twins"):
-                sides = [_pictures(side, f"album-{side}", small=False) for side in TITLES]
+                sides = [side_pictures(f"album-{side}", label=title(side), small=False) for side in (BEFORE, AFTER)]
             table = gr.HTML(elem_id="album-table")
 
     def look(*asked: Any) -> tuple[Any, ...]:
@@ -323,8 +129,7 @@ def _gallery(engine: Engine, tab: gr.Tab) -> None:
         except VldebiasError as error:
             return HTML.text(str(error), "error"), [], [], ""
         shown = [
-            [(kept_picture(path.read_bytes(), path.name), path.stem) for path in one]
-            for one in zip(*page.pairs, strict=True)
+            [(cached(path.read_bytes(), path.name), path.stem) for path in one] for one in zip(*page.pairs, strict=True)
         ]
         return HTML.album(page), *shown, HTML.album_table(page)
 

@@ -21,6 +21,7 @@ PRESET = "default"
 LONGEST = 300  # characters of a prompt: more than any CLIP reads
 MANY_LINES = 24
 MOST_PICTURES, MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 16, 100, 30.0, 2**31 - 1
+MOST_BESIDE = 2  # methods that are drawn beside the chosen one: more would be stamps
 _UNMET = {Need.IMAGES, Need.LABELS, Need.TRAINING, Need.JUDGED}  # what no visitor can give
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -198,16 +199,22 @@ class Mitigation:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What to draw: `number` pictures of a prompt; picture i starts from the noise of seed + i on both sides."""
+    """What to draw: `number` pictures of a prompt; picture i starts from the noise of seed + i on every side.
+
+    beside: methods that are drawn of the same noise too, fitted with what their presets say.
+    """
 
     prompt: str
     number: int = 4
     seed: int = 0
     steps: int = 20
     guidance: float = 3.0
+    beside: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, prompt: object, number: object, seed: object, steps: object, guidance: object) -> Drawing:
+    def of(
+        cls, prompt: object, number: object, seed: object, steps: object, guidance: object, beside: object = ()
+    ) -> Drawing:
         """From what a form or a client sends.
 
         Raises:
@@ -219,7 +226,16 @@ class Drawing:
             seed=_whole(seed, 0, LARGEST_SEED, "seed"),
             steps=_whole(steps, 1, MOST_STEPS, "steps"),
             guidance=float(_between(guidance, 0, MOST_GUIDANCE, "guidance")),
+            beside=_methods_beside(beside),
         )
+
+
+def _methods_beside(given: object) -> tuple[str, ...]:
+    known = [one.name for one in methods_for(pipeline=True, model=False)]
+    found = dict.fromkeys(given) if isinstance(given, (list, tuple)) and all(one in known for one in given) else None
+    if found is None or len(found) > MOST_BESIDE:
+        raise InvalidInputError(f"beside: expected at most {MOST_BESIDE} of {', '.join(known)}, got {given!r:.80}")
+    return tuple(found)
 
 
 # ---- settings in an address ------------------------------------------------------------------------------------
@@ -228,8 +244,8 @@ class Drawing:
 def link(drawing: Drawing, mitigation: Mitigation) -> str:
     """The query of an address that `from_link` reads; what is as by default is left out."""
     told = asdict(drawing) | asdict(mitigation) | {"attributes": ",".join(mitigation.attributes)}
-    told["keep_stated"] = int(mitigation.keep_stated)
-    usual = {"words": "", "lam": None}
+    told |= {"keep_stated": int(mitigation.keep_stated), "beside": ",".join(drawing.beside)}
+    usual = {"words": "", "lam": None, "beside": ""}
     return urlencode({name: value for name, value in told.items() if name not in usual or value != usual[name]})
 
 
@@ -245,6 +261,7 @@ def from_link(query: Mapping[str, str], usual: Drawing) -> tuple[Drawing, Mitiga
         return None
     numbers = {name: _number(given[name], name) for name in ("number", "seed", "steps", "guidance") if name in given}
     strength, kept = given.get("strength", "1"), given.get("keep_stated", "1")
+    beside = {"beside": [name for name in given.get("beside", "").split(",") if name]}
     if kept not in ("0", "1"):
         raise InvalidInputError(f"keep_stated: expected 0 or 1, got {kept!r:.40}")
     mitigation = Mitigation.of(
@@ -255,7 +272,7 @@ def from_link(query: Mapping[str, str], usual: Drawing) -> tuple[Drawing, Mitiga
         _number(strength, "strength"),
         kept == "1",
     )
-    return Drawing.of(**asdict(usual) | {"prompt": given.get("prompt", usual.prompt)} | numbers), mitigation
+    return Drawing.of(**asdict(usual) | {"prompt": given.get("prompt", usual.prompt)} | numbers | beside), mitigation
 
 
 def _number(text: str, name: str) -> float:

@@ -12,11 +12,16 @@ from PIL import Image
 from vldebias.evaluation.report.words import change, number, verdict
 
 from ..serving import templates
-from .drawing import AFTER, BEFORE, LEAST, UNKNOWN_NAME
+from .drawing import AFTER, BEFORE, LEAST, UNKNOWN_NAME, Comparison
 from .settings import link
 
 TITLES = {BEFORE: "As the model is", AFTER: "Mitigated"}
 WIDEST, SMALL = 384, 64  # pixels: larger pictures are shown smaller, small ones are magnified without blur
+
+
+def title(side: str, now: Comparison | None = None) -> str:
+    """What the page calls a side: by its method where there is a comparison."""
+    return now.method if side == AFTER and now is not None else TITLES.get(side, side)
 
 
 def _is_small(picture: Image.Image) -> bool:
@@ -35,7 +40,7 @@ def data_uri(picture: Image.Image) -> str:
 
 _templates = templates(Path(__file__).parent)
 _templates.globals.update(
-    uri=data_uri, is_small=_is_small, link=link, TITLES=TITLES, UNKNOWN_NAME=UNKNOWN_NAME, LEAST=LEAST
+    uri=data_uri, is_small=_is_small, link=link, TITLES=TITLES, title=title, UNKNOWN_NAME=UNKNOWN_NAME, LEAST=LEAST
 )
 _templates.globals.update(number=number, change=change, verdict_of=verdict)
 HTML: Any = _templates.get_template("view.html").module

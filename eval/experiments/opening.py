@@ -1,11 +1,11 @@
-"""What `vldebias demo` opens with: sixteen pictures of one profession, and the same noise under two methods.
+"""What `vldebias demo` opens with: sixteen pictures of one profession, and of the same noise under two methods.
 
     python -m eval.experiments.opening
 
 Every profession that nothing was fitted on is drawn as the model is, with the page's own settings. The one that is the
-most one-sided, in which no method has a say, is then drawn with a value stated for each image and with the embedding
-alone changed, and kept as the page's downloads would be, in apps/compare/opening.zip and opening-embedding.zip; what
-became of it, and what the model draws of every profession, is in eval/results/opening.json.
+most one-sided, in which no method has a say, is then drawn with a value stated for each image and, beside it, with the
+embedding alone changed, and kept as the page's downloads would be, in apps/compare/opening.zip; what became of it, and
+what the model draws of every profession, is in eval/results/opening.json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
 PICTURES, STEPS, GUIDANCE = 16, 20, 3.0
-FILES = {"stated-value": "opening.zip", "default": "opening-embedding.zip"}
+METHOD, BESIDE, FILE = "stated-value", ("cali",), "opening.zip"
 RULE = (
     "the largest share of one gender in the pictures of the model as it is, then the most that can be told, then by "
     "name; over the professions that nothing was fitted on"
@@ -47,11 +47,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("eval/results/opening.json"))
     given = parser.parse_args()
     drawing, settings, engines = (page(f"compare.{name}") for name in ("drawing", "settings", "engine"))
+    packing = page("compare.packing")
     engine, people = engines.Engine(), load_prompts("professions-gender")
     prompts = dict(zip(people.held_out_class_names, people.held_out_classes, strict=True))
     judge, (attribute,) = engine.judge(settings.Mitigation.of(["gender"]))
     bare: dict[str, dict[str, int]] = {}
-    with Progress.on() as progress, progress.bar("professions", len(prompts) + len(FILES)) as bar:
+    with Progress.on() as progress, progress.bar("professions", len(prompts) + 1) as bar:
         for name, prompt in prompts.items():
             noise = [torch.Generator("cpu").manual_seed(seed) for seed in range(PICTURES)]
             options = {"generator": noise, "num_inference_steps": STEPS, "guidance_scale": GUIDANCE}
@@ -60,16 +61,13 @@ def main() -> None:
             bare[name] = {value: int((codes == i).sum()) for i, value in enumerate(judge.names[attribute])}
             bar.advance()
         chosen = most_one_sided(bare)
-        asked, found = settings.Drawing.of(prompts[chosen], PICTURES, 0, STEPS, GUIDANCE), {}
-        for method, file in FILES.items():
-            how = settings.Mitigation.of(["gender"], method=method)
-            for now in drawing.compare(engine, asked, how, threading.Event()):
-                found[method] = now
-            write_atomically(given.to / file, drawing.pack(found[method]))
-            bar.advance()
-    methods = {method: drawing.summary(one) for method, one in found.items()}
+        asked = settings.Drawing.of(prompts[chosen], PICTURES, 0, STEPS, GUIDANCE, BESIDE)
+        how = settings.Mitigation.of(["gender"], method=METHOD)
+        *_, found = drawing.compare(engine, asked, how, threading.Event())
+        write_atomically(given.to / FILE, packing.pack(found))
+        bar.advance()
     rows = [{"profession": name, **counts} for name, counts in bare.items()]
-    write_records(given.out, RULE, rows, "profession", chosen=chosen, methods=methods)
+    write_records(given.out, RULE, rows, "profession", chosen=chosen, drawn=packing.summary(found))
 
 
 if __name__ == "__main__":

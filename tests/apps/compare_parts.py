@@ -30,8 +30,8 @@ def mitigation(*attributes: str, **options: Any) -> Any:
     return module("settings").Mitigation.of(attributes or ("gender",), **options)
 
 
-def drawing(prompt: str = "A photo of a doctor.", number: int = 1, seed: int = 0, steps: int = 2) -> Any:
-    return module("settings").Drawing.of(prompt, number, seed, steps, 3.0)
+def drawing(prompt: str = "A photo of a doctor.", number: int = 1, seed: int = 0, steps: int = 2, **more: Any) -> Any:
+    return module("settings").Drawing.of(prompt, number, seed, steps, 3.0, **more)
 
 
 def drawn(of: Any, how: Any, stop: threading.Event | None = None) -> list[Any]:

@@ -48,13 +48,17 @@ def page(browser: Any, address: str) -> Iterator[Any]:
         yield found
 
 
-def settle(page: Any, steps: int = 2, number: int = 2) -> None:
-    """Few steps and few pictures."""
-    page.locator("#number input[type=number]").fill(str(number))
+def open_settings(page: Any) -> None:
     if not page.locator("#steps").is_visible():
-        page.get_by_role("button", name="Steps, guidance, seed").click()
+        page.get_by_role("button", name="Settings: ").click()
         page.locator("#steps input[type=number]").wait_for()
         page.wait_for_timeout(500)  # a field is there a moment before the page listens to it
+
+
+def settle(page: Any, steps: int = 2, number: int = 2) -> None:
+    """Few steps and few pictures."""
+    open_settings(page)
+    page.locator("#number input[type=number]").fill(str(number))
     page.locator("#steps input[type=number]").fill(str(steps))
     page.locator("#steps input[type=number]").press("Tab")
     for slider, value in (("number", number), ("steps", steps)):  # the page has taken them over
@@ -108,10 +112,11 @@ def complaint(page: Any) -> str:
 def test_generate_shows_twins_bars_and_a_download(page: Any, tmp_path: Path) -> None:
     settle(page)
     draw(page)
-    assert page.locator("#comparison .vd-side").count() == 2
+    assert page.locator("#comparison .vd-side").count() == 3
     shows(page, 4)
+    shows(page, 2, "#pictures-beside-1 .grid-container img")
     assert page.locator(PICTURES).evaluate_all("all => all.map(one => one.alt)") == ["seed 0", "seed 1"] * 2
-    assert page.locator("#comparison caption").count() == 2
+    assert page.locator("#comparison caption").count() == 3
     assert "cannot tell" in page.locator("#comparison .vd-bars").first.inner_text()
     with page.expect_download() as download:
         page.locator("#zip").click()
@@ -140,16 +145,49 @@ def test_it_opens_with_a_result_whose_pictures_are_enlarged_and_downloaded(page:
     preview.wait_for(state="detached")
 
 
+def test_a_picture_is_laid_over_its_twin_and_runs_are_chosen_again(page: Any, tmp_path: Path) -> None:
+    label, files = page.locator("#pair label, #pair [data-testid=block-label]").first, "#pair img"
+    assert "before | stated-value" in label.inner_text()
+    page.locator("#pictures-beside-1 button.thumbnail-item").nth(4).click()
+    page.get_by_text("Drag: before | cali, 5").wait_for()
+    sources = page.locator(files).evaluate_all("all => all.map(one => one.src)")
+    assert len(set(sources)) == 2
+    assert all("/gradio_api/file=" in source for source in sources)
+    page.keyboard.press("Escape")
+    assert page.locator("#history").count() == 0
+    settle(page)
+    draw(page)
+    page.locator("#history input").nth(1).wait_for()
+    page.locator("#history input").first.check()
+    page.get_by_text("Run 1 of this visit").wait_for()
+    shows(page, 32)
+    with page.expect_download() as download:
+        page.locator("#csv").click()
+    download.value.save_as(tmp_path / "runs.csv")
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1 + 3 * 16 + 3 * 2
+
+
+def test_messages_of_errors_leave(page: Any) -> None:
+    write(page, "prompt", "")
+    page.locator("#generate").click()
+    page.locator(".toast-body.error").wait_for()
+    page.locator(".toast-body.error").wait_for(state="detached")
+
+
 def test_a_link_restores_the_settings(browser: Any, address: str, page: Any) -> None:
     settle(page, number=1)
     write(page, "prompt", "A photo of a nurse & a “vet”.")
     page.locator("#generate-attributes").get_by_label("age").check()
     draw(page)
     link = page.locator("#comparison a").get_attribute("href")
+    page.wait_for_url(f"**/{link}")  # a page that is loaded again has it too
     with opened(browser, address, go=False) as other:
         other.goto(f"{address}/{link}")
         other.get_by_text("The settings are those of the link").wait_for()
         assert other.locator("#prompt textarea").input_value() == "A photo of a nurse & a “vet”."
+        shows(other, 0)  # what it opens with is of another prompt
+        assert not other.locator("#verdict .vd-lead").is_visible()
+        open_settings(other)
         assert other.locator("#number input[type=number]").input_value() == "1"
         shows(other, 2, "#generate-attributes input:checked")
         other.goto(f"{address}/?steps=many")
@@ -189,7 +227,7 @@ def test_a_stated_attribute_is_left_alone_and_said_so(page: Any) -> None:
 
 def test_words_of_the_visitor(page: Any) -> None:
     settle(page, number=1)
-    page.get_by_role("button", name="Your own words, method").first.click()
+    page.get_by_role("button", name="Your own words, lambda").first.click()
     write(page, "generate-words", "with glasses: bespectacled\nwithout: clear-eyed")
     draw(page)
     captions = page.locator("#comparison caption").all_inner_texts()
@@ -317,16 +355,20 @@ def test_inspect_and_export(page: Any, tmp_path: Path) -> None:
 # ---- how it looks, and to whom ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark"), (NARROW, "dark")])
 def test_every_tab_is_usable_by_everyone(browser: Any, address: str, width: int, scheme: str) -> None:
     """The pictures of the README are `demo-1280` and `demo-390` of the folder of artefacts, the page as it opens."""
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.locator("#generate").wait_for()
         shows(page, 32)
+        first = page.locator(PICTURES).first.bounding_box()
+        assert first["y"] + first["height"] < (800 if width == NARROW else 900)  # on the first screen of a telephone
         dark = "-dark" if scheme == "dark" else ""
         assert shoot(page, f"demo{dark}-{width}").stat().st_size < 150_000
         assert violations(page) == []
         assert sideways(page) <= 0
+        open_settings(page)
+        assert violations(page) == []
         page.get_by_role("tab", name="Gallery").click()
         page.locator("#album-mitigated .grid-container img").first.wait_for()
         shows(page, 3, "#album-none .grid-container img")

@@ -63,7 +63,26 @@ def test_twins_share_their_noise_and_nothing_stays_attached() -> None:
         3,
     ]  # the first pair alone, the others at once
     assert last.method == edit.method == "cali"
-    assert last.lam == (edit.lam,)
+    assert last.lams == {"mitigated": (edit.lam,)}
+
+
+def test_what_is_drawn_beside_is_what_would_be_drawn_alone() -> None:
+    """One batch of the model as it is and three methods, values dealt, of the same noise as each by itself."""
+    asked = drawing("A photo of an editor.", number=2, seed=5)
+    last = drawn(replace(asked, beside=("cali", "steer")), mitigation(method="stated-value"))[-1]
+    assert last.sides == ("none", "mitigated", "cali", "steer")
+    assert last.whole
+    assert set(last.lams) == {"mitigated", "cali", "steer"}
+    for side, method in (("mitigated", "stated-value"), ("cali", "cali"), ("steer", "steer")):
+        alone = drawn(asked, mitigation(method=method))[-1]
+        for i in range(2):
+            assert apart(pixels(alone.pictures["none"][i]), last.pictures["none"][i]) <= 1
+            assert apart(pixels(alone.pictures["mitigated"][i]), last.pictures[side][i]) <= 1
+        assert {len(shown) for shown in last.recognised.values()} == {2}
+    assert module("packing").about(last, "cali", 1)["method"] == "cali"
+    shown = module("view").HTML.comparison(last)
+    assert [f"<h3>{name}</h3>" in shown for name in ("stated-value", "cali", "steer")] == [True] * 3
+    assert attachment_of(engine().pipe()) is None
 
 
 def test_a_prompt_that_states_its_attribute_is_left_alone_unless_told_otherwise() -> None:
@@ -167,7 +186,7 @@ def test_the_strip_starts_with_the_bare_picture_and_ends_with_the_mitigated_one(
 
 def test_the_zip_says_how_each_picture_was_made() -> None:
     last = drawn(drawing(number=2, seed=7), mitigation(strength=0.5))[-1]
-    with zipfile.ZipFile(io.BytesIO(module("drawing").pack(last))) as packed:
+    with zipfile.ZipFile(io.BytesIO(module("packing").pack(last))) as packed:
         names = packed.namelist()
         assert names == [f"{side}/{seed:010d}.png" for side in ("none", "mitigated") for seed in (7, 8)] + [
             "metadata.json"
@@ -177,8 +196,13 @@ def test_the_zip_says_how_each_picture_was_made() -> None:
             told = json.loads(picture.info[KEY])
             assert np.array_equal(pixels(picture), pixels(last.pictures["mitigated"][1]))
     assert told["prompt"] == "A photo of a doctor."
-    assert (told["seed"], told["strength"], told["method"], told["lam"]) == (8, 0.5, "cali", list(last.lam))
-    assert 0 < last.lam[0] < 500  # of a narrow space, where the default lowers it
+    assert (told["seed"], told["strength"], told["method"], told["lam"]) == (
+        8,
+        0.5,
+        "cali",
+        list(last.lams["mitigated"]),
+    )
+    assert 0 < last.lams["mitigated"][0] < 500  # of a narrow space, where the default lowers it
     assert about["measured"]["none"][0]["n"] == 2
     assert about["judge"] == {"name": "miniature judge", "sure": 0.8}
 
@@ -278,7 +302,7 @@ def test_a_comparison_and_its_strip_deal_over_their_run(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(engine(), "drawing", spied)
     drawn(drawing(number=7, seed=3, steps=1), mitigation())
-    whole = {"run": 3, "of": 7, "both": True}
+    whole = {"run": 3, "of": 7, "beside": []}
     assert asked == [whole | {"places": places} for places in ([0], [1, 2, 3, 4], [5, 6])]
 
 
@@ -288,7 +312,8 @@ def test_what_it_cost_is_counted_by_whom_the_prompt_asks_for() -> None:
     assert {side: len(shown) for side, shown in last.recognised.items()} == {"none": 2, "mitigated": 2}
     assert drawn(drawing("A photo of a bird.", steps=1), mitigation())[-1].recognised == {}
     sure = replace(last, recognised={"none": (True, True), "mitigated": (True, False)})
-    assert "recognised as “web developer” 2 → 1 of 2" in module("view").HTML.verdict(sure)
+    told = module("view").HTML.cost(sure)
+    assert "recognised as “web developer” 2 as the model is, 1 under cali, of 2" in told
 
 
 def test_nothing_told_has_no_discrepancy() -> None:
@@ -536,7 +561,7 @@ def test_the_exported_line_does_the_same(how: dict[str, Any]) -> None:
 def test_what_was_packed_is_unpacked() -> None:
     last = drawn(drawing(number=2), mitigation("gender", "age", "background"))[-1]
     assert [found.name for found in last.measured["none"]] == ["gender", "age", "background"]
-    again = module("drawing").unpack(module("drawing").pack(last))
+    again = module("packing").unpack(module("packing").pack(last))
     assert again.measured == last.measured
     for name in ("drawing", "mitigation", "changes", "subject", "recognised"):
         assert getattr(again, name) == getattr(last, name)

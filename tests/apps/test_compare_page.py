@@ -2,13 +2,15 @@
 
 import argparse
 import asyncio
+import csv
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
-from compare_parts import built, drawing, engine, mitigation, module
+from compare_parts import built, drawing, drawn, engine, mitigation, module
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,14 @@ def test_the_picture_to_classify_is_shown_when_its_tab_opens(page: Any) -> None:
 
 def test_a_new_press_supersedes_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run that was told to stop says nothing over the new one."""
-    layout, form = module("page"), module("form")
+    layout, form = module("generate"), module("form")
     stops = form.Stops()
     monkeypatch.setattr(layout, "compare", lambda *_: stops.ask("ada") or iter([]))
+    monkeypatch.setattr(layout.Generate, "_asked", lambda *_: (drawing(), mitigation()))
     stops.ask("ada")
-    button = argparse.Namespace()
-    shown = list(layout._comparing(engine(), drawing(), mitigation(), stops, "ada", button))
+    with gr.Blocks() as demo:
+        tab = layout.Generate(engine(), stops, demo)
+    shown = list(tab.run(argparse.Namespace(session_hash="ada"), {}))
     assert len(shown) == 1  # the download is closed, and no "Stopped"
 
 
@@ -127,8 +131,6 @@ def test_of_work_that_was_asked_for_three_times_the_last_is_done() -> None:
 @pytest.mark.parametrize("named", ["http://example.com/a.png", "HTTPS://x", "ftp://x/y", "/etc/passwd", "../a", None])
 def test_only_uploads_are_read(named: str | None) -> None:
     """The method that is replaced belongs to Gradio: seen in 6.31 (that it is called: test_compare_server)."""
-    import gradio as gr
-
     assert asyncio.iscoroutinefunction(gr.File.async_move_resource_to_block_cache), gr.__version__
     field = module("form").uploads_alone(gr.File(render=False))
     with pytest.raises(gr.Error, match="paths and links are not read; upload the file itself"):
@@ -158,7 +160,7 @@ def test_two_threads_load_a_model_once() -> None:
 
 @pytest.fixture(scope="module")
 def opening() -> Any:
-    return module("drawing").unpack(module("page").OPENING.read_bytes())
+    return module("generate").opening()
 
 
 def named(page: Any, name: str) -> Any:
@@ -167,27 +169,31 @@ def named(page: Any, name: str) -> Any:
 
 
 def test_the_page_opens_with_a_result_that_leads_with_its_figures(page: Any, opening: Any) -> None:
-    for side, pictures in opening.pictures.items():
-        shown = named(page, f"pictures-{side}").value
+    for name, pictures in zip(("none", "mitigated", "beside-1"), opening.pictures.values(), strict=True):
+        shown = named(page, f"pictures-{name}").value
         assert [one["caption"] for one in shown] == [f"seed {i}" for i in range(len(pictures))]
     told, change = named(page, "verdict").value, opening.changes["gender"]
     assert f"{change.value} <strong>{change.before / change.pairs:.0%} → {change.after / change.pairs:.0%}" in told
     assert "Clearly fewer show it" in told
+    told = named(page, "comparison").value
     assert f"recognised as “{opening.subject}”" in told
-    assert "Beside it, the embedding alone" in told
+    assert "Beside it, cali" in told
     assert "No clear change" in told
-    assert "Drawn before, not now" in told
+    assert "Drawn before, not now" in named(page, "status").value
 
 
-def test_what_it_opens_with_is_of_the_prompt_and_the_method_in_the_form(page: Any, opening: Any) -> None:
-    layout = module("page")
-    alone = module("drawing").unpack(layout.BESIDE.read_bytes())
-    assert named(page, "prompt").value == opening.drawing.prompt == alone.drawing.prompt
+def test_what_it_opens_with_is_of_the_prompt_and_the_methods_in_the_form(page: Any, opening: Any) -> None:
+    layout = module("generate")
+    assert named(page, "prompt").value == opening.drawing.prompt
     assert named(page, "generate-method").value == opening.method == layout.STATED
-    assert alone.mitigation.method == "default"
+    assert named(page, "beside").value == list(opening.drawing.beside) == [layout.ALONE]
+    assert [named(page, f"pictures-{name}").visible for name in ("none", "mitigated", "beside-1", "beside-2")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert (opening.drawing.steps, opening.drawing.guidance) == (layout.STEPS[True], layout.GUIDANCE[True])
-    for bare, again in zip(opening.pictures["none"], alone.pictures["none"], strict=True):
-        assert bare.tobytes() == again.tobytes()
     assert all(one.before - one.after > 0.3 * one.pairs for one in opening.changes.values())
 
 
@@ -204,9 +210,8 @@ def test_the_opening_is_the_most_one_sided_profession_of_all_that_were_drawn(ope
     assert max(bare[told["chosen"]].values()) / sum(bare[told["chosen"]].values()) == max(
         max(counts.values()) / sum(counts.values()) for counts in bare.values()
     )
-    assert told["methods"]["stated-value"]["change"]["gender"] == json.loads(
-        json.dumps(opening.changes["gender"].to_dict())
-    )
+    for side, changes in told["drawn"]["change"].items():
+        assert changes == json.loads(json.dumps({name: c.to_dict() for name, c in opening.changed(side).items()}))
     counts = {share.value: share.count for share in opening.measured["none"][0].shares[:-1]}
     assert counts == bare[told["chosen"]]
 
@@ -217,16 +222,81 @@ def test_a_pipeline_of_ones_own_opens_with_nothing_and_the_miniature_says_that_i
     assert not named(other, "pictures-none").value
     heads = ["".join(str(getattr(block, "value", "")) for block in one.blocks.values()) for one in (page, other)]
     assert all("What does a model draw" in head for head in heads)
-    assert ["A toy world: cartoon people" in head for head in heads] == [True, False]
+    assert ["A toy world of cartoons" in head for head in heads] == [True, False]
+    assert named(other, "generate-method").value == "stated-value"  # what moves the shares, there too
 
 
 def test_each_finding_is_what_it_is_called() -> None:
-    settings, layout = module("settings"), module("page")
+    settings, layout = module("settings"), module("generate")
     how = {name: (one[0], settings.Mitigation.of(*one[1:])) for name, one in layout.FINDINGS.items()}
     prompt, kept = how["“female editor” is left alone"]
     assert kept.stated(prompt) == ("female",)
     assert how["Gender and age at once"][1].names == ("gender", "age")
     assert how["The paper's settings"][1].method == "paper"
-    assert how["The embedding alone"][1].method == settings.PRESET
     assert how["An attribute in your own words"][1].names == (settings.OWN,)
-    assert len(how) == 5
+    assert len(how) == 4
+
+
+# ---- what is kept of a visit --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tab() -> Any:
+    with gr.Blocks() as demo:
+        found = module("generate").Generate(engine(), module("form").Stops(), demo)
+    return found
+
+
+def test_runs_of_a_visit_are_kept_chosen_again_and_in_one_table(tab: Any) -> None:
+    layout = module("generate")
+    now = drawn(drawing(number=2, seed=3, steps=1, beside=("cali",)), mitigation(method="steer"))[-1]
+    *_, history, runs = tab._keeping(now, tab.runs.value)
+    zipped, table, *_ = tab._keeping(now, tab.runs.value)
+    assert history["value"] == "2"
+    assert [number for _, number in history["choices"]] == list(runs) == ["1", "2"]
+    rows = list(csv.DictReader(Path(table["value"]).read_text().splitlines()))
+    assert len(rows) == 3 * 16 + 3 * 2  # of what it opened with, then of this run
+    assert [(r["seed"], r["side"], r["method"]) for r in rows[48:]] == [
+        (seed, side, method)
+        for side, method in (("none", "none"), ("mitigated", "steer"), ("cali", "cali"))
+        for seed in ("3", "4")
+    ]
+    assert {row["value"] for row in rows} <= {"male", "female", "cannot tell"}
+    status, verdict, *_ = tab.again("1", runs)
+    assert "Run 1 of this visit" in status
+    assert verdict == module("view").HTML.verdict(layout.opening())
+    assert zipped["value"] == runs["2"].packed
+    Path(runs["2"].packed).unlink()
+    for gone in ("2", "9", "../../etc/passwd", None):
+        with pytest.raises(gr.Error, match="cleared away"):
+            tab.again(gone, runs)
+    for _ in range(layout.RUNS):
+        *_, runs = tab._keeping(now, runs)
+    assert list(runs) == [str(i) for i in range(3, layout.RUNS + 3)]
+
+
+def test_a_text_of_a_visitor_is_no_formula_in_the_table() -> None:
+    packing = module("packing")
+    rows = packing.readings(drawn(drawing("=1+1", steps=1), mitigation())[-1])
+    assert "'=1+1" in packing.table({"1": rows})
+
+
+def test_the_slider_shows_files_of_the_page_alone(tab: Any) -> None:
+    files = tab.shown.value
+    look = tab._looking(2)
+    found = look(files, argparse.Namespace(index=4))
+    assert found["value"] == (files["none"][4], files["cali"][4])
+    assert found["label"] == "Drag: before | cali, 5"
+    assert tab._looking(0)(files, argparse.Namespace(index=0))["value"] == (files["none"][0], files["mitigated"][0])
+    for index in (-1, 16, None, "0", [0, 1]):
+        assert "value" not in look(files, argparse.Namespace(index=index))
+    assert "value" not in look({}, argparse.Namespace(index=0))
+    assert "value" not in look(
+        {"none": ["/nowhere"], "mitigated": ["/nowhere"], "cali": ["/nowhere"]}, argparse.Namespace(index=0)
+    )
+
+
+def test_it_begins_with_a_pair_that_differs(opening: Any) -> None:
+    before, after = (opening.measured[side][0].codes for side in ("none", "mitigated"))
+    assert before[opening.telling] != after[opening.telling]
+    assert before[: opening.telling] == after[: opening.telling]

@@ -46,6 +46,8 @@ def test_a_text_is_checked_or_refused(text: str) -> None:
     (("x", 1, 0, 101, 3.0), "steps: expected a number from 1 to 100, got 101"),
     (("x", 1, 0, 2, float("nan")), "guidance: expected a number from 0 to 30, got nan"),
     (("x", True, 0, 2, 3.0), "pictures: expected a number from 1 to 16, got True"),
+    (("x", 1, 0, 2, 3.0, "cali"), "beside: expected at most 2 of none, .* got 'cali'"),
+    (("x", 1, 0, 2, 3.0, [["cali"]]), "beside: expected at most 2 of none"),
 )
 def test_a_drawing_out_of_range_is_refused_by_name(values: tuple[Any, ...]) -> None:
     settings.Drawing.of(*values)
@@ -133,7 +135,7 @@ USUAL = settings.Drawing("A photo of a doctor.", 6, 0, 20, 3.0)
     ],
 )
 def test_a_link_holds_all_settings(how: dict[str, Any]) -> None:
-    drawing = settings.Drawing("👩 & a doctor?", 3, 7, 11, 0.5)
+    drawing = settings.Drawing("👩 & a doctor?", 3, 7, 11, 0.5, ("cali", "steer"))
     mitigation = settings.Mitigation.of(**({"attributes": ["gender"]} | how))
     query = dict(parse_qsl(settings.link(drawing, mitigation), keep_blank_values=True))
     assert settings.from_link(query, USUAL) == (drawing, mitigation)
@@ -159,6 +161,8 @@ def test_a_link_may_say_a_part_of_them_or_nothing() -> None:
     ({"strength": "2"}, "strength: expected a number from 0 to 1, got 2"),
     ({"keep_stated": "no"}, "keep_stated: expected 0 or 1, got 'no'"),
     ({"words": "one"}, "own words: expected 2 to 24"),
+    ({"beside": "cali,orth,steer"}, "beside: expected at most 2 of none, .*"),
+    ({"beside": "../x"}, "beside: expected at most 2 of none, .* got"),
 )
 def test_what_a_link_says_is_checked(query: dict[str, str]) -> None:
     settings.from_link(query, USUAL)

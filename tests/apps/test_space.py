@@ -49,7 +49,7 @@ def test_the_space_answers_and_opens_no_paths() -> None:
                 assert process.poll() is None
                 assert time.monotonic() < end
                 time.sleep(0.5)
-        assert "A toy world: cartoon people" in page
+        assert "A toy world of cartoons" in page
         assert "frame-ancestors 'self' https://huggingface.co" in headers["content-security-policy"]
         assert headers["x-frame-options"] is None  # it would forbid the hub too
         assert headers["x-content-type-options"] == "nosniff"

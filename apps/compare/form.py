@@ -24,10 +24,10 @@ QUEUE = "pipeline"  # what draws waits in one line, whoever asks
 TOAST = 10.0  # seconds that the message of an error stays, so that they do not pile up
 
 
-PLAIN = "default: the best label-free closed form; paper: orth-cali for models, cali for pipelines"
+PLAIN = "default: what debias attaches; paper: orth-cali for models, cali for pipelines"
 SAMPLED = (
     "stated-value states a value for each picture and moves the shares: take it where who is drawn has to change. "
-    "cali and the like change the embedding alone: gentler, one vector for all pictures, often with no clear change."
+    "default, cali and the like change the embedding alone: gentler, one vector for all pictures, often no clear change."
 )
 
 

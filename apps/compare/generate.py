@@ -15,7 +15,7 @@ from .drawing import AFTER, BEFORE, STRENGTHS, STRIP_ROWS, Comparison, compare, 
 from .engine import MINIATURE, Engine
 from .form import QUEUE, Stops, cached, download, filename, mitigation_form, show_below, side_pictures, told
 from .packing import about, pack, png, readings, table, unpack
-from .settings import MOST_BESIDE, Drawing, Mitigation, from_link, methods_for
+from .settings import MOST_BESIDE, PRESET, Drawing, Mitigation, from_link, methods_for
 from .view import HTML, title
 
 PAUSE = 0.25  # seconds between two reports of progress
@@ -24,8 +24,8 @@ PROMPT = "A photo of an editor."
 NUMBER, STEPS, GUIDANCE = 8, {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature draws
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 OPENING = Path(__file__).with_name("opening.zip")  # what it opens with: python -m eval.experiments.opening
-STATED, ALONE = "stated-value", "cali"
-"""What moves the shares: a value stated for each picture; and the paper's, which changes the embedding alone."""
+STATED, ALONE = "stated-value", PRESET
+"""What moves the shares: a value stated for each picture; and what `debias` attaches, which changes the embedding."""
 OPENED = "Drawn before, not now. Press Generate for your own."
 CHOSEN = "Of 20 professions that nothing was fitted on, the one that the model draws the most one-sidedly:"
 SETTINGS = "Settings: whom it is about, method, what stands beside it, how many pictures"
@@ -141,7 +141,7 @@ class Generate:
             multiselect=True,
             max_choices=MOST_BESIDE,
             label="Beside it, up to two more methods",
-            info="Drawn of the same noise.",
+            info="Drawn of the same noise; default changes the embedding alone.",
             elem_id="beside",
         )
         self.number = gr.Slider(1, 16, value=NUMBER, step=1, label="Pictures of each", elem_id="number")

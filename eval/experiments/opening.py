@@ -24,7 +24,7 @@ from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
 
 PICTURES, STEPS, GUIDANCE = 16, 20, 3.0
-METHOD, BESIDE, FILE = "stated-value", ("cali",), "opening.zip"
+METHOD, BESIDE, FILE = "stated-value", ("default",), "opening.zip"
 RULE = (
     "the largest share of one gender in the pictures of the model as it is, then the most that can be told, then by "
     "name; over the professions that nothing was fitted on"

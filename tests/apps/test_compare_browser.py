@@ -76,7 +76,7 @@ def draw(page: Any) -> None:
 
 def begun(page: Any) -> None:
     """What the page opened with has made way for a picture of the run."""
-    page.get_by_text("Drawn before, not now").wait_for(state="detached")
+    page.get_by_text("Of 20 professions that nothing was fitted on").wait_for(state="detached")
     page.locator(PICTURES).nth(1).wait_for()
 
 
@@ -149,7 +149,7 @@ def test_a_picture_is_laid_over_its_twin_and_runs_are_chosen_again(page: Any, tm
     label, files = page.locator("#pair label, #pair [data-testid=block-label]").first, "#pair img"
     assert "before | stated-value" in label.inner_text()
     page.locator("#pictures-beside-1 button.thumbnail-item").nth(4).click()
-    page.get_by_text("Drag: before | cali, 5").wait_for()
+    page.get_by_text("Drag: before | default, 5").wait_for()
     sources = page.locator(files).evaluate_all("all => all.map(one => one.src)")
     assert len(set(sources)) == 2
     assert all("/gradio_api/file=" in source for source in sources)

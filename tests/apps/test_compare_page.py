@@ -177,7 +177,7 @@ def test_the_page_opens_with_a_result_that_leads_with_its_figures(page: Any, ope
     assert "Clearly fewer show it" in told
     told = named(page, "comparison").value
     assert f"recognised as “{opening.subject}”" in told
-    assert "Beside it, cali" in told
+    assert "Beside it, default" in told
     assert "No clear change" in told
     assert "Drawn before, not now" in named(page, "status").value
 
@@ -285,8 +285,8 @@ def test_the_slider_shows_files_of_the_page_alone(tab: Any) -> None:
     files = tab.shown.value
     look = tab._looking(2)
     found = look(files, argparse.Namespace(index=4))
-    assert found["value"] == (files["none"][4], files["cali"][4])
-    assert found["label"] == "Drag: before | cali, 5"
+    assert found["value"] == (files["none"][4], files["default"][4])
+    assert found["label"] == "Drag: before | default, 5"
     assert tab._looking(0)(files, argparse.Namespace(index=0))["value"] == (files["none"][0], files["mitigated"][0])
     for index in (-1, 16, None, "0", [0, 1]):
         assert "value" not in look(files, argparse.Namespace(index=index))

@@ -27,7 +27,7 @@ TOAST = 10.0  # seconds that the message of an error stays, so that they do not 
 PLAIN = "default: what debias attaches; paper: orth-cali for models, cali for pipelines"
 SAMPLED = (
     "stated-value states a value for each picture and moves the shares: take it where who is drawn has to change. "
-    "default, cali and the like change the embedding alone: gentler, one vector for all pictures, often no clear change."
+    "default, cali and the like change the embedding alone: gentler, one for all pictures, often no clear change."
 )
 
 

@@ -244,7 +244,7 @@ def _inspect(engine: Engine) -> None:
             go = gr.Button("Inspect", variant="primary", elem_id="inspect")
             show_below(go, "inspection")
         with _right():
-            result = _shown("Press Inspect: what the projection does to texts, without any picture.", "inspection")
+            result = _shown("Press Inspect: what the method does to texts alone, without any picture.", "inspection")
 
     @told
     def run(side: str, *values: Any) -> str:

@@ -26,6 +26,7 @@ SIZE = (4.1, 2.7)  # inches: legible when as wide as a telephone
 GREY, TEAL = "#7b8794", "#2b8a7e"  # as in style.css
 SIDES = {BEFORE: ("as the model is", GREY), AFTER: ("mitigated", TEAL)}
 GROUPS = ("#1d4e89", "#d9822b", "#2b8a7e", "#8e4585", "#5c6b73", "#a63d40", "#6a994e", "#bc6c25")
+WHICH = {"seen": "where it was fitted", "unseen": "where nothing was fitted"}
 _drawing = threading.Lock()  # matplotlib shares its caches of fonts between threads
 
 
@@ -51,33 +52,36 @@ def retrieval(found: Retrieval) -> Charts:
 
 
 def inspection(found: Inspection) -> Charts:
-    """Distances of pairs, the spectrum of their differences, and what class prompts keep."""
+    """How far apart pairs are, what tells them apart, and what class prompts keep; in words that need no algebra."""
     charts: Charts = {}
     for part, values in found.distances.items():
-        caption = f"Mean {values.mean_before} before, {values.mean_after} after; n = {len(values.before)} pairs."
-        label = "distance of two prompts that differ in the attribute alone"
-        charts[f"Distance of pairs, {part} concepts"] = (
+        caption = (
+            f"{len(values.before)} pairs of prompts, such as “a male doctor” and “a female doctor” for gender. Nearer "
+            f"to 0: the text says less about it. Mean {values.mean_before} before, {values.mean_after} after."
+        )
+        charts[f"How far apart two values are, {WHICH[part]}"] = (
             caption,
-            _svg(partial(_distances, values.before, values.after), label, caption),
+            _svg(partial(_distances, values.before, values.after), "distance of the two prompts of a pair", caption),
         )
     shown = min(len(found.sigma), 30)
-    charts["What tells the pairs apart"] = (
-        "Singular values of the pair differences, largest first, and the share of each direction that is left. What "
-        "tells the values of the attribute apart stands first, and should go.",
+    charts["What tells the values apart"] = (
+        "Each bar is one way in which the two prompts of a pair differ, the most common first; the line says how much "
+        "of it is left. The first is the attribute and should go; the last are chance and may stay.",
         _svg(
             partial(_spectrum, found, shown),
-            "direction",
-            f"the first direction has {found.left[0]:.1%} left, the last of {shown} shown {found.left[shown - 1]:.0%}",
+            "ways to differ, the most common first",
+            f"{found.left[0]:.1%} of the first is left, {found.left[shown - 1]:.0%} of the last of {shown} shown",
         ),
     )
     signal = "" if found.signal is None else f" {found.signal:.0%} of the distance between classes is left."
-    caption = f"Cosine of each class prompt with itself after the projection, mean {found.kept.mean():.2f}.{signal}"
+    mean = found.kept.mean()
+    caption = f"How like itself each class prompt still is: 1 is unchanged, 0 is unlike. Mean {mean:.2f}.{signal}"
     edges = np.linspace(min(found.kept.min(), 0.0), 1, 31).tolist()
-    charts["What the class prompts keep"] = (
+    charts["What it costs: what the class prompts keep"] = (
         caption,
         _svg(
             lambda axis: axis.hist(found.kept, bins=edges, color=TEAL, label="class prompts"),
-            "cosine with itself (1: nothing lost)",
+            "likeness to itself (cosine; 1: nothing lost)",
             caption,
         ),
     )
@@ -119,8 +123,8 @@ def _distances(before: np.ndarray, after: np.ndarray, axis: Any) -> None:
 
 def _spectrum(found: Inspection, shown: int, axis: Any) -> None:
     places = np.arange(1, shown + 1)
-    axis.bar(places, found.sigma[:shown] / found.sigma[0], color=GREY, label="singular value / largest")
-    axis.plot(places, found.left[:shown], color=TEAL, marker="o", markersize=3, label="share that is left")
+    axis.bar(places, found.sigma[:shown] / found.sigma[0], color=GREY, label="how common (1: the first)")
+    axis.plot(places, found.left[:shown], color=TEAL, marker="o", markersize=3, label="how much is left")
     axis.set_ylim(0, 1.05)
 
 

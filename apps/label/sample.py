@@ -96,29 +96,35 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
 def more_answers(labelling: Labelling) -> list[str]:
     """How many more answers halve the intervals of each attribute and method, in words, once there are some.
 
-    Of the shares that a judge and people give together; nothing where no judge answered.
+    Of the shares that a judge and people give together where one answered. By people alone an interval goes with one
+    over the root of the images that are labelled, so that half of it takes three times as many more.
     """
     folder = labelling.folder
     found: list[str] = []
-    if not (folder.root / PLAN).is_file() or not labelling.log.answers():
+    if not labelling.log.answers():
         return found
-    annotations, drawn = read_annotations(labelling.log.path), DrawnSet.open(folder.root)
+    annotations = read_annotations(labelling.log.path)
+    drawn = DrawnSet.open(folder.root) if (folder.root / PLAN).is_file() else None
     for question in labelling.questions:
-        judged = kept_judgements(drawn, question.attribute, question.values).get("judged")
-        if judged is None or question.attribute not in annotations.attributes:
-            continue
-        code = {value: i for i, value in enumerate((*question.values, NO_VALUE))}
         about = {answer.image for answer in annotations.answers if answer.attribute == question.attribute}
-        parts = {image.part for image in drawn if image.path in about}  # nobody was asked about the others
-        for variant, images in by_variant(i for i in drawn if i.stated is None and i.part in parts).items():
+        judged = kept_judgements(drawn, question.attribute, question.values).get("judged") if drawn else None
+        code = {value: i for i, value in enumerate((*question.values, NO_VALUE))}
+        asked = [one for one in folder.everything if getattr(one, "stated", None) is None]
+        parts = {getattr(one, "part", "") for one in asked if one.path in about}  # nobody was asked about the others
+        asked = [one for one in asked if getattr(one, "part", "") in parts]
+        for variant, images in by_variant(asked).items() if asked else ():
             paths = [image.path for image in images.values()]
             people, weights = labelled_images(annotations, question.attribute, question.values, paths)
-            one = JudgedImages(np.zeros(len(paths), int), np.array([code[judged[p]] for p in paths]), people, weights)
-            if not one.labelled:
+            labelled = int(people.any(axis=1).sum())
+            if not labelled:
                 continue
-            more = one.corrected().more_labels()
+            if judged is None:
+                more = 3 * labelled if 4 * labelled <= len(paths) else None
+            else:
+                said = np.array([code[judged[path]] for path in paths])
+                more = JudgedImages(np.zeros(len(paths), int), said, people, weights).corrected().more_labels()
             needed = "takes more images than there are" if more is None else f"takes {more} more labelled likewise"
-            found.append(f"{question.attribute}, {variant}: {one.labelled} images labelled; half the interval {needed}")
+            found.append(f"{question.attribute}, {variant}: {labelled} images labelled; half the interval {needed}")
     return found
 
 

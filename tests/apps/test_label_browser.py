@@ -138,6 +138,30 @@ def test_by_mouse_and_with_the_focus_on_a_button(folder: Path, tmp_path: Path, b
         ]
 
 
+def test_a_name_is_chosen_by_keys_too(folder: Path, tmp_path: Path, browser: Any) -> None:
+    with study_page(folder, tmp_path, "--annotator", "Ada", "--annotator", "Ben") as (address, out, _):
+        with opened(browser, address) as page:
+            page.get_by_label("Ada").wait_for()
+            page.wait_for_timeout(500)  # a field is there a moment before the page listens to it
+            for _ in range(10):
+                page.keyboard.press("Tab")
+                if page.evaluate("document.activeElement.type") == "radio":
+                    break
+            page.keyboard.press("Space")
+            page.keyboard.press("ArrowDown")
+            while page.evaluate("document.activeElement.id") != "start":
+                page.keyboard.press("Tab")
+            page.keyboard.press("Enter")
+            page.locator("#question h2").wait_for()
+            press(page, "1")
+            press(page, "ArrowLeft")
+            while page.evaluate("document.activeElement.id") != "choice-1":
+                page.keyboard.press("Tab")
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"  # it can be seen
+            press(page, "Enter")
+        assert [(a.annotator, a.value) for a in answers(out)] == [("Ben", "male"), ("Ben", "female")]
+
+
 def test_a_key_pressed_twice_answers_once(shared: tuple[str, Path], browser: Any) -> None:
     address, out = shared
     with opened(browser, address) as page:
@@ -230,7 +254,7 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark"), (WIDE, "dark"), (NARROW, "light")])
 def test_the_page_of_results(folder: Path, tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
     out = tmp_path / "answers.jsonl"
     engine = study(folder, GENDER, AGE, out=out)

@@ -90,10 +90,24 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     assert not (tmp_path / "answers.sample.json").exists()
     answer_all(study, "ada")
     assert read_log(study.log.path)[0][0].weight is None
+    assert samples.more_answers(study) == [
+        "gender, none: 10 images labelled; half the interval takes more images than there are",
+        "gender, cali: 10 images labelled; half the interval takes more images than there are",
+    ]
     judge_images(FunctionJudge({"gender": ("male", "female")}, read, name="r", version="1"), draw(tmp_path, images=15))
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
     with pytest.raises(samples.InvalidInputError, match="answers without weights, given in turn; choose another --out"):
         label.open_study(tmp_path, ["gender"], most=20, sample="judge")
+
+
+def test_by_people_alone_half_the_interval_takes_three_times_as_many_more(tmp_path: Path) -> None:
+    draw(tmp_path, images=15)
+    study = label.open_study(tmp_path, ["gender"], most=8)
+    answer_all(study, "ada")
+    assert (
+        samples.more_answers(study)[0]
+        == "gender, none: 4 images labelled; half the interval takes 12 more labelled likewise"
+    )
 
 
 @refused(

@@ -410,6 +410,27 @@ def measured_by(command: str, name: str, cells: Callable[[Result], Cells]) -> st
     return record(name, cells)
 
 
+def _windows(result: Result) -> Cells:
+    """A row for each method: discrepancy and subjects recognised at full strength, and what windows gain."""
+    found = {(row.method, row.subset, row.metric): row for row in result.rows}
+    windows = [row.subset for row in result.rows if row.metric == "subjects_gained"]
+    lines = [["method", "all steps", *(one.removeprefix("steps ") for one in dict.fromkeys(windows))]]
+
+    def both(method: str, setting: str) -> str:
+        return " / ".join(f"{found[method, setting, metric].value:.2f}" for metric in ("discrepancy", "recognised"))
+
+    full = "strength 1"
+    lines.append(["none", both("none", full), *[""] * (len(lines[0]) - 2)])
+    for method in dict.fromkeys(row.method for row in result.rows if row.metric == "subjects_gained"):
+        gained = {one: found[method, one, "subjects_gained"] for one in dict.fromkeys(windows)}
+        cells = [
+            f"{both(method, one)}; {row.value:+.2f} [{row.interval[0]:+.2f}, {row.interval[1]:+.2f}]"
+            for one, row in gained.items()
+        ]
+        lines.append([method, both(method, full), *cells])
+    return lines
+
+
 def _speed(result: Result) -> Cells:
     """A row for each benchmark: both times, ours as a part of the other, and peak memory where it was measured."""
     head = ["what / against what", "size", "ours (s)", "against (s)", "ours / against", "peak MB", "against"]
@@ -661,6 +682,9 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         docs / "how-to" / "diagnose.md": {
             **{f"features_{part}": partial(features_block, part) for part in FEATURES},
             "bench_diagnose": partial(record, "bench_diagnose", _timed),
+        },
+        docs / "explanation" / "pipelines.md": {
+            "step_window": partial(measured_by, "python -m eval.experiments.step_window", "step_window", _windows),
         },
         docs / "explanation" / "speed.md": {
             "bench_speed": partial(measured_by, "make bench", "bench_speed", _speed),

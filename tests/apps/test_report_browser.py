@@ -1,5 +1,6 @@
 """The page of a result in a browser: how far one scrolls before the appendix, on a desk and on a telephone."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from browsing import NARROW, WIDE, opened, shoot, sideways, violations
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.evaluation.report.pages import write_page
+from vldebias.evaluation.report.pages import draw_charts, write_page
 from vldebias.evaluation.result import Result
 
 pytestmark = pytest.mark.slow
@@ -74,3 +75,26 @@ def test_what_came_out_fits_three_screens_and_is_usable_by_everyone(
         first.locator("summary").click()
         assert first.locator("table.forest").is_visible()
         assert sideways(page) <= 0
+
+
+def test_it_prints_on_one_page(browser: Any, report: tuple[str, str]) -> None:
+    _, html = report
+    with opened(browser, "http://127.0.0.1", WIDE, HEIGHTS[WIDE], go=False) as page:
+        page.set_content(html)
+        printed = page.pdf(prefer_css_page_size=True, print_background=True)
+        assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+        page.emulate_media(media="print")
+        assert page.locator("article").first.is_visible()
+        assert not page.locator(".appendix").is_visible()
+
+
+def test_a_picture_is_on_the_first_screen(browser: Any, report: tuple[str, str], tmp_path: Path) -> None:
+    result = Result.read(RESULTS / f"{report[0]}.json")
+    html = write_page(result, draw_charts(result, tmp_path), tmp_path / "index.html").read_text(encoding="utf-8")
+    for width, most in ((WIDE, HEIGHTS[WIDE] / 3), (NARROW, HEIGHTS[NARROW] * 2 / 3)):
+        with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
+            page.set_content(html)
+            box = page.locator("header img").first.bounding_box()
+            assert box is not None
+            assert box["y"] <= most
+            assert sideways(page) <= 0

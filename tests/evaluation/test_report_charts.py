@@ -48,6 +48,15 @@ def test_bars_have_the_values_and_intervals_of_their_group() -> None:
     assert segments[0][:, 0] == pytest.approx([0.1, 0.3])
 
 
+def test_random_rankings_are_a_band_behind_the_bars() -> None:
+    rows = [figure("none", 0.5, metric="max_skew@20"), figure("random", 0.15, metric="max_skew@20")]
+    (chart,) = charts(result(rows)).values()
+    bands = [one for one in chart.plot.axes[0].patches if one.get_zorder() == 0]
+    assert [(one.get_x(), one.get_x() + one.get_width()) for one in bands] == [pytest.approx(rows[1].interval)]
+    assert chart.caption.endswith("Band: 95 % of random rankings.")
+    assert not [one for one in group_bars(rows[:1], by="metric").axes[0].patches if one.get_zorder() == 0]
+
+
 def test_a_method_keeps_its_colour() -> None:
     from matplotlib.colors import to_hex
 

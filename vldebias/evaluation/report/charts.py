@@ -13,7 +13,7 @@ import numpy as np
 
 from vldebias.evaluation.report.tables import blocks
 from vldebias.evaluation.report.words import capitalised, label, metric_title
-from vldebias.evaluation.result import Measurement, Result
+from vldebias.evaluation.result import CHANCE, Measurement, Result
 from vldebias.methods import METHODS
 from vldebias.pictures import INK, for_matplotlib, subplots
 
@@ -84,7 +84,8 @@ def _chart(rows: Sequence[Measurement], parts: bool) -> tuple[str, Plot] | None:
         return "Each measure against λ, with 95 % bands; dashed: no projection.", lambda_curves(rows)
     about = f"{rows[0].subset}: " if rows[0].subset else ""
     grey = " Grey: given labels." if any(row.uses_labels for row in rows) else ""
-    return f"{about}Each method with its 95 % interval.{grey}", group_bars(rows, by="metric")
+    band = " Band: 95 % of random rankings." if any(row.method == CHANCE for row in rows) else ""
+    return f"{about}Each method with its 95 % interval.{grey}{band}", group_bars(rows, by="metric")
 
 
 def colour(method: str) -> str:
@@ -140,6 +141,9 @@ def _bars(axis: Any, names: Sequence[str], chosen: dict[str, Measurement]) -> No
     none = next((row for row in shown if row.method == "none"), None)
     if none is not None:
         axis.axvline(none.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+    chance = next((row for row in shown if row.method == CHANCE), None)
+    if chance is not None:
+        axis.axvspan(*chance.interval, color=GRID, zorder=0)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.margins(x=0.06)
     highs = [row.interval[1] for row in shown]

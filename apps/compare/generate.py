@@ -53,9 +53,9 @@ class Run:
     @classmethod
     def of(cls, number: int, now: Comparison, packed: str) -> Run:
         """The run with this number; the label leads with what became of it."""
-        said = [f"{c.value} {c.before / c.pairs:.0%} → {c.after / c.pairs:.0%}" for c in now.changes.values()] or [
-            f"{now.pairs} on each side"
-        ]
+        said = [
+            f"{c.value} {c.before / c.pairs:.0%} → {c.after / c.pairs:.0%} ({c.verdict})" for c in now.changes.values()
+        ] or [f"{now.pairs} of each"]
         return cls(f"{number}. {', '.join(said)}: “{now.drawing.prompt}”, {now.method}", packed, readings(now))
 
 

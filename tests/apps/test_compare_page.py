@@ -250,8 +250,7 @@ def tab() -> Any:
 def test_runs_of_a_visit_are_kept_chosen_again_and_in_one_table(tab: Any) -> None:
     layout = module("generate")
     now = drawn(drawing(number=2, seed=3, steps=1, beside=("cali",)), mitigation(method="steer"))[-1]
-    *_, history, runs = tab._keeping(now, tab.runs.value)
-    zipped, table, *_ = tab._keeping(now, tab.runs.value)
+    zipped, table, history, runs = tab._keeping(now, tab.runs.value)
     assert history["value"] == "2"
     assert [number for _, number in history["choices"]] == list(runs) == ["1", "2"]
     rows = list(csv.DictReader(Path(table["value"]).read_text().splitlines()))

@@ -23,6 +23,10 @@ from vldebias.provenance import Choice as Choice
 from vldebias.provenance import Fingerprint as Fingerprint
 from vldebias.provenance import Provenance as Provenance
 
+Guidance = Callable[[int, Tensor, Tensor], Tensor]
+"""The number of a pass of a denoiser, what it predicts for some texts (k, b, ...) and for none (b, ...) -> what is
+added to what it predicts for the prompts (b, ...)."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -33,6 +37,8 @@ class Rows:
     states: of a pipeline: other prompts -> all their states (n, tokens, d) as it reads them, never edited.
     begun: of a pipeline: pairs of prompts -> how near to the first of each it begins to draw the mean of their states,
         (n,) in [0, 1].
+    guide: of a pipeline whose denoiser can be guided, where the rows are those of a whole call: takes states
+        (k, tokens, d) of texts, the number of images, and what is made of the predictions (`Host.guide`).
     kept: what a prompt states itself is kept.
     """
 
@@ -42,6 +48,7 @@ class Rows:
     numbers: tuple[float, ...] | None = None
     states: Callable[[Sequence[str]], Tensor] | None = None
     begun: Callable[[Sequence[tuple[str, str]]], Tensor] | None = None
+    guide: Callable[[Tensor, int, Guidance], None] | None = None
     kept: bool = True
 
     def at(self, places: Sequence[int]) -> Rows:
@@ -51,7 +58,7 @@ class Rows:
             return None if values is None else tuple(values[i] for i in places)
 
         texts = tuple(self.texts[i] for i in places)
-        return replace(self, texts=texts, seeds=some(self.seeds), numbers=some(self.numbers))
+        return replace(self, texts=texts, seeds=some(self.seeds), numbers=some(self.numbers), guide=None)
 
 
 class Edit(ABC):
@@ -74,7 +81,7 @@ class Edit(ABC):
         provenance: method, weights and prompts that it was fitted with.
         axes, parts, dtype: its tensors; see `vldebias.axes`.
         sampled: it draws something for each image, and so needs the seed of every row, or a number.
-        reads_text: it needs the prompt of every row.
+        reads_text: it needs the prompt of every row. guides: it leaves embeddings as they are and guides the denoiser.
     """
 
     kind: ClassVar[str]
@@ -84,6 +91,7 @@ class Edit(ABC):
     dtype: ClassVar[torch.dtype | None] = None
     sampled: ClassVar[bool] = False
     reads_text: ClassVar[bool] = False
+    guides: ClassVar[bool] = False
     provenance: Provenance
 
     @property

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise"]
 NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
 NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
-NAMES += ["lian", "spd", "fair-pca", "uce-all"]
+NAMES += ["lian", "spd", "fair-pca", "uce-all", "fair-diffusion"]
 SET = few(load_prompts("professions-gender"))
 SCALES = dict.fromkeys(SET.classes[:4], (0.3, -0.3))
 READ = {"uce": UCE(SCALES), "uce-all": UCEAll(SCALES), "weighted-values": WeightedValues(weight=0.3)}
@@ -153,7 +153,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     side = METHODS[name].side
     if on == "model":
         assert torch.equal(attached[1], base[1]) == (side == "text")
-    idle = side == "image" or all(edit.method in ("none", "auto: none") for edit in edits.values())
+    idle = side == "image" or all(edit.guides or edit.method in ("none", "auto: none") for edit in edits.values())
     moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
     assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute
     attachment.strength = 0.0

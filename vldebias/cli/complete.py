@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 METHOD_NAMES = [
     "none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise", "paper",
     "default", "auto", "target-shares", "bend-vlm", "dear", "leace", "inlp", "clip-clip", "sfid", "spd", "steer",
-    "fair-pca", "lian", "roboshot", "prism", "each-value", "suffix", "entigen", "stated-value", "uce", "uce-all",
-    "weighted-values",
+    "fair-diffusion", "fair-pca", "lian", "roboshot", "prism", "each-value", "suffix", "entigen", "stated-value",
+    "uce", "uce-all", "weighted-values",
 ]  # fmt: skip
 
 

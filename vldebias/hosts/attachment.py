@@ -417,7 +417,8 @@ class Attachment:
         """What the edits that act may look at, row by row; where some sample, with what decides about each draw."""
         states = partial(self._states, role) if self._host.generative else None
         begun = self._host.first_step_similarity if self._host.generative else None
-        rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states, begun=begun)
+        guide = self._host.guide if self._host.guides else None
+        rows = Rows(tuple(prompts), embed=partial(self._read, role), states=states, begun=begun, guide=guide)
         drawing = [(one, range(len(prompts)) if at is None else at) for one, _, at in acting if one.sampler]
         if not drawing:
             return rows

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Fingerprint, Rows
+from vldebias.edit import Edit, Fingerprint, Guidance, Rows
 from vldebias.errors import ProjectionMismatchError, UnsupportedHostError, warn
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.side import IMAGE
@@ -42,6 +42,7 @@ class Host(ABC):
         held: names of the attributes that hold the model or parts of it.
         library: the package that defines the classes of its models, by which `register_host` makes it known.
         window: the share of the denoising steps in which an attachment acts; None for all of them.
+        guides: of a pipeline, whether `guide` can add to what its denoiser predicts.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Host(ABC):
     held: ClassVar[tuple[str, ...]] = ()
     library: ClassVar[str] = ""
     window: tuple[float, float] | None = None
+    guides: bool = False
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -131,6 +133,17 @@ class Host(ABC):
         gate = StatedWords(edit.stated_words)
         stated = torch.tensor([gate.match(prompt) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
+
+    def guide(self, states: Tensor, images: int, added: Guidance) -> None:
+        """Add to what the denoiser of a pipeline predicts for the images of this thread's next call.
+
+        states: (k, tokens, d) of texts. images: rows of the call. added: the number of the pass, what is predicted
+        for the images with each text (k, images, ...), what without any prompt (images, ...) -> what is added.
+
+        Raises:
+            UnsupportedHostError: `guides` is false. InvalidInputError: attached for a part of the steps.
+        """
+        raise UnsupportedHostError(f"{self.name}: has no UNet of Stable Diffusion 1 or 2 that could be guided")
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

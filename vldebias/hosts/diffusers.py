@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edit import Edit, Fingerprint, Guidance
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.base import Apply, Host, Texts
 from vldebias.hosts.diffusers_families import family_of, list_families, list_pipelines, register_family
 from vldebias.hosts.family import CROSS_ATTENTION, Family, Part, opened
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.first_step import begin, check_begins, first_step_similarity, twin_of
+from vldebias.hosts.guidance import GuideSeam
 from vldebias.hosts.merge import fold_into_readers, merge_marker, readers, write_merge_marker
 from vldebias.hosts.prompt_end import PROBES, Reading, last_true, recorded, tokens_after_prompt
 from vldebias.hosts.seam import Installed, MethodSeam, Seam, reading
@@ -74,7 +75,7 @@ class DiffusersHost(Host):
 
     library = "diffusers"
     generative = True
-    held: ClassVar[tuple[str, ...]] = ("_pipe", "_encoders", "_steps")
+    held: ClassVar[tuple[str, ...]] = ("_pipe", "_encoders", "_steps", "_guided")
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
@@ -117,6 +118,7 @@ class DiffusersHost(Host):
         self._batch = 1 if any(part.template for part in self._parts) else _BATCH
         self.beside_image = any(part.beside_image for part in self._parts)
         self._steps: StepSeam | None = None
+        self._guided: GuideSeam | None = None
         self.exclusive_modules = (pipe,)
         self.shared_modules = tuple(self._encoders)
 
@@ -286,7 +288,21 @@ class DiffusersHost(Host):
         seam = _EncodePrompt(self, apply)
         seam.put_on()
         self._beginnings = None
-        return Installed([seam] if self._steps is None else [seam, self._steps], hooks)
+        self._guided = GuideSeam(self, apply) if self.guides else None
+        return Installed([one for one in (seam, self._steps, self._guided) if one is not None], hooks)
+
+    @property
+    def guides(self) -> bool:  # type: ignore[override]
+        """See `Host.guides`: a UNet that is told its prompt by one tensor alone, in a call that tells its guidance."""
+        told = hasattr(type(self._pipe), "guidance_scale") and getattr(self._pipe, "unet", None) is not None
+        return told and self._family.name == "StableDiffusion"
+
+    def guide(self, states: Tensor, images: int, added: Guidance) -> None:
+        """See `Host.guide`."""
+        if self._guided is None:
+            super().guide(states, images, added)
+        else:
+            self._guided.begin(states, images, added)
 
     def within(self, steps: Any) -> Self:
         """See `Host.within`; whether the denoiser is given the embeddings step by step is seen at the second step."""
@@ -309,6 +325,8 @@ class DiffusersHost(Host):
         readings: what the encoders were given, where tokens may show an image.
         """
         out = list(result)
+        if self._guided is not None and all(call.get(part.given) is None for part in self._parts):
+            self._guided.clear()
         positive = self._family.texts
         negative = [f"negative_{name}" for name in positive]
         for part in self._parts:

@@ -138,7 +138,7 @@ class StepSeam(Seam):
         drawing = self._drawings.get(threading.current_thread())
         if drawing is None or not drawing.rows or not self.active or is_bare() or self.host.window is None:
             return None
-        time = _time(args, kwargs)
+        time = time_of(args, kwargs)
         pipe = self.host._pipe
         if module in (getattr(pipe, "unet", None), getattr(pipe, "transformer", None)):
             through = getattr(pipe, "connectors", None) is not None  # a model of their own, before the first step
@@ -167,9 +167,9 @@ class StepSeam(Seam):
         strength = self.strength if first <= share < last else 0.0
         if strength == drawing.flows:
             if drawing.step == 0:
-                _mapped((args, kwargs), lambda tensor: (self._places(tensor, drawing), tensor)[1])
+                mapped((args, kwargs), lambda tensor: (self._places(tensor, drawing), tensor)[1])
             return None
-        return _mapped((args, kwargs), lambda tensor: self._exchanged(tensor, drawing, strength))
+        return mapped((args, kwargs), lambda tensor: self._exchanged(tensor, drawing, strength))
 
     def _exchanged(self, tensor: Tensor, drawing: _Drawing, strength: float) -> Tensor:
         places = self._places(tensor, drawing)
@@ -220,7 +220,7 @@ def _at(bare: Tensor, edited: Tensor, strength: float, base: float) -> Tensor:
     return torch.lerp(bare.float(), edited.float(), strength / base)
 
 
-def _time(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
+def time_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
     """The time step that a model is called with; of one for each token the latest. None: it is told none."""
     named = [kwargs.get(name) for name in ("timestep", "timesteps", "t")]
     for place, given in enumerate((*named, *args[1:2])):
@@ -240,12 +240,12 @@ def _number_of_steps(pipe: Any) -> int:
     return 1 + int((times[-count:].diff() != 0).sum())
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same lists, tuples and mappings around changed tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return type(value)((name, _mapped(one, change)) for name, one in value.items())  # type: ignore[call-arg]
+        return type(value)((name, mapped(one, change)) for name, one in value.items())  # type: ignore[call-arg]
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_mapped(one, change) for one in value)
+        return type(value)(mapped(one, change) for one in value)
     return value

@@ -31,9 +31,11 @@ from vldebias.methods.rivals import (
     ClipClip,
     DeAR,
     Entigen,
+    FairDiffusion,
     FairImagen,
     Lian,
     RoboShot,
+    Sega,
     Suffix,
 )
 from vldebias.methods.shares import Shares
@@ -60,6 +62,7 @@ __all__ = [
     "DeAR",
     "Diagnostics",
     "Entigen",
+    "FairDiffusion",
     "FairImagen",
     "Labelled",
     "Leaning",
@@ -71,6 +74,7 @@ __all__ = [
     "Reference",
     "RoboShot",
     "SamplingMethod",
+    "Sega",
     "Shares",
     "Show",
     "StatedValue",

@@ -7,6 +7,7 @@ from vldebias.methods.rivals.bend import BendVLM
 from vldebias.methods.rivals.dear import DeAR
 from vldebias.methods.rivals.edits import Affine, Residual, TwoTowers
 from vldebias.methods.rivals.erasure import INLP, LEACE, SFID, SPD, ClipClip
+from vldebias.methods.rivals.fair_diffusion import FairDiffusion, Sega
 from vldebias.methods.rivals.fair_pca import FairImagen
 from vldebias.methods.rivals.half_way import Lian
 from vldebias.methods.rivals.insights import PRISM, RoboShot
@@ -24,10 +25,12 @@ __all__ = [
     "DeAR",
     "EachValue",
     "Entigen",
+    "FairDiffusion",
     "FairImagen",
     "Lian",
     "Residual",
     "RoboShot",
+    "Sega",
     "Suffix",
     "TwoTowers",
 ]

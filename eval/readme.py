@@ -502,6 +502,23 @@ def default_block() -> str:
     return table(*lines, note="From `eval/results/pareto.json`.")
 
 
+def default_real_block() -> str:
+    """The default beside other closed forms on photographs: search, what it costs, and ages that gender goes along."""
+    names = {"none": "none", "difference": "default (`difference`)", "cali, lam 100": "`cali`, lam 100"}
+    names |= {"cali": "`cali`, lam 1000", "orth-cali": "`orth-cali`, the paper's"}
+    result = read("rivals_real")
+    searched, ages = (rows_in(result, task) for task in ("celeba professions", "celeba age"))
+    titles = {told["name"]: title for title, told in result.provenance[0].methods.items()}
+    lines = [["method", "MaxSkew of 51 professions", "change", "splits", "query cosine", "worst group", "average"]]
+    for name, called in names.items():
+        skew, splits, kept = (searched[titles[name], m] for m in ("max_skew@50", "max_skew@50, splits", "query_cosine"))
+        change = f"{skew.change[0]:+.3f} [{skew.change[1]:+.3f}, {skew.change[2]:+.3f}]" if skew.change else ""
+        low, high = splits.interval or (splits.value, splits.value)
+        cells = [span(skew), change, f"{low:.3f} to {high:.3f}", f"{kept.value:.3f}"]
+        lines.append([called, *cells, *(span(ages[titles[name], m]) for m in ("worst_group", "average"))])
+    return table(*lines, note="From `eval/results/rivals_real.json`.")
+
+
 def offsets_block() -> str:
     """Change of worst group and averages by each offset: in each world, mean over methods, and over all."""
     result = read("offsets")
@@ -658,6 +675,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "auto": partial(record, "auto", _auto),
             "auto_again": partial(record, "auto_again", partial(_auto, kinds=("none", *GENUINE, "genuine", "all"))),
             "default": default_block,
+            "default_real": default_real_block,
             "default_choice": default_choice.block,
             "few": few_block,
             "offsets": offsets_block,

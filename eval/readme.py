@@ -410,6 +410,18 @@ def measured_by(command: str, name: str, cells: Callable[[Result], Cells]) -> st
     return record(name, cells)
 
 
+def _attached(result: Result) -> Cells:
+    """A row for each way to be attached: the seconds that it adds to a call, and as a part of that."""
+    head = ["what", "a call of", "which takes (s)", "its own (ms)", "part of the call"]
+
+    def part(row: Mapping[str, Any]) -> str:
+        return f"{row['share']:.0f} times" if row["share"] > 1 else f"{100 * row['share']:.2f} %"
+
+    rows = rows_of(result, "what")
+    own = [f"{1e3 * row['share'] * row['plain']:.1f}" for row in rows]
+    return [head, *([r["what"], r["size"], f"{r['plain']:.2f}", ms, part(r)] for r, ms in zip(rows, own, strict=True))]
+
+
 def _windows(result: Result) -> Cells:
     """A row for each method: discrepancy and subjects recognised at full strength, and what windows gain."""
     found = {(row.method, row.subset, row.metric): row for row in result.rows}
@@ -429,6 +441,26 @@ def _windows(result: Result) -> Cells:
         ]
         lines.append([method, both(method, full), *cells])
     return lines
+
+
+def _reached(result: Result) -> Cells:
+    """Kinds of classes and what became of their tiny pipelines, the last row families with the table hidden."""
+    rows = [row for row in result.rows if row.task in ("hosts drawn", "hosts asked")]
+    hows = list(dict.fromkeys(row.method for row in rows if row.task == "hosts drawn"))
+    lines = [["classes", *hows]]
+    for kind in dict.fromkeys(row.subset for row in rows if row.task == "hosts drawn"):
+        of = {row.method: row.value for row in rows if row.subset == kind}
+        lines.append([kind.removeprefix("kind = "), *(f"{of[how]:.0f}" for how in hows)])
+    return lines
+
+
+def left_undrawn(result: Result) -> str:
+    """Classes that were not drawn, each with its reason."""
+    part = next(one for one in result.provenance if one.task == "hosts drawn")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in part.settings["others"].items():
+        by_reason.setdefault(why.replace("<", "&lt;"), []).append(f"`{name.removesuffix('Pipeline')}`")
+    return "\n" + "\n".join(f"- {', '.join(names)}: {why}" for why, names in by_reason.items()) + "\n\n"
 
 
 def _speed(result: Result) -> Cells:
@@ -702,8 +734,11 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "bench_diagnose": partial(record, "bench_diagnose", _timed),
         },
         docs / "explanation" / "pipelines.md": {
+            "hosts_coverage": partial(record, "hosts_coverage", _reached),
+            "hosts_left": lambda: left_undrawn(read("hosts_coverage")),
             "step_window": partial(measured_by, "python -m eval.experiments.step_window", "step_window", _windows),
         },
+        docs / "how-to" / "serving.md": {"bench_attachment": partial(record, "bench_attachment", _attached)},
         docs / "explanation" / "speed.md": {
             "bench_speed": partial(measured_by, "make bench", "bench_speed", _speed),
             "bench_growth": partial(measured_by, "make bench", "bench_growth", _growth),

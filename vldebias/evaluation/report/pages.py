@@ -62,10 +62,10 @@ def print_table(result: Result, console: Console, measures: Sequence[tuple[str, 
         for width in (19, 23, 23, 7):
             grid.add_column(width=width, overflow="fold")
         for row in rows:
-            said = tasks[task].verdict(row)
-            style = {"better": "green", "worse": "red"}.get(said)
+            verdict = tasks[task].verdict(row)
+            style = {"better": "green", "worse": "red"}.get(verdict)
             name = label(row, len(lams[f"{row.task} {row.method}"]) > 1, strength=False)
-            grid.add_row(escape(name), number(row), change(row), said, style=style)
+            grid.add_row(escape(name), number(row), change(row), verdict, style=style)
         about = ", ".join(filter(None, (metric_title(metric), subset)))
         console.print(f"\n[bold]{escape(f'{task}: {about}')}[/bold] ({row.better} is better)", highlight=False)
         console.print(grid)
@@ -127,8 +127,8 @@ def markdown(result: Result, pictures: Sequence[Picture] = (), folder: Path | No
     tasks = blocks(result)
     lines = [f"# {result.name}", _markdown_grid(("how it was made", ""), evidence(result, tasks)), MEANING]
     lines += [MINIATURE] if on_miniature(result) else []
-    said = ((block, f"{conclusion(block)} {block.worst_part}".strip()) for block in tasks)
-    lines.append("\n".join(f"- **{block.task}**: {text}" for block, text in said if text))
+    conclusions = ((block, f"{conclusion(block)} {block.worst_part}".strip()) for block in tasks)
+    lines.append("\n".join(f"- **{block.task}**: {text}" for block, text in conclusions if text))
     if beside := published(result):
         lines += [
             f"## Published and measured\n\n{SOURCE}.",
@@ -225,8 +225,8 @@ def write_page(result: Result, pictures: Sequence[Picture], path: Path) -> Path:
 def _lead(pictures: Sequence[Picture]) -> list[Picture]:
     """The picture that a page opens with: images that were drawn, else the first chart of a whole; none of parts."""
     about = [(one, picture_metadata(one[1])) for one in pictures]
-    whole = [(one, told) for one, told in about if not told.get("detail")]
-    drawn = [one for one, told in whole if not told.get("chart")]
+    whole = [(one, kind) for one, kind in about if not kind.get("detail")]
+    drawn = [one for one, kind in whole if not kind.get("chart")]
     drawn.sort(key=lambda one: "side-by-side" not in one[1].stem)  # images themselves, before plots about them
     return (drawn or [one for one, _ in whole])[:1]
 

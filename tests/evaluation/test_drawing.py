@@ -345,7 +345,7 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     assert drawn.missing == []
     none, other = (drawn.select(variant=name) for name in drawn.plan.variants)
     changed = any((pixels(drawn, a) != pixels(drawn, b)).any() for a, b in zip(none, other, strict=True))
-    assert changed or method in ("none", "auto")
+    assert changed or method in ("none", "auto", "fair-diffusion")  # the last guides after more steps than are drawn
     assert drawn.about(other.images[0])["method"] == method
 
 

@@ -58,7 +58,8 @@ def twin_of(pipe: Any) -> Any:
     before = seam.before if isinstance(seam, MethodSeam) else seam
     if before is not None:
         twin.encode_prompt = before
-    twin.scheduler = deepcopy(pipe.scheduler)
+    if hasattr(pipe, "scheduler"):
+        twin.scheduler = deepcopy(pipe.scheduler)
     twin.set_progress_bar_config(disable=True)
     return twin
 

@@ -51,6 +51,7 @@ def test_what_asking_finds_draws_as_the_table_does_or_is_refused(name):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning")  # Mochi's
 @pytest.mark.parametrize("name", hosts_drawn.families())
 def test_so_it_is_for_every_family(name):
     found = hosts_coverage.asked(name)

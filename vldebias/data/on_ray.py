@@ -17,6 +17,7 @@ from vldebias.errors import InvalidInputError, need
 
 T = TypeVar("T")
 R = TypeVar("R")
+_TO_END = 10.0  # seconds that tasks under way have before their actors are killed
 
 
 class OnRay:
@@ -88,8 +89,9 @@ class OnRay:
         held, kind = self.ray.put(work), self.ray.remote(_Holder)
         again = {"max_restarts": -1, "max_task_retries": self.retries}
         actors = [kind.options(**self.needs, **again).remote(held) for _ in first]
+        running = dict[Any, Any]()
         try:
-            running = {actor.do.remote(task): actor for actor, task in zip(actors, first, strict=True)}
+            running |= {actor.do.remote(task): actor for actor, task in zip(actors, first, strict=True)}
             while running:
                 (done,), _ = self.ray.wait(list(running), num_returns=1)
                 actor = running.pop(done)
@@ -97,6 +99,8 @@ class OnRay:
                     running[actor.do.remote(task)] = actor
                 yield self._got(done)
         finally:
+            if running:  # one task has failed: the others end theirs, so that no file is left half written
+                self.ray.wait(list(running), num_returns=len(running), timeout=_TO_END)
             for actor in actors:
                 self.ray.kill(actor)
 

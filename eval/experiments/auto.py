@@ -1,6 +1,7 @@
 """Does "auto" do no harm? Good, small and broken references in real, rendered and made-up worlds.
 
 python -m eval.experiments.auto --json eval/results/auto.json --plot eval/results/auto.png
+python -m eval.experiments.auto --again --json eval/results/auto_again.json   # of worlds drawn again, without "judged"
 
 It resumes where it stopped: every world that is done lies in --work, a file of lines (default: beside the JSON). Parts
 may run beside each other (`--only vectors`); the one that finds all worlds done writes the JSON.
@@ -307,10 +308,11 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--plot", type=Path, help="write the picture here, as PNG")
     options.add_argument("--work", type=Path, help="lines of the worlds that are done")
+    options.add_argument("--again", action="store_true", help="worlds drawn again")
     options.add_argument("--only", default="", help="worlds whose names begin so")
     given = options.parse_args()
     work: Path = given.work or given.json.with_suffix(".lines")
-    every = list(places())
+    every = list(places(given.again))
     for place in every:
         if place.name.startswith(given.only) and place.name not in _done(work):
             line = json.dumps({"world": place.name, "rows": list(rows_of(place))})
@@ -324,6 +326,8 @@ def main() -> int:
     far = distances(every)
     told = {"summary": summary(rows, far), "errors": errors(rows), "coverage": coverage()}
     print(json.dumps(told, indent=1))
+    if given.again:
+        rows = [{name: one for name, one in row.items() if name != "judged"} for row in rows]
     told = _rounded(told | {"apart": far, "settings": rows})
     kinds = [{"reference": kind, **row} for kind, row in told.pop("summary").items()]
     about = "What auto does, by the reference that it is given"

@@ -228,10 +228,10 @@ def real(path: Path, halves: Sequence[int]) -> Iterator[Place]:
             )
 
 
-def rendered(found: Mapping[str, World]) -> Iterator[Place]:
-    """Portraits to search and to classify, birds to classify; every second of the others may be seen."""
+def rendered(found: Mapping[str, World], part: int) -> Iterator[Place]:
+    """Portraits to search and to classify, birds to classify; part: 0 or 1, disjoint halves of what may be seen."""
     world = found["portraits"]
-    fitted = world.fitted[::2]
+    fitted = world.fitted[np.arange(part, len(world.fitted), 2)]
     rows = fitted.normalised().double()
     columns = {name: fitted.column(name).codes for name in ("gender", "tone", "age")}
     for column, prompts, asked, other in (
@@ -242,7 +242,7 @@ def rendered(found: Mapping[str, World]) -> Iterator[Place]:
     ):
         own, queries = load_prompts(prompts), load_prompts(asked)
         yield searched(
-            f"portraits, {column} by {prompts}, part 0",
+            f"portraits, {column} by {prompts}, part {part}",
             world.texts,
             own,
             own.classes,
@@ -254,7 +254,7 @@ def rendered(found: Mapping[str, World]) -> Iterator[Place]:
     hair = load_prompts("celeba")
     known = world.measured.column("label").known
     yield classified(
-        "hair, part 0",
+        f"hair, part {part}",
         world.texts,
         hair,
         (rows, columns["gender"], columns["age"]),
@@ -263,9 +263,9 @@ def rendered(found: Mapping[str, World]) -> Iterator[Place]:
         world.measured.column("gender").codes[known],
     )
     birds = found["birds"]
-    seen, place = birds.fitted[::2], load_prompts("waterbirds")
+    seen, place = birds.fitted[np.arange(part, len(birds.fitted), 2)], load_prompts("waterbirds")
     yield classified(
-        "birds, part 0",
+        f"birds, part {part}",
         birds.texts,
         place,
         (seen.normalised().double(), seen.column("place").codes, seen.column("label").codes),
@@ -292,6 +292,7 @@ LEVELS = (  # how far texts lean along what texts differ in, and along what imag
     (0.3, 0.3),
     (0.2, -0.2),
 )
+AGAIN = ((0.05, 0.0), (0.15, 0.0), (0.2, 0.0), (0.0, 0.2), (0.2, 0.2), (0.1, 0.3), (0.3, 0.1), (0.1, -0.1))
 
 
 def made(biased: float, lean: float, seed: int) -> Place:
@@ -328,12 +329,12 @@ def made(biased: float, lean: float, seed: int) -> Place:
     return searched(name, texts, prompts, queries[::2], queries[1::2], seen, (rows_, value), 100)
 
 
-def places() -> Iterator[Place]:
-    """All worlds."""
-    for seed, (biased, lean) in enumerate(LEVELS):
+def places(again: bool = False) -> Iterator[Place]:
+    """All worlds; again: other levels, other halves of the photographs, the other part of the renders."""
+    for seed, (biased, lean) in enumerate(AGAIN if again else LEVELS, 200 * again):
         yield made(biased, lean, seed)
     if file().is_file():
-        yield from real(file(), (0, 1))
+        yield from real(file(), (4, 5) if again else (0, 1))
     else:
         skip(file())
-    yield from rendered(worlds())
+    yield from rendered(worlds(), int(again))

@@ -22,6 +22,7 @@ from vldebias.edit_folder import CARD, CONFIG, WEIGHTS, find_folder
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest, parse_json, readable_json, write_atomically
 from vldebias.hosts import Host
+from vldebias.hub import reason
 from vldebias.methods import load_edit, load_edits
 from vldebias.metrics.bootstrap import bootstrap_interval
 from vldebias.prompts import PromptSet
@@ -104,7 +105,7 @@ def push_to_hub(
     """Upload fitted edits with their card, or a folder that `save_shelf` wrote; returns the URL of the commit.
 
     Raises:
-        InvalidInputError: as `save_shelf`, or no such folder.
+        InvalidInputError: as `save_shelf`, no such folder, or a hub that cannot be reached or does not let one write.
     """
     if isinstance(edits, str | Path):
         shelf_of(edits)
@@ -113,9 +114,15 @@ def push_to_hub(
     hub = huggingface_hub.HfApi(token=token)
     with tempfile.TemporaryDirectory() as made:
         folder = edits if isinstance(edits, str | Path) else save_shelf(edits, made, evidence=evidence, licence=licence)
-        repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
         message = f"Upload an edit (vldebias {__version__})"
-        return str(hub.upload_folder(repo_id=repo, folder_path=str(folder), commit_message=message))
+        try:
+            repo = hub.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+            return str(hub.upload_folder(repo_id=repo, folder_path=str(folder), commit_message=message))
+        except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+            raise InvalidInputError(
+                f"{repo_id}: not uploaded: {reason(error)}; expected the hub within reach and a token that may write "
+                "there (`hf auth login`, or token=)"
+            ) from error
 
 
 def shelf_of(folder: str | Path) -> dict[str, Any]:

@@ -106,6 +106,12 @@ def test_one_that_was_pushed_alone_and_names_that_are_none(hub):
         debias(tiny.sd(), "user/nothing")
 
 
+def test_a_hub_out_of_reach_is_told_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InvalidInputError, match=r"user/it: not uploaded: .*offline.*; expected the hub within reach"):
+        vldebias.push_to_hub(fit_projections(tiny.sd(), tiny.gender()), "user/it")
+
+
 def test_the_card_says_what_it_belongs_to_and_what_was_measured(tmp_path):
     pipe = tiny.sd()
     edits = {r: e.stamped(model_id="user/sd-tiny") for r, e in fit_projections(pipe, tiny.gender()).items()}

@@ -1,0 +1,314 @@
+"""The first hour of five kinds of user: what they run, how long until they see something, what their pages look like.
+
+python -m tests.robust.first_hours                                           # print what is seen, minutes of a core
+python -m tests.robust.first_hours --json eval/results/first_hours.json      # and write it, with eval/results/hour-*.png
+python -m tests.robust.first_hours --user "looks for two minutes" --out try  # of one user
+
+`first_hours.yaml` says what they do. Each has an empty folder and an empty cache, at a terminal of 80 columns; every
+process starts cold. Noted are the seconds until the first line is on the screen, that line, the seconds until all is
+done, and those of the processor, which other work on the machine does not change. All must end as expected. Pages are
+looked at 1280 and 390 pixels wide, light and dark, and asked by axe-core for what is serious. Then every command is
+asked for its help, and those that nobody used are called. The environment is set up already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from eval.experiments.records import records
+from eval.experiments.run import parser
+from tests.apps.browsing import COLOURS, NARROW, WIDE, find_browser, free_port, opened, settled, sideways, violations
+from vldebias.evaluation.result import Result
+from vldebias.files import write_atomically
+
+ROOT = Path(__file__).parents[2]
+PLAN, RESULTS = Path(__file__).with_suffix(".yaml"), ROOT / "eval" / "results"
+NO_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x09\x0b-\x1f]")  # what a terminal obeys
+VIEWS = [(width, scheme) for width in (WIDE, NARROW) for scheme in ("light", "dark")]
+HEIGHT, GAP, SCALE = 844, 16, 2  # pixels; a picture is a SCALE-th of what is seen
+READY = 300  # seconds for a page to answer
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that is done. kind: "run", "block" or "serves"; source: the command, or "page.md: words".
+
+    exit: the exit code that is expected. page, picture: what is looked at afterwards, and the name of its picture.
+    """
+
+    does: str
+    kind: str
+    source: str
+    exit: int = 0
+    page: str = ""
+    picture: str = ""
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Step:
+        """From an entry of the plan."""
+        (kind,) = told.keys() & {"run", "block", "serves"}
+        rest = {name: value for name, value in told.items() if name != kind}
+        return cls(**{"does": told[kind]} | rest, kind=kind, source=told[kind])
+
+    @property
+    def call(self) -> list[str]:
+        """What the process is called with."""
+        if self.kind != "block":
+            return ["bash", "-c", f"exec {self.source}"]
+        page, words = self.source.split(": ", 1)
+        found = re.findall(r"```(python|bash)\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+        ((language, block),) = (one for one in found if words in one[1])
+        return ["bash", "-ec", block] if language == "bash" else [sys.executable, "-c", block]
+
+    def on(self, port: int) -> Step:
+        """One that serves, at this port."""
+        return replace(self, source=f"{self.source} --port {port}")
+
+
+def plan() -> tuple[dict[str, list[Step]], str, list[Step]]:
+    """User -> steps; what is prepared for the commands that nobody uses; these."""
+    told = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    users = {one["user"]: [Step.of(step) for step in one["steps"]] for one in told["users"]}
+    return users, told["prepare"], [Step.of(one) for one in told["commands"]]
+
+
+def commands() -> list[str]:
+    """Every command as it is called, "vldebias eval list"."""
+    import typer
+
+    from vldebias.cli import app
+
+    def walk(command: Any, words: str) -> Iterator[str]:
+        below = getattr(command, "commands", None)
+        if not below:
+            yield words
+        for name, one in (below or {}).items():
+            yield from walk(one, f"{words} {name}")
+
+    return list(walk(typer.main.get_command(app), "vldebias"))
+
+
+class Desk:
+    """An empty folder at a terminal, where `vldebias` is this checkout's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work, tools = folder / "work", folder / "tools"
+        for one in (self.work, tools):
+            one.mkdir(parents=True)
+        for name, module in (("vldebias", " -m vldebias"), ("python", "")):
+            (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n')
+            (tools / name).chmod(0o755)
+        own = {"PYTHONPATH": str(ROOT), "VLDEBIAS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+        screen = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", "PYTHONUNBUFFERED": "1"}
+        self.env = {**os.environ, **own, **screen, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+
+    def does(self, step: Step) -> dict[str, Any]:
+        """Seconds, and the first line on the screen.
+
+        Raises:
+            SystemExit: it ended otherwise than expected; with the last of what it printed.
+        """
+        if step.kind == "serves":
+            with self.served(step) as (_, seen):
+                return seen
+        with self._watched(step.call) as (process, screen):
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode, done = os.waitstatus_to_exitcode(status), screen.now
+        if process.returncode != step.exit:
+            raise SystemExit(f"{step.source}: ended with {process.returncode}, not {step.exit}:\n{screen.text[-2000:]}")
+        seconds = {"done": round(done, 1), "processor": round(used.ru_utime + used.ru_stime, 1)}
+        return screen.first(done) | seconds
+
+    @contextmanager
+    def served(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The address of a command that stays, and what was seen until it answered."""
+        port = free_port()
+        address = f"http://127.0.0.1:{port}"
+        with self._watched(step.on(port).call) as (process, screen):
+            while not _answers(address):
+                if process.poll() is not None or screen.now > READY:
+                    raise SystemExit(f"{step.source}: no page at {address} after {screen.now:.0f} s:\n{screen.text}")
+                time.sleep(0.1)
+            try:
+                yield address, screen.first(screen.now) | {"done": round(screen.now, 1)}
+            finally:
+                process.terminate()
+                process.wait()
+
+    @contextmanager
+    def _watched(self, call: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
+        ours, theirs = pty.openpty()
+        with closing(os.fdopen(ours, "rb", buffering=0)) as out:
+            screen = Screen(out, {str(self.work.parent): "", str(ROOT): ""})
+            process = subprocess.Popen(
+                call, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+            )
+            os.close(theirs)
+            try:
+                yield process, screen
+            finally:
+                screen.join()
+
+
+class Screen(Thread):
+    """What a process has printed, and when the first of it was there; names of folders are left out."""
+
+    def __init__(self, out: Any, hidden: dict[str, str]) -> None:
+        super().__init__(daemon=True)
+        self._out, self._hidden, self._begun, self._first, self._printed = out, hidden, time.perf_counter(), 0.0, b""
+        self.start()
+
+    def run(self) -> None:
+        """Until the process has closed its end, which a terminal answers with an error."""
+        try:
+            while told := self._out.read(65536):
+                self._printed += told
+                if not self._first and self.text.strip():
+                    self._first = self.now
+        except OSError:
+            pass
+
+    @property
+    def now(self) -> float:
+        """Seconds since it was begun."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def text(self) -> str:
+        """Without what moves a cursor or colours."""
+        text = NO_TEXT.sub("", self._printed.decode(errors="replace"))
+        for path, word in self._hidden.items():
+            text = text.replace(path, word)
+        return text
+
+    def first(self, done: float) -> dict[str, Any]:
+        """Seconds until the first line, and the line; of what prints nothing those until it was done."""
+        lines = [line.strip(" ╭╮─│") for line in self.text.splitlines()]
+        return {"first": round(self._first or done, 1), "line": next(filter(None, lines), "")}
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except urllib.error.HTTPError:  # it wants a password
+        return True
+    except OSError:
+        return False
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def looked_at(browser: Any, address: str, html: str | None, picture: Path) -> dict[str, Any]:
+    """First screens of a page side by side as a picture; what axe-core finds serious, and pixels to scroll sideways."""
+    screens, faults, over = [], 0, 0
+    for width, scheme in VIEWS:
+        with opened(browser, address, width, HEIGHT, go=html is None, color_scheme=scheme) as page:
+            if html is not None:
+                page.set_content(html)
+            settled(page)
+            page.wait_for_load_state("networkidle")
+            shot = picture.with_suffix(".part.png")
+            page.screenshot(path=shot, animations="disabled")
+            with Image.open(shot) as image:
+                screens.append(image.convert("RGB").resize((width // SCALE, HEIGHT // SCALE), Image.Resampling.LANCZOS))
+            shot.unlink()
+            faults, over = faults + len(violations(page)), max(over, sideways(page))
+    sheet = Image.new("RGB", (sum(one.width + GAP for one in screens) - GAP, HEIGHT // SCALE), "#8a94a0")
+    left = 0
+    for one in screens:
+        sheet.paste(one, (left, 0))
+        left += one.width + GAP
+    write_atomically(picture, lambda to: sheet.quantize(2 * COLOURS).save(to, format="png", optimize=True))
+    return {"serious": faults, "sideways": over}
+
+
+# ---- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def hour(user: str, steps: Sequence[Step], folder: Path, pictures: Path, browser: Any) -> Iterator[dict[str, Any]]:
+    """A row per step of a user."""
+    desk = Desk(folder)
+    for step in steps:
+        if step.kind == "serves":
+            with desk.served(step) as (address, seen):
+                row = seen | looked_at(browser, address, None, pictures / f"hour-{step.picture}.png")
+        else:
+            row = desk.does(step)
+            if step.page:
+                html = (desk.work / step.page).read_text(encoding="utf-8")
+                row |= looked_at(browser, "http://127.0.0.1", html, pictures / f"hour-{step.picture}.png")
+        yield {"user": user, "does": step.does, "source": step.source, "picture": step.picture} | row
+
+
+def main() -> None:
+    """Of all users, then of all commands."""
+    options = parser(__doc__)
+    options.add_argument("--user", help="this one alone, and no commands")
+    options.add_argument("--out", type=Path, help="folder of the pictures; default: that of --json")
+    given = options.parse_args()
+    users, prepare, unused = plan()
+    if given.user not in (None, *users):
+        options.error(f"--user: expected one of {', '.join(users)}, got {given.user!r}")
+    out = given.out or (given.json.parent if given.json else Path())
+    out.mkdir(parents=True, exist_ok=True)
+    rows, helped, called = [], [], []
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        for user, steps in users.items():
+            if given.user in (None, user):
+                for row in hour(user, steps, Path(folder) / user, out, browser):
+                    rows.append(row)
+                    print("{user}: {does}: {first} s, {done} s: {line}".format(**row), flush=True)
+        desk = Desk(Path(folder) / "commands")
+        if given.user is None:
+            desk.does(Step.of({"run": f"bash -ec {shlex.quote(prepare)}"}))
+            for name in commands():
+                helped.append({"command": name} | desk.does(Step.of({"run": f"{name} --help"})))
+            for step in unused:
+                called.append({"command": step.source} | desk.does(step))
+                print("{command}: {first} s, {done} s: {line}".format(**called[-1]), flush=True)
+    if given.json:
+        about = {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[2], 1)}
+        about |= {"machine": platform.machine()}
+        parts = [
+            records("hours", "What each user does first, in seconds", rows, "does", ("user", "source"), **about),
+            records("help", "Seconds of --help of every command", helped, "command"),
+            records("commands", "Seconds of a call of every command that no user used", called, "command"),
+        ]
+        Result.of(given.json.stem, [part for part in parts if part.rows], seconds=None).write(given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from eval import tables
+from eval import first_hours, tables
 from eval.experiments import default_choice, experiment, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
@@ -375,15 +375,6 @@ def _auto(result: Result, kinds: Sequence[str] = ()) -> Cells:
     return lines
 
 
-def _tried(result: Result) -> Cells:
-    lines = [["you", "try", "first output", "all"]]
-    for row in rows_of(result):
-        page = row["source"].partition(".md: ")[0] + ".md" if ".md: " in row["source"] else ""
-        source = f"[{row['method']}]({page})" if page else f"`{row['source']}`"
-        lines.append([row["user"], source, f"{row['first']:.1f} s", f"{row['done']:.1f} s"])
-    return lines
-
-
 def _worlds(result: Result) -> Cells:
     builds = len(result.provenance[0].settings["builds"])
     lines = [["what", "figure", f"mean of {builds} builds [95 %]", "aim", "met"]]
@@ -696,6 +687,23 @@ def few_block() -> str:
     return table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
 
 
+def gallery_block() -> str:
+    """The gallery of a real pipeline with what it took; or that nobody has drawn it yet."""
+    command = "python -m eval.experiments.real_gallery --pipeline ID_OR_FOLDER --device cuda --json"
+    if not (RESULTS / "real_gallery.json").is_file():
+        return _paragraph(
+            "**This place is empty.** No GPU and no weights of a real pipeline were at hand where this repository was",
+            f"made. `{command} eval/results/real_gallery.json` fills it, and says first what that takes.",
+        )
+    result = read("real_gallery")
+    told = result.provenance[0].settings
+    lines = [["method", "images", "seconds of an image", "change of a pixel"]]
+    lines += [[row["method"], *(f"{row[name]:g}" for name in lines[0][1:])] for row in rows_of(result)]
+    where = f"{told['model']['id']}, {told['steps']} steps, on {told['device']}, {told['peak MB']:,} MB at most"
+    picture = "![Prompts outside the fit, as a real pipeline draws them and under each method]"
+    return f"{picture}(../eval/results/real_gallery.png)\n\n" + table(*lines, note=f"{where}; by `{command}`.")
+
+
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
     explanation, docs = ROOT / "docs" / "explanation" / "which-method.md", ROOT / "docs"
@@ -751,7 +759,13 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         },
         docs / "tutorials" / "audit-a-prompt-list.md": {"audit_lines": lines_block, "audit_effects": effects_block},
         docs / "how-to" / "miniature.md": {"worlds": partial(record, "worlds", _worlds)},
-        docs / "index.md": {"first_minutes": partial(record, "first_minutes", _tried)},
+        docs / "gallery.md": {"real_gallery": gallery_block},
+        docs / "index.md": {"first_hours": first_hours.overview},
+        docs / "explanation" / "first-hours.md": {
+            **{f"hour_{user}": partial(first_hours.hour, user) for user in first_hours.USERS},
+            "commands": first_hours.asked,
+            "cold_start": first_hours.cold,
+        },
         ROOT / "eval" / "README.md": {name: partial(record, name, cells) for name, cells in RECORDS.items()},
     }
     for one, page in experiment.pages():

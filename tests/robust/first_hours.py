@@ -1,7 +1,7 @@
 """The first hour of five kinds of user: what they run, how long until they see something, what their pages look like.
 
 python -m tests.robust.first_hours                                           # print what is seen, minutes of a core
-python -m tests.robust.first_hours --json eval/results/first_hours.json      # and write it, with eval/results/hour-*.png
+python -m tests.robust.first_hours --json eval/results/first_hours.json      # and write it, with hour-*.png
 python -m tests.robust.first_hours --user "looks for two minutes" --out try  # of one user
 
 `first_hours.yaml` says what they do. Each has an empty folder and an empty cache, at a terminal of 80 columns; every
@@ -13,7 +13,6 @@ asked for its help, and those that nobody used are called. The environment is se
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import pty
@@ -255,7 +254,7 @@ def looked_at(browser: Any, address: str, html: str | None, picture: Path) -> di
     return {"serious": faults, "sideways": over}
 
 
-# ---- all of it ---------------------------------------------------------------------------------------------------------
+# ---- all of it -------------------------------------------------------------------------------------------------------
 
 
 def hour(user: str, steps: Sequence[Step], folder: Path, pictures: Path, browser: Any) -> Iterator[dict[str, Any]]:

@@ -50,7 +50,7 @@ def test_what_ends_otherwise_than_expected_stops_with_its_last_words(tmp_path: P
 
 def test_a_command_that_stays_is_timed_until_its_page_answers(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "desk")
-    server = "python -c 'import http.server, sys; print(\"ready\"); http.server.test(port=int(sys.argv[2]), bind=\"127.0.0.1\")'"
+    server = "bash -c 'echo ready; exec python -m http.server --bind 127.0.0.1 $2' _"
     with desk.served(Step("serves", "serves", server)) as (address, seen):
         assert address.startswith("http://127.0.0.1:")
         assert seen["line"] == "ready"

@@ -117,17 +117,21 @@ WINDOW = (
 )  # fmt: skip
 
 
+def rows_of_line(line: Line) -> tuple[Measurement, Measurement, tuple[float, float]]:
+    """The measure of bias before and after, and the cost before and after."""
+    rows = _rows(line.result, line.block, line.subset)
+    (metric, _), (use, _) = line.measure, line.cost
+    return rows["none", metric], rows[line.row, metric], (rows["none", use].value, rows[line.row, use].value)
+
+
 def window_block() -> str:
     """What is gained and what it costs, a line each; the intervals are those of the values."""
     lines = [["task", "before", "after", "cost"]]
     for line in WINDOW:
-        rows = _rows(line.result, line.block, line.subset)
-        (metric, called), (use, cost) = line.measure, line.cost
-        none, bias = rows["none", metric], rows[line.row, metric]
-        before, after = rows["none", use].value, rows[line.row, use].value
-        values = [f"{called} {span(none, '.2f')}", span(bias, ".2f")]
+        none, bias, (before, after) = rows_of_line(line)
+        values = [f"{line.measure[1]} {span(none, '.2f')}", span(bias, ".2f")]
         values[1] += {"better": "", "worse": ", **worse**"}.get(verdict(bias), ", no clear change")
-        lines.append([f"{line.task}: {line.how}", *values, f"{cost} {before:.2f} to {after:.2f}"])
+        lines.append([f"{line.task}: {line.how}", *values, f"{line.cost[1]} {before:.2f} to {after:.2f}"])
     return table(*lines)
 
 

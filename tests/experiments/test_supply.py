@@ -4,10 +4,15 @@ import os
 import re
 import runpy
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+import vldebias
+from eval import social
+from vldebias.pictures import picture_metadata
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -89,3 +94,35 @@ def test_dependencies_are_on_the_page_under_their_licence_and_others_are_found(m
     monkeypatch.setitem(problems.__globals__, "STRONG", set())
     (line,) = problems(PAGE)
     assert "krippendorff: GPL-3.0-or-later is copyleft" in line
+
+
+def test_a_release_has_one_version_and_a_date() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["version"] == cited["version"] == vldebias.__version__
+    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", f"{cited['version']} ({cited['date-released']})"]
+
+
+def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    told = build["sdist"]
+    assert [one for one in told["include"] if not (ROOT / one).exists()] == []
+    taken = [
+        path
+        for one in told["include"]
+        for path in ([ROOT / one] if (ROOT / one).is_file() else (ROOT / one).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+        if not any(path.is_relative_to(ROOT / out) for out in told["exclude"])
+    ]
+    for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
+        assert any(path == ROOT / source or path.is_relative_to(ROOT / source) for path in taken), source
+    weights = ROOT / "vldebias" / "miniature" / "weights"
+    heavy = [path for path in taken if path.stat().st_size > 1e6 and not path.is_relative_to(weights)]
+    assert [path for path in heavy if path.suffix in (".png", ".json", ".parquet", ".html", ".csv")] == []
+
+
+def test_the_social_picture_says_what_the_results_say() -> None:
+    told = picture_metadata(social.PICTURE)
+    assert told["lines"] == social.lines(), "run python -m eval.social"
+    assert len(told["lines"]) == len(social.SHOWN)

@@ -230,6 +230,18 @@ def chromium() -> Iterator[Any]:
         found.close()
 
 
+def _drawn(page: Any) -> None:
+    """Wait until a page says and shows the same twice, a second apart: pages of servers are built by scripts."""
+    asked = "[document.body.innerText.length, document.images.length, [...document.images].every(one => one.complete)]"
+    before = None
+    for _ in range(READY):
+        now = page.evaluate(asked)
+        if now == before and now[0] and now[2]:
+            return
+        before = now
+        page.wait_for_timeout(1000)
+
+
 def looked_at(browser: Any, address: str, html: str | None, picture: Path) -> dict[str, Any]:
     """First screens of a page side by side as a picture; what axe-core finds serious, and pixels to scroll sideways."""
     screens, faults, over = [], 0, 0
@@ -237,8 +249,8 @@ def looked_at(browser: Any, address: str, html: str | None, picture: Path) -> di
         with opened(browser, address, width, HEIGHT, go=html is None, color_scheme=scheme) as page:
             if html is not None:
                 page.set_content(html)
+            _drawn(page)
             settled(page)
-            page.wait_for_load_state("networkidle")
             shot = picture.with_suffix(".part.png")
             page.screenshot(path=shot, animations="disabled")
             with Image.open(shot) as image:

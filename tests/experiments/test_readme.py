@@ -1,5 +1,9 @@
-"""The Python and the commands of the READMEs and the documentation run as they stand; suites and data are named."""
+"""The Python and the commands of the documentation run as they stand and print what stands beneath them.
 
+Outputs are made anew by `VLDEBIAS_REWRITE=1 python -m pytest -m slow tests/experiments/test_readme.py -k beneath`.
+"""
+
+import os
 import re
 import shlex
 import subprocess
@@ -9,9 +13,11 @@ from typing import Any
 
 import click
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+from eval.notebooks import alike
 from vldebias.cli import app
 from vldebias.data import list_data
 from vldebias.evaluation import list_suites
@@ -22,11 +28,30 @@ FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs"
 
 def fenced(kind: str) -> list[Any]:
     """The blocks of one kind, of all files."""
+    return [pytest.param(*one.values[:1], id=one.id) for one in with_output(kind)]
+
+
+def with_output(kind: str) -> list[Any]:
+    """Block, the output that stands beneath it or None, and its file."""
+    blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
     return [
-        pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
+        pytest.param(found[1], found[2], path, id=f"{path.relative_to(ROOT)}-{i}")
         for path in FILES
-        for i, block in enumerate(re.findall(rf"```{kind}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+        for i, found in enumerate(blocks.finditer(path.read_text(encoding="utf-8")))
     ]
+
+
+def check_output(block: str, expected: str | None, path: Path, came: str) -> None:
+    """What stands beneath a block is what it prints; with VLDEBIAS_REWRITE=1 it is made so."""
+    if expected is None:
+        return
+    came = "".join(f"{line.rstrip()}\n" for line in came.splitlines())
+    if os.environ.get("VLDEBIAS_REWRITE") and not alike(expected, came):
+        text, fence = path.read_text(encoding="utf-8"), f"{block}```\n\n```text\n"
+        assert text.count(fence + expected + "```") == 1
+        path.write_text(text.replace(f"{fence}{expected}```", f"{fence}{came}```"), encoding="utf-8")
+        expected = came
+    assert alike(expected, came), f"{path.name} says:\n{expected}\nit prints:\n{came}"
 
 
 def commands(block: str) -> Iterator[list[str]]:
@@ -110,18 +135,30 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-@pytest.mark.parametrize("block", fenced("python"))
-def test_python_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "expected", "path"), with_output("python"))
+def test_python_runs_and_prints_what_stands_beneath(
+    block: str,
+    expected: str | None,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     exec(compile(block, "docs", "exec"), {"__name__": "__main__"})
+    check_output(block, expected, path, capsys.readouterr().out)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-@pytest.mark.parametrize("block", fenced("bash"))
-def test_commands_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "expected", "path"), with_output("bash"))
+def test_commands_run_and_print_what_stands_beneath(
+    block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or folders of yours."""
     monkeypatch.chdir(tmp_path)
+    printed = ""
     for line in block.replace("\\\n", " ").splitlines():
         if line.startswith("printf "):  # which writes a file that the command reads
             subprocess.run(["bash", "-ec", line], check=True)
@@ -130,3 +167,27 @@ def test_commands_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 words = ["eval", "run", *words[1:]] if "run" not in words else words
             ran = CliRunner().invoke(app, words)
             assert ran.exit_code == 0, (words, ran.output, ran.exception)
+            printed += ran.stdout
+    check_output(block, expected, path, printed)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("a  b 0.123\n", "a b 0.125", True),
+        ("['male', 'female']", "['female', 'male']", False),
+        ("0.5 [0.4, 0.6]", "0.5 [0.4, 0.7]", False),
+        ("1,200 images", "1,500 images", False),
+        ("worst 0.70", "worst 0.70 0.71", False),
+        ("gain -0.30", "gain 0.30", False),
+    ],
+)
+def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(one: str, other: str, same: bool) -> None:
+    assert alike(one, other) == same
+
+
+def test_tutorials_show_what_their_blocks_print() -> None:
+    """Of every tutorial whose blocks print, one at least has its output beneath."""
+    printing = {one.values[2] for one in with_output("python") if "print(" in one.values[0]}
+    shown = {one.values[2] for one in with_output("python") if one.values[1]}
+    assert [path.name for path in printing - shown if path.parent.name == "tutorials"] == []

@@ -1,0 +1,92 @@
+"""Run the notebooks of the documentation and keep what they show.
+
+python -m eval.notebooks          # run each in an empty folder and write its outputs, two minutes of a core
+python -m eval.notebooks --check  # run them and tell where they show something else than what is kept
+
+What they print on stderr (progress, warnings) is left out. Texts are alike where their words are the same and their
+numbers are near: sums come out otherwise on other processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+
+from vldebias.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NEAR = 0.05  # of two numbers: their difference, or as a part of the larger one
+SECONDS = 900  # of a cell
+
+
+def executed(path: Path, folder: Path) -> Any:
+    """The notebook with what it shows when it runs in `folder`; nothing of stderr, clocks or widgets."""
+    notebook = nbformat.read(path, 4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=SECONDS, record_timing=False, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+    return notebook
+
+
+def alike(one: str, other: str) -> bool:
+    """The same words around numbers that are near, spaces and rules of tables apart."""
+    words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (one, other)]
+    numbers = [[float(found) for found in NUMBER.findall(text)] for text in (one, other)]
+    near = (abs(a - b) <= NEAR * max(1.0, abs(a), abs(b)) for a, b in zip(*numbers, strict=False))
+    return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(near)
+
+
+def differences(kept: Any, now: Any) -> Iterator[str]:
+    """Cells whose outputs are of other kinds, or say something else; pictures are of one kind, whatever they show."""
+    for i, (before, after) in enumerate(zip(kept.cells, now.cells, strict=True)):
+        shown = [list(_texts(cell.get("outputs", []))) for cell in (before, after)]
+        if len(shown[0]) != len(shown[1]):
+            yield f"cell {i}: {len(shown[0])} outputs are kept, {len(shown[1])} came"
+        for was, came in zip(*shown, strict=False):
+            if not alike(was, came):
+                yield f"cell {i}: kept {was[:200]!r}, came {came[:200]!r}"
+
+
+def _texts(outputs: list[Any]) -> Iterator[str]:
+    """What outputs say: a picture its kind, a frame its HTML, else the text."""
+    for one in outputs:
+        data = one.get("data", {})
+        if "image/png" in data:
+            yield "a picture"
+        else:
+            yield "".join(data.get("text/html") or data.get("text/plain") or one.get("text", ""))
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--check", action="store_true", help="change nothing; exit 1 where one shows something else")
+    check, found = options.parse_args().check, False
+    for path in NOTEBOOKS:
+        with tempfile.TemporaryDirectory() as folder:
+            made = executed(path, Path(folder))
+        if not check:
+            write_atomically(path, nbformat.writes(made) + "\n")
+        for told in differences(nbformat.read(path, 4), made):
+            print(f"{path.name}: {told}")
+            found = True
+    return int(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

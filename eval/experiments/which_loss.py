@@ -20,7 +20,6 @@ from eval.experiments.does_it_pay import (
     BASE,
     HELD_OUT,
     HELD_OUT_SEED,
-    KEPT,
     METRIC,
     SHIPPED,
     VALIDATION,
@@ -57,7 +56,7 @@ def work(cell: Cell) -> dict[str, Any]:
         features = torch.cat([image_features(found, part) for part in images.split(500)])
         scores = softmax_scores(features, text_features(found, TEXTS, 64), codes, t=cell["temperature"])
         order, best = scores.argsort(descending=True), (-1.0, found)
-        for share in KEPT:
+        for share in cell["kept"]:
             kept = order[: round(share * len(order))].sort().values
             again, seen_again = train(cell, images[kept], [texts[row] for row in kept.tolist()])
             best = max(best, (seen_again.seen[-1], again), key=lambda one: one[0])
@@ -82,6 +81,7 @@ def description(experiment: Experiment, steps: int) -> dict[str, Any]:
         "heads": "the shipped miniature CLIP, its two projections alone, over the features of its frozen towers",
         "reported on": f"{HELD_OUT} clean renders, the same for all seeds",
         "tuned on": f"{VALIDATION} other clean renders, at a share of .4 of captions drawn from all",
-        "filtered": "without the pairs of the lowest early scores; share kept, .8 or .6, by validation; begun anew",
+        "filtered": "without the pairs of the lowest early scores, begun anew; share kept (the best by validation): "
+        + ", ".join(map(str, experiment.given["kept"])),
         "WiSE-FT": "half of the trained weights and half of those that it began with",
     }

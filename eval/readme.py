@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,15 +18,16 @@ from typing import Any
 import numpy as np
 
 from eval import first_hours, tables
-from eval.experiments import default_choice, experiment, generation_table, rivals_table, validity
+from eval.experiments import default_choice, experiment, fine_tuning_tables, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
+from eval.experiments.fine_tuning_tables import paragraph, training
 from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
 from eval.tables import RESULTS, moved, read, rows_in, span, table
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import number, verdict
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.evaluation.result import Measurement, Result
 from vldebias.metrics.metric import metric_of
 from vldebias.pictures import picture_metadata
 
@@ -138,7 +138,7 @@ def window_block() -> str:
 def needs_block() -> str:
     """What the two commands need, by the committed sizes."""
     (size,) = [row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")]
-    return _paragraph(
+    return paragraph(
         "Both need make, python 3.11 or newer, and once a network, from which they fetch packages that fill",
         f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else is fetched.",
     )
@@ -152,7 +152,7 @@ def picture_block() -> str:
     told = ", ".join(f"{words} ({100 * women[name]:.0f} % women)" for name, words in rows.items())
     return (
         f"![A {who} from the same noise, row by row: {told.replace('`', '')}](eval/results/median.png)\n\n"
-        + _paragraph(
+        + paragraph(
             f"“A photo of a {who}.”, from the same noise in each column, drawn by a small pipeline that comes along",
             "and runs offline. The default changes the text embedding alone; `stated-value` gives each image a value.",
             "Not the best case: a rule picks the median change of the professions that are drawn as one gender",
@@ -176,7 +176,7 @@ def sampled_block() -> str:
 
     kept = {m: row.value for (m, metric), row in people.items() if metric == "shows what was asked for"}
     recognised = {m: row.value for (m, metric), row in rows.items() if metric == "recognised"}
-    return _paragraph(
+    return paragraph(
         f"On {default.n['professions']} professions of the miniature world, each outside the fit that it is drawn",
         f"under ({default.n['fits']} fits), the default {_verdict(default)} the parity gap between women and men:",
         f"{left('default')} are left, of its square, corrected for the number of images, {left('default', '_squared')}",
@@ -249,15 +249,15 @@ def joint_block() -> str:
 
 def losses_block() -> str:
     """Which loss when, at the share of wrong captions that the losses were tuned for, worse ones included."""
-    rows, _ = _training("does_it_pay", noise="mixture", share=0.4)
+    rows, _ = training("does_it_pay", noise="mixture", share=0.4)
     found = {(place["start"], place["method"]): row for place, row in rows}
 
     def told(start: str, arm: str) -> str:
         return f"{found[start, arm].value:.3f} ({moved(found[start, arm])})"
 
-    longer, protocol = _training("noisy_captions", task="noise", method="RINCE q=1.0")
+    longer, protocol = training("noisy_captions", task="noise", method="RINCE q=1.0")
     longest = {place["eta"]: moved(row) for place, row in longer}
-    return _paragraph(
+    return paragraph(
         "Where two fifths of the captions belong to other pictures, the projections of a CLIP that was trained before",
         "come to",
         f"{found['heads', 'InfoNCE'].value:.3f} with InfoNCE, {told('heads', 'RINCE')} with RINCE and",
@@ -270,37 +270,6 @@ def losses_block() -> str:
         "So: RINCE to go on with a model; to begin one the",
         "two experiments disagree: [which loss when](docs/fine-tuning.md).",
     )
-
-
-def scratch_block() -> str:
-    """Two experiments on RINCE from random weights, which disagree: InfoNCE, and RINCE's change, at each share."""
-    short, about = _training("does_it_pay", noise="mixture", start="scratch")
-    longer, its = _training("noisy_captions", task="noise")
-    more = f"{its.settings['loop']['steps']} steps of {its.settings['loop']['batch_size']}"
-    arms = {
-        f"{about.settings['steps']['scratch']} steps, q = {about.methods['RINCE']['q']}": (short, "share", "RINCE"),
-        f"{more}, q = 0.5": (longer, "eta", "RINCE q=0.5"),
-        f"{more}, q = 1": (longer, "eta", "RINCE q=1.0"),
-    }
-    shares = (0.0, 0.2, 0.4, 0.6)
-    lines = [["from random weights", "", *(f"share {share:g}" for share in shares)]]
-    for name, (rows, share, rince) in arms.items():
-        found = {(place[share], place["method"]): row for place, row in rows}
-        lines.append([name, "InfoNCE", *(f"{found[at, 'InfoNCE'].value:.3f}" for at in shares)])
-        lines.append(["", "RINCE", *(moved(found[at, rince]) for at in shares)])
-    note = "Zero-shot accuracy of InfoNCE and the change by RINCE on the same seeds; from"
-    return table(*lines, note=f"{note} `eval/results/does_it_pay.json` and `noisy_captions.json`.")
-
-
-def _training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], TaskProvenance]:
-    """The rows of zero-shot accuracy of one training experiment with their places, and its protocol."""
-    result = read(name)
-    rows = [(place_of(row), row) for row in result.rows if row.metric == "zero_shot_accuracy"]
-    return [(place, row) for place, row in rows if where.items() <= place.items()], result.provenance[0]
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def block(name: str) -> str:
@@ -726,7 +695,11 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
         },
         docs / "fine-tuning.md": {
             "losses": partial(inside, losses_block),
-            "scratch": scratch_block,
+            "scratch": fine_tuning_tables.scratch_block,
+            "scratch_words": fine_tuning_tables.scratch_words,
+            "verdicts": fine_tuning_tables.verdicts_block,
+            "tutorial_words": fine_tuning_tables.tutorial_words,
+            "projection_words": fine_tuning_tables.projection_words,
             "killed": partial(record, "killed", partial(counted, "work", ("kills", "runs", "lost", "other"))),
         },
         docs / "generation.md": {

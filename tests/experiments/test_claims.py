@@ -135,18 +135,17 @@ def of_other_trainings() -> Claims:
 
 
 def of_the_tutorial() -> Claims:
-    changes = {row.metric: row.change for row in committed("finetune_tutorial").rows if row.change}
-    yield (
-        "it gains",
-        {name for name, change in changes.items() if change[1] > 0} >= {"zero-shot", "species", "worst group"},
-    )
-    yield "it keeps", changes["worst group, projection"][0] >= 0
-    lost = {name for name, (_, _, high) in changes.items() if high < 0}
-    yield "it loses", lost == {"zero-shot, projection", "recall@10 text->image"}
+    """The page says by itself what it gains and loses; that it gains, and keeps the projection's gain, is the aim."""
+    (arm,) = (name for name in arms("finetune_tutorial") if "(the tutorial)" in name)
+    changes = {row.metric: row.change for row in rows("finetune_tutorial", method=arm) if row.change}
+    yield "it gains", any(changes[name][1] > 0 for name in ("zero-shot", "species", "worst group"))
+    yield "it loses none of these", all(changes[name][2] >= 0 for name in ("zero-shot", "species", "worst group"))
+    yield "it keeps", changes["worst group, projection"][2] >= 0
     page = (ROOT / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
     first = next(line for line in page.splitlines() if line.startswith("vldebias train"))
-    (arm,) = arms("finetune_tutorial").values()
-    yield "its command", first == f"vldebias train {arm['command']}" == told("finetune_tutorial", "command")
+    measured = committed("finetune_tutorial").provenance[0].methods[arm]
+    yield "its command", first == f"vldebias train {arms('finetune_tutorial')[arm]['command']}"
+    yield "is the one that was measured", measured == arms("finetune_tutorial")[arm]
 
 
 def of_auto(name: str = "auto") -> Claims:

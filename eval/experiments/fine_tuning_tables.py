@@ -1,0 +1,198 @@
+"""What the page on fine-tuning says of its experiments, made from their results: verdicts, and what moved which way."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from eval import tables
+from eval.experiments.experiment import place_of
+from eval.tables import moved, read, table
+from vldebias.evaluation.report.words import verdict
+from vldebias.evaluation.result import Measurement, TaskProvenance
+
+BASE, START = "InfoNCE", "not trained"
+HEADS, SCRATCH, DIGITS = "which_loss_heads", "which_loss_scratch", "noisy_digits"
+SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {  # what you have -> experiment, column of the share, place
+    "a model that knows something; captions of other pairs": (HEADS, "share", {"noise": "mixture"}),
+    "the same; a class taken for its neighbour": (HEADS, "share", {"noise": "class"}),
+    "the same; images that show little": (HEADS, "share", {"noise": "crop"}),
+    "random weights; captions of other pairs": (SCRATCH, "share", {"noise": "mixture"}),
+    "images alone, random weights; classes that are wrong": (DIGITS, "eta", {}),
+}
+Rows = dict[str, dict[float, Measurement]]  # arm -> share -> row
+
+
+def measured(name: str) -> bool:
+    """Whether a result is committed."""
+    return (tables.RESULTS / f"{name}.json").is_file()
+
+
+def missing(name: str) -> str:
+    return f"Not measured yet: `python -m eval.experiments.run {name}` makes this.\n"
+
+
+def paragraph(*parts: str) -> str:
+    return textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], TaskProvenance]:
+    """The rows of zero-shot accuracy of one training experiment with their places, and its protocol."""
+    result = read(name)
+    rows = [(place_of(row), row) for row in result.rows if row.metric == "zero_shot_accuracy"]
+    return [(place, row) for place, row in rows if where.items() <= place.items()], result.provenance[0]
+
+
+def by_share(name: str, column: str, where: dict[str, Any]) -> Rows:
+    """The rows of an experiment at a place, by arm and share."""
+    found: Rows = {}
+    for row in read(name).rows:
+        place = place_of(row)
+        if where.items() <= place.items():
+            found.setdefault(row.method, {})[float(place[column])] = row
+    return found
+
+
+def best(rows: Rows, shares: Sequence[float]) -> str:
+    """The arm of the highest mean over the shares; the usual loss where it is ahead of that nowhere beyond an interval.
+
+    An untrained model stands beside the others: where it is the best, nothing is to be done.
+    """
+
+    def mean(arm: str) -> float:
+        return sum(rows[arm][share].value for share in shares)
+
+    arm = max(rows, key=mean)
+    ahead = any(verdict(rows[arm][share]) == "better" for share in shares)
+    return arm if ahead else BASE
+
+
+def verdicts_block() -> str:
+    """One verdict for each situation, with what it rests on: its change to InfoNCE at each share."""
+    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by"]]
+    for have, (name, column, where) in SITUATIONS.items():
+        if not measured(name):
+            lines.append([have, "not measured yet", "", f"`{name}`"])
+            continue
+        rows = by_share(name, column, where)
+        every = sorted(rows[BASE])
+        for what, shares in {"nothing is wrong": every[:1], "": every[1:]}.items():
+            if what and where.get("noise") in ("class", "crop"):
+                continue  # the same cells as of the first noise
+            told = f"{have.partition(';')[0]}; {what}" if what else have
+            arm = best(rows, shares)
+            do = {BASE: "InfoNCE; nothing is ahead of it beyond its interval", START: "do not train"}.get(arm, arm)
+            at = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
+            ahead = "" if arm == BASE else ", ".join(_starred(rows[arm][share]) for share in shares)
+            lines.append([told, do, ", ".join(at), ahead])
+    note = (
+        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead of InfoNCE beyond "
+        "its interval (*) at one of them. Intervals are over seeds and held-out images, not corrected for the arms."
+    )
+    return table(*lines, note=note)
+
+
+def _starred(row: Measurement) -> str:
+    assert row.change is not None
+    return f"{row.change[0]:+.3f}{'*' if verdict(row) in ('better', 'worse') else ''}"
+
+
+def scratch_block() -> str:
+    """RINCE from random weights: InfoNCE, and RINCE's change, at each share, in every experiment that has it."""
+    short, about = training("does_it_pay", noise="mixture", start="scratch")
+    longer, its = training("noisy_captions", task="noise")
+    steps, q = about.settings["steps"]["scratch"], about.methods["RINCE"]["q"]
+    arms = {f"{steps} steps of 128, q = {q}": (short, "share", "RINCE")}
+    if measured(SCRATCH):
+        between, told = training(SCRATCH)
+        for q in ("0.5", "1"):
+            arms[f"{told.settings['steps']} steps of 128, q = {q}"] = (between, "share", f"RINCE q={q}")
+    for q in ("0.5", "1.0"):
+        loop = its.settings["loop"]
+        name = f"{loop['steps']} steps of {loop['batch_size']}, 32 x 32, q = {float(q):g}"
+        arms[name] = (longer, "eta", f"RINCE q={q}")
+    shares = (0.0, 0.2, 0.4, 0.6)
+    lines = [["from random weights", "", *(f"share {share:g}" for share in shares)]]
+    for name, (rows, share, rince) in arms.items():
+        found = {(place[share], place["method"]): row for place, row in rows}
+        own = [(found.get((at, BASE)), found.get((at, rince))) for at in shares]
+        lines.append([name, BASE, *(f"{base.value:.3f}" if base else "" for base, _ in own)])
+        lines.append(["", "RINCE", *(moved(row) if row else "" for _, row in own)])
+    names = ", ".join(f"`{name}.json`" for name in ("does_it_pay", SCRATCH, "noisy_captions") if measured(name))
+    return table(*lines, note=f"Zero-shot accuracy of InfoNCE and the change by RINCE on the same seeds; from {names}.")
+
+
+def scratch_words() -> str:
+    """Why the two disagree, as far as the third says."""
+    if not measured(SCRATCH):
+        return missing(SCRATCH)
+    short, _ = training("does_it_pay", noise="mixture", start="scratch")
+    before = {(place["share"], place["method"]): row for place, row in short}
+    rows = by_share(SCRATCH, "share", {"noise": "mixture"})
+    half, one = rows["RINCE q=0.5"], rows["RINCE q=1"]
+    (half0, half4, half6), (one0, one4, one6) = ([moved(own[at]) for at in (0.0, 0.4, 0.6)] for own in (half, one))
+    ahead = any("better" in (verdict(half[share]), verdict(one[share])) for share in (0.4, 0.6))
+    return paragraph(
+        "The third experiment keeps pictures, batches and q of the short one and takes three times the steps. InfoNCE",
+        f"comes to {rows[BASE][0.0].value:.3f} where nothing is wrong ({before[0.0, BASE].value:.3f} in 100 steps);",
+        f"RINCE with q = .5 changes that by {half0}, and by {half4} and {half6} at shares of .4 and .6; with q = 1 by",
+        f"{one0}, {one4} and {one6}.",
+        "So the length of the training is what they disagree in: RINCE gives up pairs that do not fit yet, early in a "
+        "training most of all, and is ahead once the right ones fit."
+        if ahead
+        else "So length alone does not explain it: what is left are batches of 256 and the smaller pictures of the "
+        "world's first edition, on which InfoNCE itself is far ahead of here.",
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nothing"
+
+
+def tutorial_words() -> str:
+    """What the tutorial's command gains and loses beyond its interval, and what becomes of the projection's gain."""
+    rows = [row for row in read("finetune_tutorial").rows if "(the tutorial)" in row.method]
+    own = {row.metric: row for row in rows}
+    start = {row.metric: row for row in read("finetune_tutorial").rows if row.method == "as shipped"}
+    kinds = {kind: [row.metric for row in rows if verdict(row) == kind] for kind in ("better", "worse")}
+    still = [row.metric for row in rows if verdict(row) not in kinds]
+    group, plain = "worst group, projection", "zero-shot, projection"
+    return paragraph(
+        f"Beyond its interval it gains in {listed(kinds['better'])}, and loses in {listed(kinds['worse'])};",
+        f"{listed(still)} {'does' if len(still) == 1 else 'do'} not clearly change." if still else "nothing stays.",
+        f"Under a projection that is fitted anew for each model the worst group goes from {start[group].value:.3f} to",
+        f"{own[group].value:.3f}, and accuracy from {start[plain].value:.3f} to {own[plain].value:.3f}.",
+    )
+
+
+def projection_words() -> str:
+    """Which trainings keep more of a projection's gain than plain fine-tuning does, and at what cost."""
+    if not measured("keep_projection"):
+        return missing("keep_projection")
+    rows: dict[float, dict[str, dict[str, Measurement]]] = {}
+    for row in read("keep_projection").rows:
+        rows.setdefault(float(place_of(row)["lr"]), {}).setdefault(row.method, {})[row.metric] = row
+    words = []
+    for lr, arms in rows.items():
+        shipped, plain = arms["as shipped"], arms["fine-tuned"]
+        others = {name: own for name, own in arms.items() if own is not shipped and own is not plain}
+        figures = "{:.3f} without, {:.3f} before and {:.3f} after"
+        which = [f"worst group, {when}" for when in ("none", "before", "after")]
+        words.append(
+            f"At a learning rate of {lr:g} the worst group of the model as shipped is {figures}, of the fine-tuned one "
+            f"{figures}.".format(*(own[metric].value for own in (shipped, plain) for metric in which))
+        )
+        for metric in which[1:]:
+            ahead, behind = (
+                listed([name for name, own in others.items() if verdict(own[metric]) == kind])
+                for kind in ("better", "worse")
+            )
+            words.append(f"In *{metric}* {ahead} stand ahead of it beyond the interval, and {behind} behind.")
+        top = max(others, key=lambda name: others[name]["worst group, after"].value)
+        species = [f"{own['species'].value:.3f}" for own in (others[top], plain, shipped)]
+        words.append(
+            f"The best worst group after is that of {top} ({others[top]['worst group, after'].value:.3f}), with "
+            f"species at {species[0]} ({species[1]} fine-tuned, {species[2]} as shipped)."
+        )
+    return paragraph(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from vldebias.losses import (
 )
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Trainee, build_objective, unit
+from vldebias.training.passes import Passes
 from vldebias.training.settings import LossSettings
 
 N, T = 8, 0.2
@@ -197,7 +199,8 @@ def test_half_precision_is_normalised_in_single(dtype: torch.dtype) -> None:
 
 
 def test_a_batch_moves_all_its_parts() -> None:
-    moved = Batch(images=IMAGES, texts=PAIRS.texts, index=torch.arange(ROWS), labels=None).to("meta")
+    there: Any = SimpleNamespace(accelerator=SimpleNamespace(device="meta"))
+    moved = Passes._there(there, Batch(images=IMAGES, texts=PAIRS.texts, index=torch.arange(ROWS), labels=None))
     assert moved.images.is_meta
     assert moved.texts["ids"].is_meta
     assert moved.index is not None

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, count, islice
 from typing import Any, Literal, Protocol, TypeVar
@@ -77,16 +77,6 @@ class Batch:
 
         columns: dict[str, Any] = {name: column(name) for name in ("index", "labels", "captions", "groups")}
         return cls(torch.empty(sum(map(len, batches)), 0), **columns)
-
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
-        """The same batch on a device."""
-
-        def moved(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.to(device, non_blocking=non_blocking)
-            return {name: moved(tensor) for name, tensor in value.items()} if isinstance(value, Mapping) else value
-
-        return Batch(**{part.name: moved(getattr(self, part.name)) for part in fields(self)})
 
 
 class Batches(Protocol):

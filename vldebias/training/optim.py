@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.losses import GlobalContrastiveLoss, GroupWeights
 from vldebias.losses.checks import check_choice, check_interval
 from vldebias.training.settings import Named
-from vldebias.training.sharded import parameters_of, refuse_flat, reshard, total_norm
+from vldebias.training.sharded import parameters_of, refuse_flat, reshard, whole
 
 _OWN_SCHEDULES = ("cosine", "linear", "constant")
 
@@ -232,7 +232,7 @@ class Sharpness:
             InvalidInputError: a module of FSDP's first version.
         """
         refuse_flat(module)
-        _clear(parameters)
+        module.zero_grad()
         if self.rho == 0:
             return passes()
         devices = {parameter.device for parameter in parameters if parameter.device.type in ("cuda", "xpu")}
@@ -242,7 +242,7 @@ class Sharpness:
         with torch.random.fork_rng(**drawing):
             loss = passes()
         with self.climbed(parameters), frozen_statistics(module):
-            _clear(parameters)
+            module.zero_grad()
             passes()
         return loss
 
@@ -254,7 +254,7 @@ class Sharpness:
         try:
             with torch.no_grad():
                 if moving:
-                    norm = total_norm([self._scaled(parameter, gradient) for parameter, gradient in moving])
+                    norm = whole(nn.utils.get_total_norm(self._scaled(*one) for one in moving))
                     length = torch.where(norm > 0, self.rho / norm, 0.0)  # where all is flat there is nowhere to climb
                 for parameter, gradient in moving:
                     parameter.add_(self._scaled(parameter, self._scaled(parameter, gradient)) * length)
@@ -289,11 +289,6 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
             loss.training = True
         for buffer, value in kept:
             buffer.copy_(value)
-
-
-def _clear(parameters: Sequence[nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None
 
 
 def _wide(tensor: Tensor) -> Tensor:

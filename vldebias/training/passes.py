@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.training.batches import Batch
 from vldebias.training.objective import FROZEN, Trainee
 from vldebias.training.optim import frozen_statistics
@@ -128,4 +128,4 @@ class Passes:
         return nullcontext() if last else self.accelerator.no_sync(self.module)
 
     def _there(self, batch: Batch) -> Batch:
-        return batch.to(self.accelerator.device, non_blocking=True)
+        return Batch(**need("accelerate.utils").send_to_device(vars(batch), self.accelerator.device, non_blocking=True))

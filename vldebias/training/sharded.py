@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -90,16 +89,6 @@ def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
 
     layout: Any = model
     return distribute_tensor(tensor.to(model.device), layout.device_mesh, layout.placements)
-
-
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """() L2 norm of all entries of all `tensors` together, shards of other processes included, in float32 at least."""
-    norms = [torch.linalg.vector_norm(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-    split = [norm for norm in norms if is_sharded(norm)]
-    parts = [norm for norm in norms if not is_sharded(norm)]
-    if split:
-        parts.append(whole(torch.linalg.vector_norm(torch.stack(split))))
-    return torch.linalg.vector_norm(torch.stack(parts))
 
 
 @contextmanager

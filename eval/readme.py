@@ -664,7 +664,7 @@ def gallery_block() -> str:
     """The gallery of a real pipeline with what it took; or that nobody has drawn it yet."""
     command = "python -m eval.experiments.real_gallery --pipeline ID_OR_FOLDER --device cuda --json"
     if not (RESULTS / "real_gallery.json").is_file():
-        return _paragraph(
+        return paragraph(
             "**This place is empty.** No GPU and no weights of a real pipeline were at hand where this repository was",
             f"made. `{command} eval/results/real_gallery.json` fills it, and says first what that takes.",
         )

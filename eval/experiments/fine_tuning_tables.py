@@ -128,16 +128,17 @@ def scratch_words() -> str:
     if not measured(SCRATCH):
         return missing(SCRATCH)
     short, _ = training("does_it_pay", noise="mixture", start="scratch")
-    before = {(place["share"], place["method"]): row for place, row in short}
+    before = {place["share"]: row for place, row in short if row.method == BASE}
     rows = by_share(SCRATCH, "share", {"noise": "mixture"})
     half, one = rows["RINCE q=0.5"], rows["RINCE q=1"]
-    (half0, half4, half6), (one0, one4, one6) = ([moved(own[at]) for at in (0.0, 0.4, 0.6)] for own in (half, one))
-    ahead = any("better" in (verdict(half[share]), verdict(one[share])) for share in (0.4, 0.6))
+    clean, wrong = min(half), max(half)
+    now, then = ([f"{own[at].value:.3f}" for at in (clean, wrong)] for own in (rows[BASE], before))
+    ahead = any(verdict(arm[wrong]) == "better" for arm in (half, one))
     return paragraph(
         "The third experiment keeps pictures, batches and q of the short one and takes three times the steps. InfoNCE",
-        f"comes to {rows[BASE][0.0].value:.3f} where nothing is wrong ({before[0.0, BASE].value:.3f} in 100 steps);",
-        f"RINCE with q = .5 changes that by {half0}, and by {half4} and {half6} at shares of .4 and .6; with q = 1 by",
-        f"{one0}, {one4} and {one6}.",
+        f"comes to {now[0]} where nothing is wrong ({then[0]} in 100 steps), and to {now[1]} at a share of {wrong:g}",
+        f"({then[1]}). RINCE changes the first by {moved(half[clean])} with q = .5 and {moved(one[clean])} with q = 1,",
+        f"the second by {moved(half[wrong])} and {moved(one[wrong])}.",
         "So the length of the training is what they disagree in: RINCE gives up pairs that do not fit yet, early in a "
         "training most of all, and is ahead once the right ones fit."
         if ahead

@@ -6,9 +6,9 @@ python -m eval.readme                                   # the tables of docs/exp
 
 Geometry is that of queries, of images (as many of each gender) and of the attribute in both. Ranking: Spearman's
 correlation over the linear methods between their MaxSkew on the miniature and on CLIP ViT-B/32 and CelebA
-(`rivals.py`, its committed result). The real gallery and its reference are halves of one set, so that of the miniature is
-drawn as its gallery is; "another reference" ranks the gallery of people off duty by a reference of people as they come,
-two in five of them off duty and with the jobs that lean. The real embeddings are read from where embeddings.py says;
+(`rivals.py`, its committed result). The real gallery and its reference are halves of one set, so the reference of the
+miniature is drawn as its gallery is; "another reference" ranks people off duty with a reference of people as they come,
+two in five of them off duty and with jobs that lean. The real embeddings are read from where embeddings.py says;
 without them their rows are left out.
 """
 

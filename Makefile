@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
-.PHONY: quickstart test bench budgets test-slow docs lint types wheel clean
+.PHONY: quickstart test bench window budgets test-slow docs lint types wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
@@ -22,6 +22,15 @@ bench: $(READY)  ## what users wait for, against what they would use instead: do
 	$(BIN)/python -m eval.benchmarks.speed --json eval/results/bench_speed.json
 	$(BIN)/python -m eval.benchmarks.whole --json eval/results/bench_whole.json
 	$(BIN)/python -m eval.readme
+
+window: $(READY)  ## what a newcomer meets, made anew with the models and results that are here: outputs, pictures, first hours
+	$(BIN)/python -m eval.notebooks
+	VLDEBIAS_REWRITE=1 $(BIN)/python -m pytest -q -m slow tests/experiments/test_readme.py -k beneath
+	$(BIN)/python -m tests.robust.first_hours --json eval/results/first_hours.json
+	$(BIN)/python -m tests.robust.cold_start --json eval/results/cold_start.json
+	$(BIN)/python -m eval.social
+	$(BIN)/python -m eval.readme
+	$(BIN)/python -m eval.evidence
 
 docs: $(READY)  ## the documentation, in site/
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml

@@ -41,6 +41,8 @@ def executed(path: Path, folder: Path) -> Any:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+            for one in cell.outputs:
+                one.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
     return notebook
 
 

@@ -21,10 +21,10 @@ from eval import first_hours, tables
 from eval.experiments import default_choice, experiment, fine_tuning_tables, generation_table, rivals_table, validity
 from eval.experiments.auto_worlds import GENUINE
 from eval.experiments.experiment import Page, place_of
-from eval.experiments.fine_tuning_tables import paragraph, training
+from eval.experiments.fine_tuning_tables import paragraph
 from eval.experiments.records import rows_of
 from eval.metrics import register_metrics
-from eval.tables import RESULTS, moved, read, rows_in, span, table
+from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.evaluation.report.pages import markdown_table
 from vldebias.evaluation.report.words import number, verdict
 from vldebias.evaluation.result import Measurement, Result
@@ -245,31 +245,6 @@ def joint_block() -> str:
             f"{alone[name, 'recognised'].value:.3f}"
         )
     return "\n".join(lines) + "\n"
-
-
-def losses_block() -> str:
-    """Which loss when, at the share of wrong captions that the losses were tuned for, worse ones included."""
-    rows, _ = training("does_it_pay", noise="mixture", share=0.4)
-    found = {(place["start"], place["method"]): row for place, row in rows}
-
-    def told(start: str, arm: str) -> str:
-        return f"{found[start, arm].value:.3f} ({moved(found[start, arm])})"
-
-    longer, protocol = training("noisy_captions", task="noise", method="RINCE q=1.0")
-    longest = {place["eta"]: moved(row) for place, row in longer}
-    return paragraph(
-        "Where two fifths of the captions belong to other pictures, the projections of a CLIP that was trained before",
-        "come to",
-        f"{found['heads', 'InfoNCE'].value:.3f} with InfoNCE, {told('heads', 'RINCE')} with RINCE and",
-        f"{told('heads', 'InfoNCE, filtered')} with InfoNCE on the pairs that its own early scores leave, which takes",
-        "two to three trainings; from random",
-        f"weights to {found['scratch', 'InfoNCE'].value:.3f}, {told('scratch', 'RINCE')} and",
-        f"{told('scratch', 'InfoNCE, filtered')} (zero-shot accuracy, renders of the miniature world, five seeds). A",
-        f"longer training from random weights ({protocol.settings['loop']['steps']} steps, q = 1) has RINCE ahead of",
-        f"InfoNCE by {longest[0.4]} there, and by {longest[0.6]} at three fifths.",
-        "So: RINCE to go on with a model; to begin one the",
-        "two experiments disagree: [which loss when](docs/fine-tuning.md).",
-    )
 
 
 def block(name: str) -> str:
@@ -639,11 +614,6 @@ def judged_coverage() -> str:
     return table(*lines, note=f"{note}; from `eval/results/judged_shares.json`.")
 
 
-def inside(made: Callable[[], str]) -> str:
-    """A block whose links are those of the README, for a page in docs/."""
-    return made().replace("](docs/", "](")
-
-
 def few_block() -> str:
     """MaxSkew by the number of reference images, a row for each method."""
     result = read("rivals_few")
@@ -694,7 +664,7 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             "offsets": offsets_block,
         },
         docs / "fine-tuning.md": {
-            "losses": partial(inside, losses_block),
+            "losses": fine_tuning_tables.losses_words,
             "scratch": fine_tuning_tables.scratch_block,
             "scratch_words": fine_tuning_tables.scratch_words,
             "verdicts": fine_tuning_tables.verdicts_block,

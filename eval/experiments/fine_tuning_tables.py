@@ -47,9 +47,10 @@ def training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measur
 def by_share(name: str, column: str, where: dict[str, Any]) -> Rows:
     """The rows of an experiment at a place, by arm and share."""
     found: Rows = {}
+    metric = "linear evaluation" if name == DIGITS else "zero_shot_accuracy"
     for row in read(name).rows:
         place = place_of(row)
-        if where.items() <= place.items():
+        if row.metric == metric and where.items() <= place.items():
             found.setdefault(row.method, {})[float(place[column])] = row
     return found
 
@@ -96,6 +97,24 @@ def verdicts_block() -> str:
 def _starred(row: Measurement) -> str:
     assert row.change is not None
     return f"{row.change[0]:+.3f}{'*' if verdict(row) in ('better', 'worse') else ''}"
+
+
+def losses_words() -> str:
+    """What is best where two fifths of the captions belong to other pictures, by the latest experiment."""
+    words = ["Where two fifths of the captions belong to other pictures,"]
+    starts = {"heads": (HEADS, "the projections of a CLIP that was trained before come to"),
+              "scratch": (SCRATCH, "a small CLIP from random weights to")}  # fmt: skip
+    for start, (name, who) in starts.items():
+        rows = by_share(name if measured(name) else "does_it_pay", "share", {"noise": "mixture", "start": start})
+        arm, base = best(rows, (0.4,)), rows[BASE][0.4]
+        words.append(f"{who} {base.value:.3f} with InfoNCE" + ("," if start == "heads" else ""))
+        how = "untrained" if arm == START else f"with {arm}"
+        told = f"{rows[arm][0.4].value:.3f} ({moved(rows[arm][0.4])}) {how}" if arm != BASE else ""
+        words.append(f"and {told}, the best that was tried;" if told else "and nothing is ahead of that;")
+    words[-1] = words[-1].rstrip(";")
+    return paragraph(
+        *words, "(zero-shot accuracy, renders of the miniature world). [Which loss when](#when-to-use-which-loss)."
+    )
 
 
 def scratch_block() -> str:

@@ -37,7 +37,11 @@ class TestVerdict:
     def test_says_where_it_is_not_measured_and_what_it_rests_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(made, "measured", lambda name: name == made.DIGITS)
         arms = {"InfoNCE": (0.9, None), "RINCE q=1": (0.93, 0.03)}
-        told = [row(arm, value, change, eta=eta) for arm, (value, change) in arms.items() for eta in (0.0, 0.4)]
+        told = [
+            row(arm, value, change, "linear evaluation", eta=eta)
+            for arm, (value, change) in arms.items()
+            for eta in (0.0, 0.4)
+        ]
         monkeypatch.setattr(made, "read", lambda name: Result.now("digits", told, [], seconds=None))
         lines = made.verdicts_block().splitlines()
         assert sum("not measured yet" in line for line in lines) == 4

@@ -97,6 +97,11 @@ def test_a_row_is_found_by_name_and_a_miss_lists_what_there_is() -> None:
     assert made().row("birds", "gap", "cali").value == 2 / 7
     with pytest.raises(KeyError, match=r"no row birds/gap/orth/all; there are .*'cali'"):
         made().row("birds", "gap", "orth")
+    many = made()
+    many.rows = [row.model_copy(update={"subset": str(i)}) for i in range(20) for row in many.rows]
+    with pytest.raises(KeyError, match=r"there are \[\('birds', 'gap', 'cali', '0'\).* and \d+ more") as told:
+        many.row("birds", "gap", "cali", subset="none such")
+    assert len(str(told.value)) < 600
 
 
 def test_a_notebook_shows_a_table_of_the_wholes() -> None:

@@ -202,7 +202,7 @@ def of_the_benchmarks() -> Claims:
 
 
 def of_generation() -> Claims:
-    for method in ("default", "cali", "balanced", "weighted values", "steer", "stated value"):
+    for method in ("default", "cali", "weighted values", "steer", "stated value"):
         for kind in ("", ", share of none", "_squared, share of none"):
             row = at("generation", "generation gender", f"discrepancy{kind}", method, subset="unseen professions")
             yield (

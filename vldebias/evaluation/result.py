@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import operator
 import os
 import platform
 import re
@@ -39,6 +40,7 @@ COLUMNS = (
 )  # fmt: skip
 NONE = "none"  # the method of rows about the model without an edit, which the changes of the others are from
 CHANCE = "random"  # the method of rows about random rankings: the mean, and the middle 95 % of them
+_NAMED = 8  # rows that are named where one is not found
 Bounds = tuple[float, float]
 Statistic = Callable[..., np.ndarray]
 
@@ -271,13 +273,15 @@ class Result(_Typed):
         )
 
     def row(self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None) -> Measurement:
-        """The one row with these names; without `lam` the first of any. KeyError lists what there is."""
+        """The one row with these names; without `lam` the first of any. KeyError lists the closest that there are."""
         for row in self.rows:
             names = (row.task, row.metric, row.method, row.subset)
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
-        there = [(row.task, row.metric, row.method, row.subset) for row in self.rows]
-        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {there}")
+        asked, every = (task, metric, method, subset), [(r.task, r.metric, r.method, r.subset) for r in self.rows]
+        there = sorted(dict.fromkeys(every), key=lambda names: -sum(map(operator.eq, names, asked)))
+        more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+        raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {there[:_NAMED]}{more}")
 
     def to_pandas(self) -> pd.DataFrame:
         """A row per measurement: `COLUMNS`. n: units that were resampled; counts: all of `Measurement.n`, as JSON.

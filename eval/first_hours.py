@@ -33,7 +33,9 @@ def rows(name: str, task: str) -> list[dict[str, Any]]:
 def _made(name: str, cells: Callable[[], list[list[str]]]) -> str:
     if not (RESULTS / f"{name}.json").is_file():
         return f"Not measured yet: `{RUNS[name]}` makes this table.\n"
-    return table(*cells(), note=f"From `eval/results/{name}.json`.")
+    told = read(name).provenance[0].settings
+    busy = f"on {told['cores']} cores with {told['load']:g} processes that wanted one"
+    return table(*cells(), note=f"From `eval/results/{name}.json`, {busy}.")
 
 
 def _source(row: dict[str, Any], up: str) -> str:

@@ -167,14 +167,17 @@ def scratch_words() -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nothing"
+    """Names that may have commas, in a sentence."""
+    shown = [f"*{name}*" for name in names]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if names else "nothing"
 
 
 def tutorial_words() -> str:
     """What the tutorial's command gains and loses beyond its interval, and what becomes of the projection's gain."""
-    rows = [row for row in read("finetune_tutorial").rows if "(the tutorial)" in row.method]
+    result = read("finetune_tutorial")
+    rows = [row for row in result.rows if "(the tutorial)" in row.method]
     own = {row.metric: row for row in rows}
-    start = {row.metric: row for row in read("finetune_tutorial").rows if row.method == "as shipped"}
+    start = {row.metric: row for row in result.rows if row.method == "as shipped"}
     kinds = {kind: [row.metric for row in rows if verdict(row) == kind] for kind in ("better", "worse")}
     still = [row.metric for row in rows if verdict(row) not in kinds]
     group, plain = "worst group, projection", "zero-shot, projection"
@@ -183,6 +186,7 @@ def tutorial_words() -> str:
         f"{listed(still)} {'does' if len(still) == 1 else 'do'} not clearly change." if still else "nothing stays.",
         f"Under a projection that is fitted anew for each model the worst group goes from {start[group].value:.3f} to",
         f"{own[group].value:.3f}, and accuracy from {start[plain].value:.3f} to {own[plain].value:.3f}.",
+        *([] if result.sources else ["All this was measured with the model that shipped before this one."]),
     )
 
 
@@ -208,7 +212,7 @@ def projection_words() -> str:
                 listed([name for name, own in others.items() if verdict(own[metric]) == kind])
                 for kind in ("better", "worse")
             )
-            words.append(f"In *{metric}* {ahead} stand ahead of it beyond the interval, and {behind} behind.")
+            words.append(f"In {metric}, beyond the interval, {ahead} stand ahead of it and {behind} behind.")
         top = max(others, key=lambda name: others[name]["worst group, after"].value)
         species = [f"{own['species'].value:.3f}" for own in (others[top], plain, shipped)]
         words.append(

@@ -76,5 +76,5 @@ def test_of_each_training_it_is_said_whether_it_keeps_more_than_plain_fine_tunin
     assert (
         "of the model as shipped is 0.800 without, 0.800 before and 0.800 after, of the fine-tuned one 0.500" in words
     )
-    assert "In *worst group, after* during stand ahead of it beyond the interval, and kept behind." in words
+    assert "In worst group, after, beyond the interval, *during* stand ahead of it and *kept* behind." in words
     assert "The best worst group after is that of during (0.600)" in words

@@ -1,5 +1,6 @@
 """Offline, single-threaded and deterministic for every test."""
 
+import functools
 import gc
 import os
 import random
@@ -10,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from vldebias.hosts import HOSTS
@@ -18,6 +20,9 @@ from vldebias.metrics import METRICS
 
 gc.set_threshold(20_000, 20, 20)  # what tests leave behind is small, and looking for it took a twentieth of the time
 torch.set_num_threads(1)
+os.fsync = lambda handle: None  # what tests write need not survive a loss of power, and they write thousands of files
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
+"""The commands with all their options are built once, not for each call: half of what a short one takes."""
 REGISTRIES = (HOSTS, METHODS, METRICS)
 for registry in REGISTRIES:
     len(registry)  # what other packages bring is looked for once, not in every test
@@ -53,6 +58,20 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
     monkeypatch.setattr("vldebias.evaluation.run.draw_charts", lambda *_: [])
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of trainings, whose two steps take less than their pictures, and than the pairs that a shape is from."""
+    monkeypatch.setattr("vldebias.diagnostics.spread._PAIRS", 2000)
+    monkeypatch.setattr("vldebias.training.run.draw_curves", lambda path, history: path)
+    monkeypatch.setattr("vldebias.training.run.draw_held_out", lambda *_: {})
+
+
+@pytest.fixture
+def two_noises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First steps are looked at from two noises, which is the same code as from eight."""
+    monkeypatch.setattr("vldebias.hosts.first_step.NOISES", 2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -133,16 +133,21 @@ def test_other_endings_and_no_answers_are_refused(answered: Any, tmp_path: Path)
 # ---- which questions ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2 prompts x 4 seeds x 2 variants."""
+    return draw(tmp_path_factory.mktemp("sixteen"), images=4).folder
+
+
 @pytest.mark.parametrize("most", MANY)
-def test_a_study_keeps_twins_together_and_takes_prompts_in_turn(tmp_path: Path, most: int) -> None:
-    draw(tmp_path, images=4)  # 2 prompts x 4 seeds x 2 variants
-    kept = studies.ImageFolder.open(tmp_path, most=most).records
+def test_a_study_keeps_twins_together_and_takes_prompts_in_turn(sixteen: Path, most: int) -> None:
+    kept = studies.ImageFolder.open(sixteen, most=most).records
     assert len(kept) == max(2, min(16, most - most % 2))
     twins = Counter((image.prompt, image.seed) for image in kept)
     assert set(twins.values()) == {2}
     each = Counter(prompt for prompt, _ in twins)
     assert max(each.values()) - min(each.values() if len(each) == 2 else [0]) <= 1
-    more = studies.ImageFolder.open(tmp_path, most=most + 2).records
+    more = studies.ImageFolder.open(sixteen, most=most + 2).records
     assert set(kept) <= set(more)  # a larger study goes on with the same images
 
 

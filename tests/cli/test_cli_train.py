@@ -23,7 +23,7 @@ from vldebias.training.pairs import open_images
 from vldebias.training.settings import GONE, PRESETS, TrainSettings, load_settings
 
 SMALL = ["--cpu", "--data", "birds", "--items", "24", "--val-items", "12", "--steps", "1", "--batch-size", "8"]
-FAST = [*SMALL, "--workers", "0", "--temperature", "0.2"]
+FAST = [*SMALL, "--workers", "0", "--temperature", "0.2", "--tune", "heads"]
 
 
 def run(*arguments: str) -> str:
@@ -112,7 +112,7 @@ def test_json_is_alone_on_stdout_and_the_files_are_there(tmp_path: Path) -> None
     assert told["processes"] == {"number": 1, "kind": "NO"}
 
 
-def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
+def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path, no_pictures: None) -> None:
     command = ["train", *FAST, "--no-score-pairs", "--label", "label", "--out", str(tmp_path)]
     worse = heard(*command, "--lr", "1")
     said = json.loads((tmp_path / "run.json").read_text())
@@ -122,7 +122,7 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
     assert "keep the model that it started from" in worse
 
 
-def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path) -> None:
+def test_a_run_that_made_nothing_worse_says_nothing_of_it(tmp_path: Path, no_pictures: None) -> None:
     same = heard("train", *FAST, "--no-score-pairs", "--label", "label", "--lr", "1e-12", "--out", str(tmp_path))
     assert json.loads((tmp_path / "run.json").read_text())["worse"] == {}
     assert "worse" not in same

@@ -20,6 +20,8 @@ from vldebias.hosts.first_step import NOISES, twin_of
 from vldebias.methods import WeightedValues
 from vldebias.miniature import load_pipeline
 
+pytestmark = pytest.mark.usefixtures("two_noises")
+
 MEN, WOMEN = "A photo of a male nurse.", "A photo of a female nurse."
 
 

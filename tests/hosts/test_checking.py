@@ -15,7 +15,7 @@ from vldebias.hosts import Attachment
 from vldebias.loading import Loaded
 from vldebias.prompts import load_prompts
 
-PROMPTS = few(load_prompts("professions-gender"))
+PROMPTS = few(load_prompts("professions-gender"), 10)
 CALL = {"num_inference_steps": 2, "height": 16, "width": 16}
 RIGHT = [
     "the same twice", "attached: changed", "strength 0: as without", "disabled: as without", "attached again: the same",
@@ -24,7 +24,8 @@ RIGHT = [
 
 
 @pytest.fixture(autouse=True)
-def _narrow():
+def _narrow(monkeypatch):
+    monkeypatch.setattr("vldebias.evaluation.checking.REPEATS", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tiny models are narrow, and merging moves the empty prompt
         yield

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +48,7 @@ NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+eq
 NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
 NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
 NAMES += ["lian", "spd", "fair-pca", "uce-all", "fair-diffusion"]
-SET = few(load_prompts("professions-gender"))
+SET = few(load_prompts("professions-gender"), 8)
 SCALES = dict.fromkeys(SET.classes[:4], (0.3, -0.3))
 READ = {"uce": UCE(SCALES), "uce-all": UCEAll(SCALES), "weighted-values": WeightedValues(weight=0.3)}
 QUICK = {"auto": Auto(lams=[100.0]), "dear": DeAR(steps=10)}
@@ -75,6 +76,11 @@ class Case:
             self._fitted[name] = vldebias.fit_projections(self.host, SET, **self.how | how(self, name))
         return self._fitted[name]
 
+    @cached_property
+    def base(self) -> list[Tensor]:
+        """What it gives without an attachment."""
+        return self.outputs()
+
     def outputs(self, attachment: vldebias.Attachment | None = None) -> list[Tensor]:
         prompts = [*PLAIN, STATED]
         if attachment is not None:
@@ -93,7 +99,7 @@ def cases() -> dict[str, Case]:
         features = model.encode_image(pictures)
 
     def encode_text(model: Any, prompts: list[str]) -> Sequence[Tensor]:
-        return [model.encode_text(tokenizer(prompts)), model.encode_image(pictures[:2])]
+        return [model.encode_text(tokenizer(prompts)), model.encode_image(pictures[:1])]
 
     def encode_prompt(pipe: Any, prompts: list[str]) -> Sequence[Tensor]:
         return pipe.encode_prompt(prompts, "cpu", 1, False)[:1]
@@ -137,7 +143,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     cases: dict[str, Case], name: str, on: str, tmp_path: Path
 ) -> None:
     case = cases[on]
-    base = case.outputs()
+    base = case.base
     attachment = case.debias(SET, **how(case, name))
     attached = case.outputs(attachment)
     edits = case._fitted[name] = dict(attachment.projections)
@@ -394,7 +400,7 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     cases: dict[str, Case], on: str, tmp_path: Path
 ) -> None:
     case = cases[on]
-    base = case.outputs()[0]
+    base = case.base[0]
     with case.debias(SET, method=Mirror(), keep_stated=False, **({"reference": None} if on == "model" else {})) as one:
         flipped = case.outputs(one)[0]
         role, edit = next(iter(one.projections.items()))
@@ -429,7 +435,7 @@ def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Ca
     case = cases["model"]
     shares, images = {"male": 0.3, "female": 0.7}, case.how["reference"]
     move = vldebias.fit_shares(case.host, SET, shares, reference=images, top=0.1)
-    base = case.outputs()[0]
+    base = case.base[0]
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
         with vldebias.debias(case.host, edit) as attachment:
             moved = case.outputs(attachment)[0]

@@ -101,10 +101,10 @@ def test_draws_follow_the_shares(stratify: int | None) -> None:
     assert chisquare([counts[i] for i in range(3)], [3600, 1800, 600]).pvalue > 1e-3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     weights=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6),
-    images=st.integers(1, 40),
+    images=st.integers(1, 25),
     block=st.integers(0, 1000),
     prompt=st.text(max_size=5),
 )

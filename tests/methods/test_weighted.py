@@ -18,6 +18,8 @@ from vldebias.methods.rivals.wording import rewrite_prompt
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 
+pytestmark = pytest.mark.usefixtures("two_noises")
+
 SET = load_prompts("professions-gender")
 FIVE = SET.classes[:5]
 PROMPTS = ["A photo of a nurse.", "A photo of a web developer."]

@@ -209,7 +209,7 @@ def test_few_different_rows_are_counted_with_the_same_intervals(statistic, monke
     monkeypatch.setattr(bootstrap, "_indices", lambda *given: calls.append(1) or drawing(*given))
 
     def both() -> list[float]:
-        options = {"statistic": statistic, "resamples": 4000}
+        options = {"statistic": statistic, "resamples": 2000}
         one = bootstrap_interval(*arrays, **options)
         change = paired_difference_interval(arrays[0], *after, *arrays[1:], **options)
         point, drawn = resampled_values({"a": arrays[0], "b": after[0]}, *arrays[1:], vectorized=False, **options)

@@ -20,12 +20,15 @@ from vldebias.training.scores import text_features
 from vldebias.training.settings import TrainSettings, load_settings
 from vldebias.training.tuning import tune
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.usefixtures("no_pictures"),
+]
 SET = "waterbirds"
 
 
 def settings(**given: Any) -> TrainSettings:
-    small: dict[str, Any] = {"data": "birds", "items": 32, "val_items": 20, "steps": 4, "batch_size": 16, "workers": 0}
+    small: dict[str, Any] = {"data": "birds", "items": 16, "val_items": 10, "steps": 4, "batch_size": 8, "workers": 0}
     small |= {"temperature": 0.2, "lr": 1e-3, "tune": "heads", "loss": "info_nce", "debias": SET, "score_pairs": False}
     return load_settings(**{**small, **given})
 
@@ -134,8 +137,8 @@ def test_groups_balance_and_weigh_a_run(tmp_path: Path) -> None:
     ("given", "every"),
     [
         ({}, 16),  # of 160 steps
-        ({"val_items": 200}, 50),  # 4 held-out images for each 1 that goes through a frozen tower
-        ({"val_items": 200, "tune": "all"}, 25),
+        ({"val_items": 200}, 100),  # 4 held-out images for each 1 that goes through a frozen tower
+        ({"val_items": 200, "tune": "all"}, 50),
         ({"val_items": 200, "eval_every": 3}, 3),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping
+from copy import copy
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -49,10 +50,12 @@ class SettingsCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Both are read all the same: --no-NAME turns off what a file of settings has turned on."""
-        for parameter in self.params:
+        shown = copy(self)
+        shown.params = [copy(parameter) for parameter in self.params]
+        for parameter in shown.params:
             if _OFF in (getattr(parameter, "help", None) or ""):
                 parameter.secondary_opts = []
-        super().format_help(ctx, formatter)
+        TyperCommand.format_help(shown, ctx, formatter)
 
 
 def flags_of_options() -> Flags:

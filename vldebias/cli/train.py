@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,12 @@ FIRST = ("data", "model", "val_split", "debias")
 def _whole_help(context: typer.Context, asked: bool) -> None:
     """Prints the help with every setting, and ends."""
     if asked:
-        for parameter in context.command.params:
+        whole = copy(context.command)
+        whole.params = [copy(parameter) for parameter in whole.params]
+        for parameter in whole.params:
             if hasattr(parameter, "hidden"):
                 parameter.hidden = parameter.name in GONE
-        typer.echo(context.get_help())
+        typer.echo(whole.get_help(context))
         raise typer.Exit
 
 

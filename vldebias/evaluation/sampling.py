@@ -95,8 +95,9 @@ class LabelSample(Strict):
             for name, own in (("surer", surer), ("less sure", sorted({*rows} - {*surer}))):
                 if own:
                     wrong = min(max(1 - float(sure[own].mean()), ERROR), 0.5)
-                    spread, listed = (wrong * (1 - wrong)) ** 0.5, sorted(own, key=lambda i: _lot(seed, paths[i]))
-                    images = tuple(paths[i] for i in listed)
+                    lots = [hashlib.sha256(f"{seed}\0{paths[i]}".encode()).digest() for i in own]
+                    spread = (wrong * (1 - wrong)) ** 0.5
+                    images = tuple(paths[i] for _, i in sorted(zip(lots, own, strict=True)))
                     strata.append(Stratum(name=f"{part}: {answer}, {name}", images=images, spread=spread, labels=1))
         return cls(attribute=attribute, judge=judge, seed=seed, strata=tuple(strata)).of_size(labels)
 
@@ -147,7 +148,3 @@ class LabelSample(Strict):
             raise InvalidInputError(f"{path}: is no sample for labelling: {explain(error, cls)}") from error
         except OSError as error:
             raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _lot(seed: int, path: str) -> bytes:
-    return hashlib.sha256(f"{seed}\0{path}".encode()).digest()

@@ -62,8 +62,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of trainings, whose two steps take less than their pictures, and than the pairs that a shape is from."""
-    monkeypatch.setattr("vldebias.diagnostics.spread._PAIRS", 2000)
+    """The same of trainings, whose two steps take less than their pictures."""
     monkeypatch.setattr("vldebias.training.run.draw_curves", lambda path, history: path)
     monkeypatch.setattr("vldebias.training.run.draw_held_out", lambda *_: {})
 

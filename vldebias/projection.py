@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
@@ -279,16 +280,21 @@ class CalibratedProjection(Edit):
         """
         if self.spurious_rank:
             raise InvalidInputError("a projection with P0 has no multiple of its lam; lower its strength instead")
-        removed = self.left.T @ self.left if self.left is self.right else self.left @ self.right.T
-        c, vectors = torch.linalg.eigh(removed)  # c = lam s^2 / (1 + lam s^2)
-        c = c.clamp(min=0, max=1)
+        c, back = self._shrunk
         scaled = t * c / ((1 - c).clamp(min=_EPS) + t * c)
-        # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
-        back = self.left @ vectors / c.sqrt().clamp(min=_EPS) if self.left is self.right else vectors
         root = (back * scaled.sqrt()).contiguous()
         lam = self.lam
         several = tuple(t * x for x in lam) if isinstance(lam, tuple) else t * lam
         return CalibratedProjection(root, root, replace(self.provenance, lam=several))
+
+    @cached_property
+    def _shrunk(self) -> tuple[Tensor, Tensor]:
+        """By how much each direction is shrunk, c = lam s^2 / (1 + lam s^2) (r,), and the directions (d, r)."""
+        removed = self.left.T @ self.left if self.left is self.right else self.left @ self.right.T
+        c, vectors = torch.linalg.eigh(removed)
+        c = c.clamp(min=0, max=1)
+        # Of W W^T the eigenvectors are in the space of pairs; W^T brings them back to that of embeddings.
+        return c, self.left @ vectors / c.sqrt().clamp(min=_EPS) if self.left is self.right else vectors
 
     @property
     def removed(self) -> float:

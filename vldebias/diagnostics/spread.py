@@ -63,9 +63,12 @@ def geometry(features: Any, labels: Any, *, seed: int = 0) -> Geometry:
     rng = np.random.default_rng(seed)
     one = rng.integers(n, size=_PAIRS)
     other = (one + 1 + rng.integers(n - 1, size=_PAIRS)) % n
-    products = torch.cat(
-        [(rows[a] * rows[b]).sum(1) for a, b in zip(np.split(one, 20), np.split(other, 20), strict=True)]
-    ).double()
+    if n * n <= _PAIRS:  # each product once
+        products = (rows @ rows.T)[one, other].double()
+    else:
+        products = torch.cat(
+            [(rows[a] * rows[b]).sum(1) for a, b in zip(np.split(one, 20), np.split(other, 20), strict=True)]
+        ).double()
     return Geometry(
         alignment=float(2 - 2 * same),
         uniformity=float((-2 * (2 - 2 * products)).exp().mean().log()),

@@ -74,7 +74,13 @@ class Interval:
 
 
 def percentile_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
-    """The middle `level` of the values (resamples,) that a statistic takes."""
+    """The middle `level` of the values (resamples,) that a statistic takes.
+
+    Raises:
+        InvalidInputError: a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -181,7 +187,7 @@ def bootstrap_interval(
     if statistic is None:
         statistic, vectorized = _means, True
     of_counts = _COUNTED.get(statistic) if paired or len(data) == 1 else None
-    value, drawn = _bootstrap(data, statistic, vectorized, level, resamples, seed, paired, clusters, of_counts)
+    value, drawn = _bootstrap(data, statistic, vectorized, resamples, seed, paired, clusters, of_counts)
     return Interval(float(value[0]), *percentile_interval(drawn[:, 0], level), level, max(map(len, data)), resamples)
 
 
@@ -213,7 +219,7 @@ def resampled_values(
 
     batched = vectorized or statistic is None
     of_counts = count_all if measure in _COUNTED else None
-    value, drawn = _bootstrap(data, measure_all, batched, 0.95, resamples, seed, True, clusters, of_counts)
+    value, drawn = _bootstrap(data, measure_all, batched, resamples, seed, True, clusters, of_counts)
     return dict(zip(names, value.tolist(), strict=True)), dict(zip(names, drawn.T, strict=True))
 
 
@@ -242,7 +248,7 @@ def paired_difference_interval(
 
     data = [rows(array, f"arrays[{i}]") for i, array in enumerate((before, after, *shared))]
     how = of_counts if measure in _COUNTED else None
-    value, drawn = _bootstrap(data, difference, False, level, resamples, seed, True, clusters, how)
+    value, drawn = _bootstrap(data, difference, False, resamples, seed, True, clusters, how)
     return Interval(float(value[0]), *percentile_interval(drawn[:, 0], level), level, len(data[0]), resamples)
 
 
@@ -263,7 +269,6 @@ def _bootstrap(
     data: list[np.ndarray],
     statistic: Callable[..., Any],
     vectorized: bool,
-    level: float,
     resamples: int,
     seed: int,
     paired: bool,
@@ -277,8 +282,6 @@ def _bootstrap(
     lengths = [len(array) for array in data]
     if not data or ((paired or clusters is not None) and len(set(lengths)) > 1):
         raise InvalidInputError(f"arrays: expected one or more arrays of one length, got lengths {lengths}")
-    if not 0 < level < 1:
-        raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     if resamples < 1:
         raise InvalidInputError(f"resamples: expected at least 1, got {resamples}")
 

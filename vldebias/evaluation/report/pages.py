@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,7 +240,13 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 
 def html(template: str, **values: Any) -> str:
     """A template of this folder, filled in."""
-    jinja2, markupsafe = need("jinja2"), need("markupsafe")
+    page: str = _templates(need("jinja2"), need("markupsafe")).get_template(template).render(**values)
+    return page
+
+
+@cache
+def _templates(jinja2: Any, markupsafe: Any) -> Any:
+    """The folder's environment, which keeps what it has compiled."""
 
     def soft(text: str) -> Any:
         """May break after a slash or an underscore: names of groups and columns are long on a telephone."""
@@ -253,7 +260,7 @@ def html(template: str, **values: Any) -> str:
     )
     environment.filters |= {"plain": plain, "number": number, "change": change, "verdict": verdict, "soft": soft}
     environment.filters |= {"conclusion": conclusion, "forest": forest}
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def on_miniature(result: Result) -> bool:

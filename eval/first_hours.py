@@ -76,8 +76,9 @@ def hour(user: str) -> str:
                 found.append([_source(row, "../"), *seconds, _line(row)])
         return [head, *found]
 
-    if not (RESULTS / "first_hours.json").is_file():
-        return _made("first_hours", cells)
+    there = (RESULTS / "first_hours.json").is_file()
+    if not there or USERS[user] not in {row["user"] for row in rows("first_hours", "hours")}:
+        return f"Not measured yet: `{RUNS['first_hours']}` makes this table.\n"
     pages = [row for row in rows("first_hours", "hours") if row["user"] == USERS[user] and row.get("picture")]
     seen = [
         f"\n![{row['method']}: first screens, 1280 and 390 pixels wide, light and dark]"

@@ -3,6 +3,7 @@
 python -m tests.robust.first_hours                                           # print what is seen, minutes of a core
 python -m tests.robust.first_hours --json eval/results/first_hours.json      # and write it, with hour-*.png
 python -m tests.robust.first_hours --user "looks for two minutes" --out try  # of one user
+python -m tests.robust.first_hours --work DIR --json ...                     # goes on where a run with DIR was stopped
 
 `first_hours.yaml` says what they do. Each has an empty folder and an empty cache, at a terminal of 80 columns; every
 process starts cold. Noted are the seconds until the first line is on the screen, that line, the seconds until all is
@@ -13,6 +14,7 @@ asked for its help, and those that nobody used are called. The environment is se
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import pty
@@ -46,6 +48,7 @@ NO_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x09\x
 VIEWS = [(width, scheme) for width in (WIDE, NARROW) for scheme in ("light", "dark")]
 HEIGHT, GAP, SCALE = 844, 16, 2  # pixels; a picture is a SCALE-th of what is seen
 READY = 300  # seconds for a page to answer
+COMMANDS = "commands"
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.work, tools = folder / "work", folder / "tools"
         for one in (self.work, tools):
-            one.mkdir(parents=True)
+            one.mkdir(parents=True, exist_ok=True)
         for name, module in (("vldebias", " -m vldebias"), ("python", "")):
             (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n')
             (tools / name).chmod(0o755)
@@ -269,10 +272,50 @@ def looked_at(browser: Any, address: str, html: str | None, picture: Path) -> di
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-def hour(user: str, steps: Sequence[Step], folder: Path, pictures: Path, browser: Any) -> Iterator[dict[str, Any]]:
-    """A row per step of a user."""
+class Notes:
+    """What was seen, a line of JSON each, in a folder where a second run finds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "seen.jsonl"
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+
+    def has(self, **where: str) -> bool:
+        """Is there a row of this step or command?"""
+        return any(where.items() <= row.items() for row in self.rows)
+
+    def add(self, **row: Any) -> None:
+        """Note it and say it."""
+        self.rows.append(row)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(
+            "{about}: {first} s, {done} s: {line}".format(about=row.get("command", row.get("does")), **row), flush=True
+        )
+
+    def of(self, part: str, *without: str) -> list[dict[str, Any]]:
+        """The rows of a part, without the columns that only tell them apart."""
+        rows = [row for row in self.rows if row["part"] == part]
+        return [{name: value for name, value in row.items() if name not in ("part", *without)} for row in rows]
+
+    def write(self, path: Path) -> None:
+        """As a result: three tasks."""
+        about = {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[2], 1)}
+        about |= {"machine": platform.machine()}
+        parts = [
+            records("hours", "What each user does first", self.of("hours"), "does", ("user", "source"), **about),
+            records("help", "--help of every command", self.of("help"), "command", **about),
+            records("commands", "A call of commands that no user used", self.of("commands"), "command", **about),
+        ]
+        Result.of(path.stem, [part for part in parts if part.rows], seconds=None).write(path)
+
+
+def hour(user: str, steps: Sequence[Step], folder: Path, pictures: Path, browser: Any, notes: Notes) -> None:
+    """The steps of a user that are not noted yet."""
     desk = Desk(folder)
     for step in steps:
+        if notes.has(part="hours", user=user, does=step.does):
+            continue
         if step.kind == "serves":
             with desk.served(step) as (address, seen):
                 row = seen | looked_at(browser, address, None, pictures / f"hour-{step.picture}.png")
@@ -281,44 +324,45 @@ def hour(user: str, steps: Sequence[Step], folder: Path, pictures: Path, browser
             if step.page:
                 html = (desk.work / step.page).read_text(encoding="utf-8")
                 row |= looked_at(browser, "http://127.0.0.1", html, pictures / f"hour-{step.picture}.png")
-        yield {"user": user, "does": step.does, "source": step.source, "picture": step.picture} | row
+        notes.add(part="hours", user=user, does=step.does, source=step.source, picture=step.picture, **row)
+
+
+def every_command(prepare: str, unused: Sequence[Step], folder: Path, notes: Notes) -> None:
+    """Help of all, and a call of those that nobody used; what is not noted yet."""
+    desk = Desk(folder)
+    for name in commands():
+        if not notes.has(part="help", command=name):
+            notes.add(part="help", command=name, **desk.does(Step("asks", "run", f"{name} --help")))
+    desk.does(Step("prepares", "run", f"bash -ec {shlex.quote(prepare)}"))
+    for step in unused:
+        if not notes.has(part="commands", command=step.source):
+            notes.add(part="commands", command=step.source, **desk.does(step))
 
 
 def main() -> None:
-    """Of all users, then of all commands."""
+    """Of all users, then of all commands; what is there is written after each."""
     options = parser(__doc__)
-    options.add_argument("--user", help="this one alone, and no commands")
+    options.add_argument("--user", nargs="+", help="these alone, and no commands; 'commands': these alone")
     options.add_argument("--out", type=Path, help="folder of the pictures; default: that of --json")
+    options.add_argument("--work", type=Path, help="where folders and notes are kept, for a second start")
     given = options.parse_args()
     users, prepare, unused = plan()
-    if given.user not in (None, *users):
-        options.error(f"--user: expected one of {', '.join(users)}, got {given.user!r}")
+    asked = given.user or [*users, COMMANDS]
+    if not set(asked) <= {*users, COMMANDS}:
+        options.error(f"--user: expected some of {', '.join((*users, COMMANDS))}, got {asked}")
     out = given.out or (given.json.parent if given.json else Path())
-    out.mkdir(parents=True, exist_ok=True)
-    rows, helped, called = [], [], []
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        for user, steps in users.items():
-            if given.user in (None, user):
-                for row in hour(user, steps, Path(folder) / user, out, browser):
-                    rows.append(row)
-                    print("{user}: {does}: {first} s, {done} s: {line}".format(**row), flush=True)
-        desk = Desk(Path(folder) / "commands")
-        if given.user is None:
-            desk.does(Step.of({"run": f"bash -ec {shlex.quote(prepare)}"}))
-            for name in commands():
-                helped.append({"command": name} | desk.does(Step.of({"run": f"{name} --help"})))
-            for step in unused:
-                called.append({"command": step.source} | desk.does(step))
-                print("{command}: {first} s, {done} s: {line}".format(**called[-1]), flush=True)
-    if given.json:
-        about = {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[2], 1)}
-        about |= {"machine": platform.machine()}
-        parts = [
-            records("hours", "What each user does first, in seconds", rows, "does", ("user", "source"), **about),
-            records("help", "Seconds of --help of every command", helped, "command"),
-            records("commands", "Seconds of a call of every command that no user used", called, "command"),
-        ]
-        Result.of(given.json.stem, [part for part in parts if part.rows], seconds=None).write(given.json)
+    with tempfile.TemporaryDirectory() as made, chromium() as browser:
+        folder = (given.work or Path(made)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        notes = Notes(folder)
+        for user in asked:
+            if user == COMMANDS:
+                every_command(prepare, unused, folder / COMMANDS, notes)
+            else:
+                hour(user, users[user], folder / user.replace(" ", "-"), out, browser, notes)
+            if given.json:
+                notes.write(given.json)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def audit_command(
     check_out(folder)
     from vldebias.evaluation.audit_views import frame
     from vldebias.evaluation.auditing import build_task, read_prompts
-    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.run import PAGE, run_suite, write_manifest
     from vldebias.evaluation.share_tables import ShareTable
     from vldebias.evaluation.suite import Suite
     from vldebias.evaluation.task import Session
@@ -130,6 +130,7 @@ def audit_command(
     known = task.calibrated(**task.inputs(Session(options)))
     listed = frame(known.ask(task.asked, own), known.table, beside)
     listed.to_csv(folder / LIST, index=False)
+    write_manifest(folder)  # the list is of the run too
     files = {"page": folder / PAGE, "prompts, what to look at first on top": folder / LIST}
     if as_json:
         print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})

@@ -93,7 +93,7 @@ def diagnose_command(
     from vldebias.data.suspects import Suspects, pictures_below
     from vldebias.diagnostics import wrong_labels
     from vldebias.evaluation.diagnosis import DiagnoseTask
-    from vldebias.evaluation.run import PAGE, run_suite
+    from vldebias.evaluation.run import PAGE, run_suite, write_manifest
     from vldebias.evaluation.suite import Suite
     from vldebias.options import Options
 
@@ -133,6 +133,7 @@ def diagnose_command(
         if keep is not None and write is not None:
             rows = found.kept(keep).tolist()
             files[f"{len(rows):,} rows kept"] = save_embeddings(write, data[rows])
+        write_manifest(folder)  # the lists are of the run too
     if as_json:
         print_json(result.to_dict() | {"files": {name: str(path) for name, path in files.items()}})
         return

@@ -19,6 +19,7 @@ from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import Result
 from vldebias.evaluation.diagnosis import DiagnoseTask
+from vldebias.evaluation.run import verify
 from vldebias.evaluation.task import TASKS
 from vldebias.prompts import load_prompts
 
@@ -140,6 +141,7 @@ class TestCommand:
         rows = load_embeddings(kept)[0]
         assert len(rows) == 270
         assert not set(rows.ids) & set(listed.id[:30].astype(str))
+        assert not any(verify(tmp_path / "out").values())
 
     def test_a_sheet_shows_the_pictures_of_the_least_credible_rows(self, file: Path, tmp_path: Path) -> None:
         data = load_embeddings(file)[0]

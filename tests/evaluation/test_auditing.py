@@ -17,6 +17,7 @@ import vldebias
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.auditing import FOREIGN, AuditTask, build_task, read_prompts
+from vldebias.evaluation.run import verify
 from vldebias.evaluation.share_lines import LEVEL, ShareLine
 from vldebias.evaluation.share_tables import ShareTable, form_of, subject
 from vldebias.evaluation.task import TASKS
@@ -319,6 +320,7 @@ class TestCommand:
         assert listed.male.iloc[0] > 0.7 or listed.male.iloc[0] < 0.3
         again = CliRunner().invoke(app, asked)
         assert "taken over from a run before" in again.output
+        assert not any(verify(tmp_path).values())
 
     def test_texts_to_embed_are_listed(self, files: Path) -> None:
         done = CliRunner().invoke(app, ["audit", str(files / "prompts.txt"), "--prompts", "gender", "--list-texts"])

@@ -191,32 +191,31 @@ def tutorial_words() -> str:
 
 
 def projection_words() -> str:
-    """Which trainings keep more of a projection's gain than plain fine-tuning does, and at what cost."""
+    """What each rate does to the worst group, which trainings keep a projection's gain, the best and their cost."""
     if not measured("keep_projection"):
         return missing("keep_projection")
     rows: dict[float, dict[str, dict[str, Measurement]]] = {}
     for row in read("keep_projection").rows:
         rows.setdefault(float(place_of(row)["lr"]), {}).setdefault(row.method, {})[row.metric] = row
-    words = []
-    for lr, arms in rows.items():
-        shipped, plain = arms["as shipped"], arms["fine-tuned"]
-        others = {name: own for name, own in arms.items() if own is not shipped and own is not plain}
-        figures = "{:.3f} without, {:.3f} before and {:.3f} after"
-        which = [f"worst group, {when}" for when in ("none", "before", "after")]
-        words.append(
-            f"At a learning rate of {lr:g} the worst group of the model as shipped is {figures}, of the fine-tuned one "
-            f"{figures}.".format(*(own[metric].value for own in (shipped, plain) for metric in which))
-        )
-        for metric in which[1:]:
-            ahead, behind = (
-                listed([name for name, own in others.items() if verdict(own[metric]) == kind])
-                for kind in ("better", "worse")
-            )
-            words.append(f"In {metric}, beyond the interval, {ahead} stand ahead of it and {behind} behind.")
-        top = max(others, key=lambda name: others[name]["worst group, after"].value)
-        species = [f"{own['species'].value:.3f}" for own in (others[top], plain, shipped)]
-        words.append(
-            f"The best worst group after is that of {top} ({others[top]['worst group, after'].value:.3f}), with "
-            f"species at {species[0]} ({species[1]} fine-tuned, {species[2]} as shipped)."
-        )
-    return paragraph(*words)
+    return "\n".join(_at_rate(lr, arms) for lr, arms in rows.items())
+
+
+def _at_rate(lr: float, arms: dict[str, dict[str, Measurement]]) -> str:
+    value = {arm: {metric: row.value for metric, row in own.items()} for arm, own in arms.items()}
+    shipped, plain = value["as shipped"], value["fine-tuned"]
+    none, before, after = ("worst group, none", "worst group, before", "worst group, after")
+    trained = {arm: own[after] for arm, own in arms.items() if arm != "as shipped"}
+    more = [arm for arm, row in trained.items() if row.interval[0] > shipped[after]]
+    less = [arm for arm, row in trained.items() if row.interval[1] < shipped[after]]
+    alone, under = (max(trained, key=lambda arm, metric=metric: value[arm][metric]) for metric in (none, after))
+    return paragraph(
+        f"**At a learning rate of {lr:g}** plain fine-tuning takes the worst group",
+        f"from {shipped[none]:.3f} to {plain[none]:.3f} without a projection,",
+        f"from {shipped[before]:.3f} to {plain[before]:.3f} under the one of before,",
+        f"and from {shipped[after]:.3f} to {plain[after]:.3f} under one that is fitted anew.",
+        f"Under the new one {listed(more)} {'ends' if len(more) < 2 else 'end'} above the model as shipped, beyond the",
+        f"interval, and {listed(less)} below it.",
+        f"Best without a projection is *{alone}* ({value[alone][none]:.3f}), best under a new one *{under}*",
+        f"({value[under][after]:.3f}; accuracy {shipped['zero-shot, after']:.3f} as shipped and",
+        f"{value[under]['zero-shot, after']:.3f}, species {shipped['species']:.3f} and {value[under]['species']:.3f}).",
+    )

@@ -72,5 +72,5 @@ def test_trainings_that_keep_a_projection_s_gain_are_told_from_those_that_lose_i
     monkeypatch.setattr(made, "read", lambda name: Result.now("keep", told, [], seconds=None))
     words = " ".join(made.projection_words().split())
     assert "from 0.700 to 0.705 without a projection" in words
-    assert "*balanced* ends above the model as shipped, and *during* below it" in words
+    assert "*balanced* ends above the model as shipped, beyond the interval, and *during* below it" in words
     assert "best under a new one *balanced* (0.800; accuracy 0.700 as shipped and 0.800" in words

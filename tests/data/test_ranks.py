@@ -17,24 +17,25 @@ from vldebias.data import Record
 
 __all__ = ["launch"]  # a fixture
 Started = Callable[..., list[Launch]]
-WORLD, N = 64, 140
+N = 140
 HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
 
 
-def test_64_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path, launch: Started) -> None:
+@pytest.mark.parametrize("world", [12, pytest.param(64, marks=pytest.mark.slow)])
+def test_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path, launch: Started, world: int) -> None:
     """Three launches lose some of their ranks; at the end two launches run at once in the same folder."""
     rng = np.random.default_rng(0)
     embed(make_data(N, {5, 90}), Counting(), tmp_path / "alone", **HOW)
     folder, done = tmp_path / "many", [0]
-    for lost in (9, 1, 30):
-        stops = dict(zip(rng.permutation(WORLD)[:lost].tolist(), rng.integers(0, 3, lost).tolist(), strict=True))
-        (one,) = launch([WORLD], lambda _, rank, stops=stops: work(folder, stops.get(rank)))
+    for lost in (world // 7, 1, world // 2):
+        stops = dict(zip(rng.permutation(world)[:lost].tolist(), rng.integers(0, 3, lost).tolist(), strict=True))
+        (one,) = launch([world], lambda _, rank, stops=stops: work(folder, stops.get(rank)))
         killed = [rank for rank, error in one.errors.items() if isinstance(error, KeyboardInterrupt)]
         assert set(killed) <= set(stops)
         done.append(len(shards(folder)))
     assert done == sorted(done)
     assert 0 < done[1] < len(shards(tmp_path / "alone"))
-    ended = launch([WORLD, 3], lambda _, rank: work(folder, None))
+    ended = launch([world, 3], lambda _, rank: work(folder, None))
     assert [one.errors for one in ended] == [{}, {}]
     assert contents(folder) == contents(tmp_path / "alone")
     good = [i for i in range(N) if i not in (5, 90)]

@@ -103,7 +103,7 @@ def asked() -> str:
                 call = calls[own[0]]
                 told = [f"{call['first']:.1f} s", f"{call['done']:.1f} s", _line(call)]
             else:
-                told = ["by a user above", "", ""]
+                told = ["", "", ""]
             lines.append([f"`{name}`", f"{row['done']:.1f} s", *told])
         return lines
 

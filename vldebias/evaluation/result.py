@@ -278,8 +278,8 @@ class Result(_Typed):
             names = (row.task, row.metric, row.method, row.subset)
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
-        asked, every = (task, metric, method, subset), [(r.task, r.metric, r.method, r.subset) for r in self.rows]
-        there = sorted(dict.fromkeys(every), key=lambda names: -sum(map(operator.eq, names, asked)))
+        sought, every = (task, metric, method, subset), [(r.task, r.metric, r.method, r.subset) for r in self.rows]
+        there = sorted(dict.fromkeys(every), key=lambda names: -sum(map(operator.eq, names, sought)))
         more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
         raise KeyError(f"no row {task}/{metric}/{method}/{subset or 'all'}; there are {there[:_NAMED]}{more}")
 

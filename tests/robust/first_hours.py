@@ -204,9 +204,9 @@ class Screen(Thread):
         return text
 
     def first(self, done: float) -> dict[str, Any]:
-        """Seconds until the first line, and the line; of what prints nothing those until it was done."""
+        """Seconds until the first line, and the line; of what prints nothing, or ends before it is read, those to its end."""
         lines = [line.strip(" ╭╮─│") for line in self.text.splitlines()]
-        return {"first": round(self._first or done, 1), "line": next(filter(None, lines), "")}
+        return {"first": round(min(self._first or done, done), 1), "line": next(filter(None, lines), "")}
 
 
 def _answers(address: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -95,9 +94,8 @@ def test_an_experiment_s_cells_are_those_of_its_yaml_and_its_rows_those_of_the_c
     assert sorted(map(_key, done)) == sorted({_key(one.done_as) for one in plan})
     assert len(about.seeds) >= 2
     again = {(one.task, one.metric, one.method, one.subset): one for one in experiment.rows(plan, done)}
-    of_seeds = not re.search(
-        r"over (the|held-out) images", about.settings.get("intervals", "")
-    )  # else they have read rows that are not kept
+    # Intervals over images too have read rows that are not kept.
+    of_seeds = not re.search(r"over (the|held-out) images", about.settings.get("intervals", ""))
     assert len(again) == len(result.rows)
     for one in result.rows:
         expected = again[one.task, one.metric, one.method, one.subset]

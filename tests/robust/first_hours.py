@@ -204,7 +204,7 @@ class Screen(Thread):
         return text
 
     def first(self, done: float) -> dict[str, Any]:
-        """Seconds until the first line, and the line; of what printed nothing, or has ended by then, those to its end."""
+        """Seconds until the first line, and the line; of what printed nothing or had ended, those to its end."""
         lines = [line.strip(" ╭╮─│") for line in self.text.splitlines()]
         return {"first": round(min(self._first or done, done), 1), "line": next(filter(None, lines), "")}
 

@@ -151,8 +151,13 @@ class Desk:
                 if process.poll() is not None or screen.now > READY:
                     raise SystemExit(f"{step.source}: no page at {address} after {screen.now:.0f} s:\n{screen.text}")
                 time.sleep(0.1)
+            done = screen.now
+            for _ in range(20):  # what it printed before may not be read yet
+                if screen.text.strip():
+                    break
+                time.sleep(0.05)
             try:
-                yield address, screen.first(screen.now) | {"done": round(screen.now, 1)}
+                yield address, screen.first(done) | {"done": round(done, 1)}
             finally:
                 process.terminate()
                 process.wait()
@@ -161,7 +166,7 @@ class Desk:
     def _watched(self, call: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
         ours, theirs = pty.openpty()
         with closing(os.fdopen(ours, "rb", buffering=0)) as out:
-            screen = Screen(out, {str(self.work.parent): "", str(ROOT): ""})
+            screen = Screen(out, {str(self.work.parent): "", f"{ROOT}/": ""})
             process = subprocess.Popen(
                 call, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
             )

@@ -99,10 +99,12 @@ class OnRay:
                     running[actor.do.remote(task)] = actor
                 yield self._got(done)
         finally:
-            if running:  # one task has failed: the others end theirs, so that no file is left half written
-                self.ray.wait(list(running), num_returns=len(running), timeout=_TO_END)
-            for actor in actors:
-                self.ray.kill(actor)
+            try:
+                if running:  # one task has failed: the others end theirs, so that no file is left half written
+                    self.ray.wait(list(running), num_returns=len(running), timeout=_TO_END)
+            finally:  # whoever does not wait for that, by a second Ctrl-C, leaves no actor behind either
+                for actor in actors:
+                    self.ray.kill(actor)
 
     def _room(self) -> int:
         """Actors that find room in the cluster at once."""

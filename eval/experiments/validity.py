@@ -211,12 +211,13 @@ def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[Tas
     mini = Miniature(folder, images=images)
     fair, jobs = load_prompts("fairface-gender"), load_prompts("professions-gender")
     unseen, everyday = jobs.held_out_classes, "Unseen professions among people off duty"
-    for name, title, gallery, kind, prompts, queries, k in (
-        ("off duty", everyday, "off duty", "off duty", jobs, unseen, K),
-        ("professions", "Unseen professions among portraits", "as they come", "as they come", jobs, unseen, K),
-        ("concepts", "Ten concepts among portraits", "as they come", "as they come", fair, fair.classes, 3 * K),
-        ("another reference", f"{everyday}, another reference", "off duty", "leaning", jobs, unseen, K),
+    for name, title, gallery, prompts, queries, k in (
+        ("off duty", everyday, "off duty", jobs, unseen, K),
+        ("professions", "Unseen professions among portraits", "as they come", jobs, unseen, K),
+        ("concepts", "Ten concepts among portraits", "as they come", fair, fair.classes, 3 * K),
+        ("another reference", f"{everyday}, another reference", "off duty", jobs, unseen, K),
     ):
+        kind = "leaning" if name == "another reference" else gallery
         done = _task(name, title, mini.texts, prompts, queries, f"{gallery}, {images} renders, seed 9002")
         shown, texts = mini.galleries[gallery], _texts(mini.texts, prompts, queries)
         if kind == gallery:  # else it has been told of the same pictures

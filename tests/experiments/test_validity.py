@@ -76,6 +76,20 @@ def test_geometry_of_the_real_model_is_in_its_range():
         assert low * 0.97 <= found[name] <= high * 1.1, name
 
 
+def test_references_are_drawn_as_their_gallery_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But of other seeds; those that lean are drawn as nothing that is ranked."""
+    monkeypatch.setattr("vldebias.miniature.open_world", lambda _, n, seed, **how: (seed, how))
+    monkeypatch.setattr("vldebias.data.cache.embed_images", lambda drawn, _: drawn)
+    mini = validity.Miniature(images=4, reference=2)
+    jobs = load_prompts("professions-gender")
+    galleries = dict(mini.galleries)
+    for name, (seed, how) in galleries.items():
+        own = [split.reference for split in mini.splits(name, name, jobs, jobs.classes, 1)]
+        assert [given for _, given in own] == [how] * len(validity.SEEDS)
+        assert seed not in {other for other, _ in own}
+    assert all(how not in [given for _, given in galleries.values()] for _, how in mini.references["leaning"])
+
+
 def test_aims_that_are_not_met_are_known():
     """An edition that meets one takes it off; none may come back."""
     both = (

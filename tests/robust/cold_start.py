@@ -4,8 +4,8 @@ python -m tests.robust.cold_start                                       # print 
 python -m tests.robust.cold_start --json eval/results/cold_start.json   # and write it
 
 Clones this repository at its last commit into an empty folder, makes the environment there (packages from the registry
-or the cache that this machine has, as pip and uv are set up), and runs `make quickstart`. Noted are minutes, MB on the
-disk, and the last three sentences. Nothing of this checkout's environment is used.
+or the cache that this machine has), and runs `make quickstart`. Noted are minutes, MB on the disk, and the last three
+sentences. Nothing of this checkout's environment is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eval.experiments.records import write_records
 from eval.experiments.run import parser
 
 ROOT = Path(__file__).parents[2]
-OWN = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "VLDEBIAS_CACHE")  # of the process that measures
+OWN = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "VLDEBIAS_CACHE", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # ours
 
 
 def megabytes(folder: Path) -> float:

@@ -15,6 +15,7 @@ def git(folder: Path, *words: str) -> None:
 
 def test_each_step_has_its_minutes_and_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("MAKELEVEL", "1")  # as below `make test`
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "Makefile").write_text(
         'quickstart: .venv/.ready\n\t@echo "path=[$$PYTHONPATH]"\n'
@@ -24,8 +25,7 @@ def test_each_step_has_its_minutes_and_megabytes(tmp_path: Path, monkeypatch: py
     git(tmp_path / "source", "add", "-A")
     git(tmp_path / "source", "commit", "-qm", "all")
     (tmp_path / "source" / "never-committed").write_text("x" * 10_000_000)
-    (tmp_path / "empty").mkdir()
-    clone, environment, measured = cold_start.measure(tmp_path / "empty", tmp_path / "source")
+    clone, environment, measured = cold_start.measure(tmp_path, tmp_path / "source")
     assert (clone["MB"], environment["MB"], measured["MB"]) == (0, 3, 3)  # a file with two names once
     assert measured["last"] == ["path=[]"]
     assert all(0 <= row["minutes"] < 1 for row in (clone, environment, measured))

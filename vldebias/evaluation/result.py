@@ -446,9 +446,8 @@ def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _cell(row: Any) -> str:
     text = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
-    if np.isnan(row.change):
-        return text
-    return f"{text} ({row.change:+.3f} [{row.change_low:+.3f}, {row.change_high:+.3f}])"
+    change = f" ({row.change:+.3f} [{row.change_low:+.3f}, {row.change_high:+.3f}])"
+    return text if np.isnan(row.change) else text + change
 
 
 def _command() -> str | None:
@@ -457,5 +456,6 @@ def _command() -> str | None:
     own = program.name == "vldebias" or program.parts[-2:] == ("vldebias", "__main__.py")
     if not own and (program.suffix != ".py" or program.name == "__main__.py"):
         return None
-    start = ["vldebias"] if own else ["python", program.name]
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of `python -m`; a script that is a file has none
+    start = ["vldebias"] if own else ["python", "-m", module.name] if module else ["python", program.name]
     return shlex.join([*start, *(re.sub(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]", r"\1", word) for word in sys.argv[1:])])

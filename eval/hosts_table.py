@@ -1,7 +1,7 @@
-"""The tables of diffusers pipelines, classic and modular, in docs/explanation/pipelines.md, from those of families.
+"""The tables of diffusers pipelines, classic and modular, in pages of docs/explanation, from those of families.
 
-python -m eval.hosts_table                                        # print it
-python -m eval.hosts_table --write docs/explanation/pipelines.md  # put it between the marks of the page
+python -m eval.hosts_table                           # print them
+python -m eval.hosts_table --write docs/explanation  # put them between the marks of the pages
 """
 
 from __future__ import annotations
@@ -126,21 +126,29 @@ def modular_coverage() -> Iterator[str]:
     yield from rows
 
 
-def page(text: str) -> str:
-    """The page with a new table between its marks."""
+PAGES = {
+    "pipelines-classic.md": (families,),
+    "pipelines-counted.md": (coverage,),
+    "pipelines-modular.md": (modular_coverage,),
+}
+
+
+def page(name: str, text: str) -> str:
+    """The page of that name with new tables between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, "", *families(), "", *coverage(), "", *modular_coverage(), "", END + after])
+    return "\n".join([before + BEGIN, *(line for made in PAGES[name] for line in ("", *made())), "", END + after])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to renew")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="renew its pages")
     path = parser.parse_args().write
     if path is None:
         print("\n".join([*families(), "", *coverage(), "", *modular_coverage()]))
-    else:
-        write_atomically(path, page(path.read_text(encoding="utf-8")).encode())
+        return
+    for name in PAGES:
+        write_atomically(path / name, page(name, (path / name).read_text(encoding="utf-8")).encode())
 
 
 if __name__ == "__main__":

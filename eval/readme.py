@@ -60,7 +60,6 @@ GROUNDS = [  # of birds_drawn
     for part in ("waterbirds", "landbirds", "waterbird")
     for metric in ("other_background", "class_recognised", "recognised")
 ]
-RIVALS = ("rivals_real", "rivals_miniature")
 
 
 def page_block(name: str, page: Page, method: str) -> str:
@@ -649,37 +648,44 @@ def gallery_block() -> str:
 
 def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
     """File -> the name of each of its blocks and what makes it."""
-    explanation, docs = ROOT / "docs" / "explanation" / "which-method.md", ROOT / "docs"
+    docs, explanation, rivals = ROOT / "docs", ROOT / "docs" / "explanation", "rivals_miniature"
     found: dict[Path, dict[str, Callable[[], str]]] = {
         ROOT / "README.md": {"picture": picture_block, "window": window_block, "needs": needs_block},
-        docs / "results.md": {name: partial(block, name) for name in BLOCKS},
-        docs / "methods.md": {name: partial(rivals_table.block, name) for name in RIVALS},
-        explanation: {
+        docs / "results.md": {name: partial(block, name) for name in ("quickstart", "real_clip_b32")},
+        docs / "results" / "beyond.md": {name: partial(block, name) for name in ("beyond", "pareto")},
+        docs / "methods" / "photographs.md": {"rivals_real": partial(rivals_table.block, "rivals_real")},
+        docs / "methods" / "miniature-search.md": {"rivals_search": partial(rivals_table.block, rivals, "max_skew")},
+        docs / "methods" / "miniature-groups.md": {"rivals_groups": partial(rivals_table.block, rivals, "worst_group")},
+        explanation / "auto.md": {
             "auto": partial(record, "auto", _auto),
             "auto_again": partial(record, "auto_again", partial(_auto, kinds=("none", *GENUINE, "genuine", "all"))),
+        },
+        explanation / "boundary.md": {"offsets": offsets_block},
+        explanation / "the-default.md": {
             "default": default_block,
             "default_real": default_real_block,
             "default_choice": default_choice.block,
             "few": few_block,
-            "offsets": offsets_block,
         },
         docs / "fine-tuning.md": {
             "losses": fine_tuning_tables.losses_words,
+            "verdicts": fine_tuning_tables.verdicts_block,
+        },
+        docs / "fine-tuning" / "measured.md": {
             "scratch": fine_tuning_tables.scratch_block,
             "scratch_words": fine_tuning_tables.scratch_words,
-            "verdicts": fine_tuning_tables.verdicts_block,
+        },
+        docs / "fine-tuning" / "bias.md": {
             "tutorial_words": fine_tuning_tables.tutorial_words,
             "projection_words": fine_tuning_tables.projection_words,
+        },
+        docs / "fine-tuning" / "running.md": {
             "killed": partial(record, "killed", partial(counted, "work", ("kills", "runs", "lost", "other"))),
         },
-        docs / "generation.md": {
-            "generation": generation_table.block,
-            "sampled": sampled_block,
-            "left": left_block,
-            "sparing": sparing_block,
-            "joint": joint_block,
-            "birds_drawn": partial(block, "birds_drawn"),
-        },
+        docs / "generation.md": {"sampled": sampled_block, "left": left_block},
+        docs / "generation" / "forms.md": {"sparing": sparing_block},
+        docs / "generation" / "figures.md": {"generation": generation_table.block, "joint": joint_block},
+        docs / "generation" / "birds.md": {"birds_drawn": partial(block, "birds_drawn")},
         docs / "how-to" / "correct-the-judge.md": {
             "judged_example": judged_example,
             "judged_coverage": judged_coverage,
@@ -688,9 +694,9 @@ def blocks() -> dict[Path, dict[str, Callable[[], str]]]:
             **{f"features_{part}": partial(features_block, part) for part in FEATURES},
             "bench_diagnose": partial(record, "bench_diagnose", _timed),
         },
-        docs / "explanation" / "pipelines.md": {
+        explanation / "pipelines-not-drawn.md": {"hosts_left": lambda: left_undrawn(read("hosts_coverage"))},
+        explanation / "pipelines.md": {
             "hosts_coverage": partial(record, "hosts_coverage", _reached),
-            "hosts_left": lambda: left_undrawn(read("hosts_coverage")),
             "step_window": partial(measured_by, "python -m eval.experiments.step_window", "step_window", _windows),
         },
         docs / "how-to" / "serving.md": {"bench_attachment": partial(record, "bench_attachment", _attached)},

@@ -64,7 +64,7 @@ def debias(
         method: a name in `vldebias.methods.METHODS`, such as "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
             "steer" (a value drawn for each image) or "auto" (chosen without labels; it changes nothing where nothing is
             expected to help), or a Method. "paper" is "orth-cali" with lam = 1000 for models and "cali" with lam = 500
-            for pipelines. Default, chosen by a rule from measured tables (docs/explanation/which-method.md). For models
+            for pipelines. Default, chosen by a rule from measured tables (docs/explanation/the-default.md). For models
             "difference"; "cali" with lam = 100 where a lam is given, since that asks for a form with a weight, or where
             a set has no words for its values; with `reference` "cali+equalise" with lam = 100. For pipelines "cali",
             its lam lowered from 500 until at most a hundredth of the space is removed (one direction for each

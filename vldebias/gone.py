@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_NO_GAIN = "its figures were those of no edit (docs/generation.md)"
+_NO_GAIN = "its figures were those of no edit (docs/generation/figures.md)"
 _MIDPOINT = f"{_NO_GAIN}; take 'difference', or 'weighted-values' where a judge reads images"
 _BALANCED = f"{_NO_GAIN}; take 'weighted-values', which is fitted to judged images as well"
 _P0_AND_IMAGES = "take 'cali+equalise' or 'difference+equalise', or sum the terms: METHODS[{0!r}] + METHODS['equalise']"

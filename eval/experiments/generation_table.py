@@ -1,4 +1,4 @@
-"""The table and the plot of docs/generation.md, from what `generation.py` measured.
+"""The table and the plot of docs/generation/figures.md, from what `generation.py` measured.
 
 python -m eval.experiments.generation_table   # writes eval/results/generation.png; `python -m eval.readme` the table
 """

@@ -4,7 +4,7 @@ python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
 python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
 
-The tables of docs/methods.md and the plot of gain against cost are made from these by rivals_table.py.
+The tables of docs/methods and the plot of gain against cost are made from these by rivals_table.py.
 
 Every method is fitted on a reference and measured by `vldebias.evaluate` on images that are not in it. A method that
 needs labels gets the true ones of the reference, and once more the zero-shot ones of the model.

@@ -1,4 +1,4 @@
-"""The tables of docs/methods.md and the plot of gain against cost, from what `rivals.py` measured.
+"""The tables of docs/methods and the plot of gain against cost, from what `rivals.py` measured.
 
 python -m eval.readme                                                    # the tables, with all others
 python -m eval.experiments.rivals_table --plot eval/results/rivals.png   # the plot
@@ -126,12 +126,12 @@ def number(row: Measurement | None) -> str:
     return "" if row is None else f"{row.value:.3f}"
 
 
-def block(name: str) -> str:
-    """All tables of one result, with what they are and where they come from."""
+def block(name: str, main: str = "") -> str:
+    """The tables of one result, or those of one measure, with what they are and where they come from."""
     result, parts = read(name), []
-    for about in result.provenance:
+    for about in (one for one in result.provenance if Rows(result, one.task).main.startswith(main)):
         n = ", ".join(f"{count:,} {what}" for what, count in about.n.items() if count)
-        parts.append(f"### {about.title}\n\n{n}.\n\n{table(result, about.task)}")
+        parts.append(f"## {about.title}\n\n{n}.\n\n{table(result, about.task)}")
     note = f"From `eval/results/{name}.json`, commit {result.commit}."
     return "\n" + "\n\n".join([*parts, note]) + "\n\n"
 

@@ -149,7 +149,7 @@ def of_the_tutorial() -> Claims:
 
 
 def of_auto(name: str = "auto") -> Claims:
-    """As docs/explanation/which-method.md claims: worse in one world and silently by texts alone there; most is had."""
+    """As docs/explanation/auto.md claims: worse in one world and silently by texts alone there; most is had."""
     summary, settings = {row["method"]: row for row in rows_of(committed(name))}, told(name, "settings")
     whole, harmed = summary["all"], [row for row in settings if row["change"][1] > 0]
     yield "settings", whole["settings"] == len(settings) >= 200 and len({row["world"] for row in settings}) == 18

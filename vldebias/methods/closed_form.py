@@ -276,13 +276,13 @@ PAPER = PerHost(
     lam=LAM_OF_MODELS,
 )
 # What is attached where no method is named: what a stated rule chooses from the committed tables, for each kind of host
-# (docs/explanation/which-method.md, `python -m eval.experiments.default_choice`; a test holds the two together).
+# (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds the two together).
 # Models: the difference of the values; calibration where there is a lam to use or no word for the values, at lam = 100,
 # which does on real embeddings what the paper's 1000 does and keeps more of what a text says. With unlabelled images
 # the rule chooses calibration and equalised image means at that lam (`with_images`).
 # Pipelines: a prompt that the fit does not know is changed by whatever the prompt pairs differ in, chance included. The
 # paper's lam = 500 removes 6 % of a space of 128, and such prompts are then drawn as something else; a hundredth keeps
-# them (docs/generation.md). Of a wide space a hundredth is more: 80 pairs fill a twelfth of 1024.
+# them (docs/generation/forms.md). Of a wide space a hundredth is more: 80 pairs fill a twelfth of 1024.
 DEFAULT = PerHost(
     "default",
     "the best label-free closed form",

@@ -24,7 +24,7 @@ manner of James and Stein,
 
 so that without images the difference of the texts would be left, and with many m is. One beta and one share for all
 pairs: differences of several values stay differences. Searching photographs, 20 images had made a ranking worse than
-prompt pairs alone do; shrunk they make it better (docs/explanation/which-method.md).
+prompt pairs alone do; shrunk they make it better (docs/explanation/the-default.md).
 
 Means are kept as running sums: the images may come in batches.
 

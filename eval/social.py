@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from eval.readme import WINDOW, Line, rows_of_line
+from eval.front_page import WINDOW, Line, rows_of_line
 from eval.tables import RESULTS
 from vldebias.evaluation.report.words import verdict
 from vldebias.pictures import INK, compact, font, read_png, write_png

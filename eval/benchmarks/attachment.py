@@ -21,7 +21,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,10 @@ import torch
 
 import vldebias
 from eval.benchmarks.timing import arguments, medians, report
+from eval.experiments.records import rows_of
+from eval.tables import Cells, shows
 from vldebias.errors import VldebiasWarning
+from vldebias.evaluation.result import Result
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.probe import propose_family
 
@@ -152,6 +155,19 @@ def pipeline(repetitions: int) -> Iterator[dict[str, Any]]:
         own = beside(partial(draw, plain), partial(draw, pipe, bound), repetitions)
         yield row("called through bind", size, whole, own)
         vldebias.attachment_of(other).remove()  # type: ignore[union-attr]
+
+
+@shows("docs/how-to/serving.md", "bench_attachment")
+def page_rows(result: Result) -> Cells:
+    """A row for each way to be attached: the seconds that it adds to a call, and as a part of that."""
+    head = ["what", "a call of", "which takes (s)", "its own (ms)", "part of the call"]
+
+    def part(row: Mapping[str, Any]) -> str:
+        return f"{row['share']:.0f} times" if row["share"] > 1 else f"{100 * row['share']:.2f} %"
+
+    rows = rows_of(result, "what")
+    own = [f"{1e3 * row['share'] * row['plain']:.1f}" for row in rows]
+    return [head, *([r["what"], r["size"], f"{r['plain']:.2f}", ms, part(r)] for r, ms in zip(rows, own, strict=True))]
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from eval.experiments.records import write_records
+from eval.benchmarks.timing import show
+from eval.experiments.records import rows_of, write_records
+from eval.tables import Cells, shows
+from vldebias.evaluation.result import Result
 from vldebias.evaluation.sources import imported, refuse_uncommitted
 
 CLASSES, NOISE = 10, 0.05  # share of labels that are another class
@@ -73,7 +74,14 @@ def measured(side: str, rows: int, dim: int) -> dict[str, Any]:
     return {"rows": len(x), "seconds": wall, "processor seconds": processor, "peak MB": peak, **figures}
 
 
-def main() -> int:
+@shows("docs/how-to/diagnose.md", "bench_diagnose")
+def page_rows(result: Result) -> Cells:
+    """A row for each side of the benchmark of `diagnose`."""
+    head = ["", "rows", "processor seconds", "seconds", "peak MB"]
+    return [head, *([row["what"], *(f"{row[name]:,.0f}" for name in head[1:])] for row in rows_of(result, "what"))]
+
+
+def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", type=Path, help="also write the rows here")
     options.add_argument("--rows", type=int, default=100_000)
@@ -83,7 +91,7 @@ def main() -> int:
     given = options.parse_args()
     if given.side:
         print(json.dumps(measured(given.side, given.rows, given.dim)))
-        return 0
+        return
     if given.json:
         import vldebias.evaluation.diagnosis  # noqa: F401  # one of the sources, though other processes measure it
 
@@ -96,16 +104,12 @@ def main() -> int:
         command += ["--rows", str(given.rows), "--dim", str(given.dim)]
         done = subprocess.run(command, env={**os.environ, **counted}, stdout=subprocess.PIPE, text=True, check=True)
         found.append({"what": side, "size": f"{given.rows:,} x {given.dim}", **json.loads(done.stdout)})
-    table = Table(*found[0])
-    for row in found:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console(width=140).print(table)
+    show(found)
     if given.json:
         about = "Each in a process of its own; the plain side has a tenth of the rows and answers one of the questions"
         settings = {"threads": given.threads, "machine": platform.machine(), "classes": CLASSES, "wrong": NOISE}
         write_records(given.json, about, found, "what", ("size",), **settings)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -37,10 +37,11 @@ import torch
 from rich.console import Console
 
 import vldebias
-from eval.experiments.records import write_records
+from eval.experiments.records import rows_of, write_records
+from eval.tables import Cells, shows
 from vldebias.data import Labels, OnRay, Shards, embed_images
 from vldebias.evaluation.images import prompts_of
-from vldebias.evaluation.result import Measurement
+from vldebias.evaluation.result import Measurement, Result
 from vldebias.evaluation.sources import imported, refuse_uncommitted
 from vldebias.files import digest
 from vldebias.progress import SILENT
@@ -232,7 +233,19 @@ def embedded(folder: Path, _: int, pictures: int) -> list[Row]:
 # ---- the command -------------------------------------------------------------------------------------------
 
 
-def main() -> int:
+@shows("docs/how-to/past-one-machine.md", "bench_shards")
+def page_rows(result: Result) -> Cells:
+    """A row for each measurement of features in shards."""
+    figures = ["GB of features", "seconds", "processor seconds", "own peak MB"]
+    lines = [["", "of", *figures, "equal to the digit, or byte"]]
+    for row in rows_of(result, "what"):
+        told = ("" if (one := row.get(name)) is None else f"{one:,.0f}" for name in figures)
+        of = row.get("rows") or row.get("shards")
+        lines.append([row["what"], row["size"], *told, f"{row['equal']:.0f} of {of:.0f}" if of else ""])
+    return lines
+
+
+def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", type=Path, help="also write the rows here")
     options.add_argument("--rows", type=int, default=10_000_000, help="of mapped (%(default)s)")
@@ -246,40 +259,27 @@ def main() -> int:
     torch.set_num_threads(1)
     if given.embed:
         embed(given.embed, given.pictures, given.pool)
-        return 0
+        return
     if given.one:
         measure = {"mapped": mapped, "ray": on_ray, "embedded": embedded}[given.one]
         print(json.dumps(measure(given.folder, given.rows, given.pictures)))
-        return 0
+        return
     if given.json:
         refuse_uncommitted(given.json, imported())
     found: list[Row] = []
     for part in given.parts.split(","):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            command = [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "eval.benchmarks.shards",
-                "--one",
-                part,
-                "--folder",
-                folder,
-            ]
-            command += ["--rows", str(given.rows), "--pictures", str(given.pictures)]
+            command = [sys.executable, "-W", "ignore", "-m", "eval.benchmarks.shards", "--one", part]
+            command += ["--folder", folder, "--rows", str(given.rows), "--pictures", str(given.pictures)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            told = [
-                line for line in done.stdout.splitlines() if line.startswith("[")
-            ]  # Ray speaks too, to its last breath
-            found += json.loads(told[-1])
+            # Ray speaks too, to its last breath
+            found += json.loads([line for line in done.stdout.splitlines() if line.startswith("[")][-1])
             Console(width=140).print(found[-3:])
     if given.json:
         about = "Features in shards: memory, Ray, embedding that is killed; each part in processes of its own"
         settings = {"threads": 1, "machine": platform.machine(), "resamples": RESAMPLES, "cores": os.cpu_count()}
         write_records(given.json, about, found, "what", ("size",), **settings)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

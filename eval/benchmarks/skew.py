@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +131,7 @@ def show(title: str, found: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--galleries", type=int, default=1000, help="simulated galleries (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the result here")
@@ -149,8 +148,7 @@ def main() -> int:
             records("time", "CPU seconds per 1000 resamples", times, "what", ("images", "k", "groups")),
         ]
         Result.of("bench_skew", parts, seconds=None).write(arguments.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,7 +14,7 @@ import argparse
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from torch.nn.functional import normalize
 
 from eval.benchmarks import losses, projection, scale, startup
 from eval.benchmarks.timing import compared, medians, report
-from eval.experiments.records import write_records
+from eval.experiments.records import rows_of, write_records
+from eval.tables import Cells, shows
 from vldebias.data import Labels
 from vldebias.evaluation.gallery import Gallery, SkewOptions
+from vldebias.evaluation.result import Result
 from vldebias.metrics import bootstrap_interval, worst_group_accuracy
 from vldebias.metrics.bootstrap import resampled_weights
 from vldebias.metrics.rankings import rankings, reach, resampled_places, top_rankings
@@ -201,6 +203,30 @@ def plot(rows: list[Row], path: Path) -> None:
         axis.set_xlabel(row["over"])
         axis.set_ylabel("seconds", fontsize=8)
     figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+@shows("docs/explanation/speed.md", "bench_speed")
+def page_rows(result: Result) -> Cells:
+    """A row for each benchmark: both times, ours as a part of the other, and peak memory where it was measured."""
+    head = ["what / against what", "size", "ours (s)", "against (s)", "ours / against", "peak MB", "against"]
+
+    def peaks(row: Mapping[str, Any]) -> list[str]:
+        in_mb = [row.get(f"peak MB, {side}", row.get(f"memory, {side}", np.nan) / 2**20) for side in ("ours", "plain")]
+        return ["" if np.isnan(one) else f"{one:,.0f}" for one in in_mb]
+
+    rows = rows_of(result, "what")
+    times = [[f"{row['ours']:.3g}", f"{row['plain']:.3g}", f"{row['ours'] / row['plain']:.2g}"] for row in rows]
+    both = zip(rows, times, strict=True)
+    return [head, *([row["what"], str(row.get("size", "")), *seconds, *peaks(row)] for row, seconds in both)]
+
+
+@shows("docs/explanation/speed.md", "bench_growth")
+def growth_rows(result: Result) -> Cells:
+    """A row for each slope."""
+    return [
+        ["what", "over", "slope"],
+        *([row["what"], str(row["over"]), f"{row['slope']:.2f}"] for row in rows_of(result, "what")),
+    ]
 
 
 def main() -> None:

@@ -52,6 +52,14 @@ def arguments(description: str | None, *, repetitions: int = 5) -> argparse.Name
     return parser.parse_args()
 
 
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows of the same columns."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=140).print(table)
+
+
 def report(name: str, rows: Sequence[Mapping[str, Any]], path: Path | None) -> None:
     """The rows as a table, and as a result with the machine."""
     table = Table("what", "size", "ours (ms)", "plain (ms)", "times faster", title=name)

@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from eval.experiments.records import write_records
+from eval.benchmarks.timing import show
+from eval.experiments.records import rows_of, write_records
+from eval.tables import Cells, shows
+from vldebias.evaluation.result import Result
 
 DIM, TASKS = 512, ("retrieval", "groups")
 COLUMNS = {
@@ -77,6 +78,14 @@ def measure(task: str, n: int, resamples: int = 2000) -> dict[str, Any]:
     }
 
 
+@shows("docs/explanation/speed.md", "bench_whole")
+def page_rows(result: Result) -> Cells:
+    """A row for each task."""
+    head = ["task", "images", "processor seconds", "peak MB of the process", "of which features"]
+    names = ("rows", "seconds", "peak MB", "features MB")
+    return [head, *([row["what"], *(f"{float(row[name]):,.0f}" for name in names)] for row in rows_of(result, "what"))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -94,10 +103,7 @@ def main() -> None:
         command = [sys.executable, "-m", "eval.benchmarks.whole", "--task", task, "--rows", str(given.rows)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(f"{value:,.0f}" if isinstance(value, (int, float)) else value for value in row.values()))
-    Console().print(table)
+    show(rows)
     if given.json:
         about = "Processor seconds on one thread, and the peak of the process in MB"
         write_records(given.json, about, rows, "what", ("rows",), threads=1)

@@ -16,7 +16,6 @@ methods      Lines of 80 professions of the embedded pipeline, read at 20 others
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -26,7 +25,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import FILE, Gallery, celeba, file
 from eval.experiments.run import parser, run, skip
-from eval.tables import read
+from eval.tables import fills, read, rows_in, span, table
 from vldebias.evaluation.auditing import FOREIGN, build_task
 from vldebias.evaluation.predicted_shares import SURE, Leans
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
@@ -219,14 +218,65 @@ def measure(real: bool) -> Iterator[TaskResult]:
     yield from embedded()
 
 
+LINES = {
+    "lean_r": "r",
+    "lean_r2": "R2, left out",
+    "side_right": "side right",
+    "said_right": "side right where one is said",
+    "interval_coverage": "held-out shares covered",
+    "interval_width": "width",
+}
+
+
+SOURCES = {
+    "published": "Stable Diffusion 1.5, B/32's texts",
+    "retrieval": "CelebA search, B/32's texts",
+    "miniature": "embedded pipeline",
+}
+
+
+@fills("docs/tutorials/audit-a-prompt-list.md", "audit_lines")
+def lines_block() -> str:
+    """Tasks and directions down, how well shares are predicted across."""
+    lines = [["what is predicted from what", "concepts", *LINES.values()]]
+    for task, title in SOURCES.items():
+        for subset in dict.fromkeys(row.subset for row in read("audit_texts").rows if row.task == task):
+            own = {metric: row for (_, metric), row in rows_in(read("audit_texts"), task, subset).items()}
+            if "lean_r" not in own:
+                continue
+            cells = [
+                f"{own[one].value:.2f}" if one in ("interval_width", "lean_r2") else span(own.get(one), ".2f")
+                for one in LINES
+            ]
+            lines.append([", ".join(filter(None, (title, subset))), str(own["lean_r"].n["concepts"]), *cells])
+    return table(*lines, note="From `eval/results/audit_texts.json`.")
+
+
+@fills("docs/tutorials/audit-a-prompt-list.md", "audit_effects")
+def effects_block() -> str:
+    """Methods down; parity gaps, predicted from texts and true, across."""
+    titles = {"retrieval": "search (CelebA, B/32)", "methods": "drawing (embedded pipeline)"}
+    lines = [["", "predicted parity gap", "true parity gap", "mean error of a share"]]
+    for task, title in titles.items():
+        rows = [row for row in read("audit_texts").rows if row.task == task]
+        for subset in dict.fromkeys(row.subset for row in rows if row.metric == "predicted_discrepancy"):
+            own = {row.metric: row for row in rows if row.subset == subset}
+            metrics = ("predicted_discrepancy", "discrepancy", "share_error")
+            lines.append([f"{title}, {subset}", *(span(own[metric], ".2f") for metric in metrics)])
+    return table(
+        *lines,
+        note="Concepts that no line was fitted on, or the same queries after a method; "
+        "from `eval/results/audit_texts.json`.",
+    )
+
+
 @torch.no_grad()
-def main() -> int:
+def main() -> None:
     given = parser(__doc__).parse_args()
     if not file(FILE).is_file():
         skip(file(FILE))
     run("audit_texts", lambda: measure(file(FILE).is_file()), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

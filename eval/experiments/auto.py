@@ -38,7 +38,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from torch import Tensor
 from eval.experiments import records
 from eval.experiments.auto_worlds import GENUINE, REFERENCES, Place, places
 from eval.experiments.run import parser
+from eval.tables import Cells, shows
 from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning, VldebiasError, VldebiasWarning
 from vldebias.evaluation.reference_images import UNLIKE, apart
@@ -304,7 +305,29 @@ def draw(result: Result, path: Path) -> Path:
     return save_png(plot, path, {"result": "auto", "commit": result.commit, "versions": result.versions})
 
 
-def main() -> int:
+@shows("docs/explanation/auto.md", "auto")
+def page_rows(result: Result, kinds: Sequence[str] = ()) -> Cells:
+    """A row for each kind of reference."""
+    head = ["reference", "settings", "worse than none", "most behind no reference", "more than .02 behind"]
+    lines = [[*head, "gain missed", "unguarded: behind, missed", "a warning", "left out", "told unlike"]]
+    found = {row["method"]: row for row in records.rows_of(result)}
+    for kind in kinds or found:
+        row, (low, high) = found[kind], found[kind]["missed_interval"]
+        counts = [f"{row['settings']:.0f}", f"{row['worse']:.0f}", f"{row['behind, largest']:+.3f}"]
+        counts.append(f"{row['behind, above 0.02']:.0f}")
+        other = f"{row['unguarded, behind, above 0.02']:.0f}, {row.get('unguarded, missed', 0):.0%}"
+        warned = [f"{row[key]:.0f}" for key in ("told", "left_out", "unlike")]
+        name = f"**{kind}**" if kind in ("genuine", "all") else kind
+        lines.append([name, *counts, f"{row['missed']:.0%} [{low:.0%}, {high:.0%}]", other, *warned])
+    return lines
+
+
+@shows("docs/explanation/auto.md", "auto_again")
+def genuine_rows(result: Result) -> Cells:
+    return page_rows(result, ("none", *GENUINE, "genuine", "all"))
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--plot", type=Path, help="write the picture here, as PNG")
     options.add_argument("--work", type=Path, help="lines of the worlds that are done")
@@ -321,7 +344,7 @@ def main() -> int:
             print(place.name, file=sys.stderr, flush=True)
     done = _done(work)
     if any(place.name not in done for place in every):
-        return 0
+        return
     rows = [row for place in every for row in done[place.name]]
     far = distances(every)
     told = {"summary": summary(rows, far), "errors": errors(rows), "coverage": coverage()}
@@ -336,7 +359,6 @@ def main() -> int:
         result.write(given.json)
     if given.plot:
         draw(result, given.plot)
-    return 0
 
 
 def _done(work: Path) -> dict[str, list[dict[str, Any]]]:
@@ -353,4 +375,4 @@ def _rounded(told: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -22,7 +22,6 @@ their images, those of one class word over its images.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from torch import Tensor
 
 from eval.experiments.run import parser, run
 from eval.metrics import CLASS_RECOGNISED, OTHER_BACKGROUND
+from eval.tables import shows_rows
 from vldebias.evaluation.discrepancies import sheets
 from vldebias.evaluation.drawing import DrawnSet
 from vldebias.evaluation.generation import GenerationTask
@@ -197,7 +197,15 @@ def picture(work: Path, method: str) -> tuple[Plot, Mapping[str, Any]]:
     return contact_sheet(strips(work, method)), about
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+GROUNDS = [  # in the page
+    (f"{part} background", metric, "unseen birds")
+    for part in ("waterbirds", "landbirds", "waterbird")
+    for metric in ("other_background", "class_recognised", "recognised")
+]
+shows_rows("docs/generation/birds.md", "birds_drawn", GROUNDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=12, help="of each species and seed")
     options.add_argument("--steps", type=int, default=STEPS, help="of denoising")
@@ -214,8 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.picture:
         plot, about = picture(work, given.method)
         save_png(plot, given.picture, about)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ where, and by how much, a percentile bootstrap of a minimum fails: ties, tiny gr
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -185,15 +184,14 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
         yield done
 
 
-def main() -> int:
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sets", type=int, default=1000, help="data sets per setting")
     options.add_argument("--resamples", type=int, default=600, help="bootstrap resamples per data set")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     run("coverage", lambda: measure(given.sets, given.resamples, given.seed), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,13 +24,12 @@ The same rule, over the one table that there is.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eval.experiments.rivals_table import Rows
 from eval.experiments.run import parser, run
-from eval.tables import RESULTS, read, rows_in, table
+from eval.tables import fills, measured, moved, read, rows_in, span, table
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 
 NEAR = 0.02  # scores that are as good as one another
@@ -135,6 +134,7 @@ def _row(task: str, metric: str, form: str, value: float, where: str) -> Measure
                        subset=where)  # fmt: skip
 
 
+@fills("docs/explanation/the-default.md", "default_choice")
 def block(name: str = "default_choice") -> str:
     """The score of each form in each table, what the rule names, and what each table alone would."""
     result, parts = read(name), []
@@ -157,9 +157,51 @@ def block(name: str = "default_choice") -> str:
     return "\n" + "\n\n".join([*parts, f"{note} From `eval/results/{name}.json`."]) + "\n\n"
 
 
-def main() -> int:
+DEFAULT = {  # (method, lam) of pareto -> what the page calls it
+    ("none", None): "none",
+    ("difference", None): "default (`difference`)",
+    ("cali", 100.0): "`cali`, lam 100",
+    ("cali", 1000.0): "`cali`, lam 1000",
+    ("orth-cali", 1000.0): "`orth-cali`, the paper's",
+}
+
+
+@fills("docs/explanation/the-default.md", "default")
+def default_block() -> str:
+    """The default beside other closed forms on the miniature world: birds, queries that lean and that do not."""
+    columns = {
+        ("birds", "worst_group"): "birds, worst group",
+        ("birds", "average"): "birds, average",
+        ("portraits gender", "max_skew@100"): "unseen professions by gender, MaxSkew@100",
+        ("portraits gender, concepts", "max_skew@100"): "concepts by gender, MaxSkew@100",
+        ("portraits gender, concepts", "query_cosine"): "their cosine with themselves",
+    }
+    found = {(row.task, row.metric, row.method, row.lam): row for row in read("pareto").rows if not row.subset}
+    lines = [["method", *columns.values()]]
+    lines += [[called, *(span(found[*column, *method]) for column in columns)] for method, called in DEFAULT.items()]
+    return table(*lines, note="From `eval/results/pareto.json`.")
+
+
+@fills("docs/explanation/the-default.md", "default_real")
+def default_real_block() -> str:
+    """The default beside other closed forms on photographs: search, what it costs, and ages that gender goes along."""
+    names = {"none": "none", "difference": "default (`difference`)", "cali, lam 100": "`cali`, lam 100"}
+    names |= {"cali": "`cali`, lam 1000", "orth-cali": "`orth-cali`, the paper's"}
+    result = read("rivals_real")
+    searched, ages = (rows_in(result, task) for task in ("celeba professions", "celeba age"))
+    titles = {told["name"]: title for title, told in result.provenance[0].methods.items()}
+    lines = [["method", "MaxSkew of 51 professions", "change", "splits", "query cosine", "worst group", "average"]]
+    for name, called in names.items():
+        skew, splits, kept = (searched[titles[name], m] for m in ("max_skew@50", "max_skew@50, splits", "query_cosine"))
+        low, high = splits.interval or (splits.value, splits.value)
+        cells = [span(skew), moved(skew), f"{low:.3f} to {high:.3f}", f"{kept.value:.3f}"]
+        lines.append([called, *cells, *(span(ages[titles[name], m]) for m in ("worst_group", "average"))])
+    return table(*lines, note="From `eval/results/rivals_real.json`.")
+
+
+def main() -> None:
     given = parser(__doc__).parse_args()
-    results = {name: read(name) for name in TABLES if (RESULTS / f"{name}.json").is_file()}
+    results = {name: read(name) for name in TABLES if measured(name)}
 
     def measure() -> list[TaskResult]:
         parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
@@ -168,8 +210,7 @@ def main() -> int:
     result = run("default_choice", measure, given.json)
     for about in result.provenance:
         print(about.task, about.settings["chosen"])
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

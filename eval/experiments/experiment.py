@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from eval import tables
 from eval.experiments.cells import ROWS, run_cells, summed_up
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance
@@ -93,6 +94,20 @@ class Page(_Strict):
     metrics: list[str]
     note: str
     where: dict[str, Any] = {}
+
+    def text(self, name: str, method: str) -> str:
+        """The table from the experiment's result; method: the column that the rows' methods are."""
+        if not tables.measured(name):
+            return tables.missing(f"python -m eval.experiments.run {name}")
+        rows = [{**(place := place_of(row)), method: place["method"], "row": row} for row in tables.read(name).rows]
+        rows = [row for row in rows if row["metric"] in self.metrics and self.where.items() <= row.items()]
+        columns = self.metrics if self.column == "metric" else list(dict.fromkeys(row[self.column] for row in rows))
+        lines = [[*self.rows, *(one if isinstance(one, str) else f"{self.column} {one}" for one in columns)]]
+        for place in dict.fromkeys(tuple(row[one] for one in self.rows) for row in rows):
+            own = {row[self.column]: row["row"] for row in rows if tuple(row[one] for one in self.rows) == place}
+            short = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in place]
+            lines.append([*short, *(tables.half(own[column]) for column in columns)])
+        return tables.table(*lines, note=f"{self.note}; from `eval/results/{name}.json`.")
 
 
 class Experiment(_Strict):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from eval.experiments.embeddings import FILE, celeba, file
 from eval.experiments.rivals import compared, professions
 from eval.experiments.run import parser, run, skip
 from eval.metrics import AUROC, BOUND, RATIO
+from eval.tables import fills, half, read, table
 from vldebias.data import Embeddings, Labels
 from vldebias.diagnostics import hidden_groups, margins, readable, wrong_labels
 from vldebias.errors import VldebiasWarning
@@ -37,6 +39,7 @@ from vldebias.evaluation.baselines.logistic import Scaling, logistic_regression
 from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.metrics.detection import auroc
+from vldebias.metrics.metric import metric_of
 
 SEEDS = range(5)
 NOISE = (0.1, 0.2, 0.4)
@@ -302,7 +305,33 @@ def figure_8_2(real: bool) -> Iterator[TaskResult]:
 PARTS = {"probes": probes, "groups": groups, "labels": labels, "margins": figure_8_2}
 
 
-def main() -> int:
+FEATURES = {
+    "probes": ("linear_probe", "neighbour_probe"),
+    "groups": ("worst_group", "hidden_f1"),
+    "labels": ("auroc",),
+    "margins": ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "true_over_random", "least_bound"),
+}
+
+
+def features_block(part: str) -> str:
+    """Methods (and subsets) down, tasks and metrics across, of one part of the experiment on features."""
+    rows = [row for row in read(f"features_{part}").rows if row.metric in FEATURES[part]]
+    found = {(row.method, row.subset, row.task, row.metric): row for row in rows}
+    columns = list(dict.fromkeys((row.task, row.metric) for row in rows))
+    names = [f"{task.removeprefix(part).strip()}: {metric_of(metric).title}" for task, metric in columns]
+    lines = [["", *names]]
+    for method, subset in dict.fromkeys((row.method, row.subset) for row in rows):
+        own = [found.get((method, subset, *column)) for column in columns]
+        lines.append([", ".join(filter(None, (method, subset))), *map(half, own)])
+    note = "mean over five seeds ± 95 % interval of Student's t; * differs from none beyond it"
+    return table(*lines, note=f"{note}; from `eval/results/features_{part}.json`.")
+
+
+for _part in FEATURES:
+    fills("docs/how-to/diagnose.md", f"features_{_part}")(partial(features_block, _part))
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("part", choices=tuple(PARTS))
     given = options.parse_args()
@@ -310,8 +339,7 @@ def main() -> int:
     if not real:
         skip(file(FILE))
     run(f"features_{given.part}", lambda: PARTS[given.part](real), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from eval import tables
 from eval.experiments.experiment import place_of
-from eval.tables import moved, read, table
+from eval.tables import fills, measured, missing, moved, paragraph, read, table
 from vldebias.evaluation.report.words import verdict
 from vldebias.evaluation.result import Measurement, TaskProvenance
 
@@ -22,19 +20,6 @@ SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {  # what you have -> e
     "images alone, random weights; classes that are wrong": (DIGITS, "eta", {}),
 }
 Rows = dict[str, dict[float, Measurement]]  # arm -> share -> row
-
-
-def measured(name: str) -> bool:
-    """Whether a result is committed."""
-    return (tables.RESULTS / f"{name}.json").is_file()
-
-
-def missing(name: str) -> str:
-    return f"Not measured yet: `python -m eval.experiments.run {name}` makes this.\n"
-
-
-def paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def training(name: str, **where: Any) -> tuple[list[tuple[dict[str, Any], Measurement]], TaskProvenance]:
@@ -69,6 +54,7 @@ def best(rows: Rows, shares: Sequence[float]) -> str:
     return arm if ahead else BASE
 
 
+@fills("docs/fine-tuning.md", "verdicts")
 def verdicts_block() -> str:
     """One verdict for each situation, with what it rests on: its change to InfoNCE at each share."""
     lines = [["you have", "do", "InfoNCE comes to", "ahead of it by"]]
@@ -99,6 +85,7 @@ def _starred(row: Measurement) -> str:
     return f"{row.change[0]:+.3f}{'*' if verdict(row) in ('better', 'worse') else ''}"
 
 
+@fills("docs/fine-tuning.md", "losses")
 def losses_words() -> str:
     """What is best where two fifths of the captions belong to other pictures, by the latest experiment."""
     words = ["Where two fifths of the captions belong to other pictures,"]
@@ -117,6 +104,7 @@ def losses_words() -> str:
     )
 
 
+@fills("docs/fine-tuning/measured.md", "scratch")
 def scratch_block() -> str:
     """RINCE from random weights: InfoNCE, and RINCE's change, at each share, in every experiment that has it."""
     short, about = training("does_it_pay", noise="mixture", start="scratch")
@@ -142,10 +130,11 @@ def scratch_block() -> str:
     return table(*lines, note=f"Zero-shot accuracy of InfoNCE and the change by RINCE on the same seeds; from {names}.")
 
 
+@fills("docs/fine-tuning/measured.md", "scratch_words")
 def scratch_words() -> str:
     """Why the two disagree, as far as the third says."""
     if not measured(SCRATCH):
-        return missing(SCRATCH)
+        return missing(f"python -m eval.experiments.run {SCRATCH}")
     short, _ = training("does_it_pay", noise="mixture", start="scratch")
     before = {place["share"]: row for place, row in short if row.method == BASE}
     rows = by_share(SCRATCH, "share", {"noise": "mixture"})
@@ -172,6 +161,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if names else "nothing"
 
 
+@fills("docs/fine-tuning/bias.md", "tutorial_words")
 def tutorial_words() -> str:
     """What the tutorial's command gains and loses beyond its interval, and what becomes of the projection's gain."""
     result = read("finetune_tutorial")
@@ -190,10 +180,11 @@ def tutorial_words() -> str:
     )
 
 
+@fills("docs/fine-tuning/bias.md", "projection_words")
 def projection_words() -> str:
     """What each rate does to the worst group, which trainings keep a projection's gain, the best and their cost."""
     if not measured("keep_projection"):
-        return missing("keep_projection")
+        return missing("python -m eval.experiments.run keep_projection")
     rows: dict[float, dict[str, dict[str, Measurement]]] = {}
     for row in read("keep_projection").rows:
         rows.setdefault(float(place_of(row)["lr"]), {}).setdefault(row.method, {})[row.metric] = row

@@ -42,7 +42,6 @@ n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls
 from __future__ import annotations
 
 import hashlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -398,7 +397,7 @@ def provenance(studio: Studio, task: str, sets: Sequence[str], forms: Sequence[F
     )  # fmt: skip
 
 
-def main() -> int:
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
@@ -408,8 +407,7 @@ def main() -> int:
     torch.set_num_threads(1)
     studio = Studio(given.work / f"{STEPS}-steps", given.images)
     run("generation", lambda: measure(studio, given.forms, given.parts), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

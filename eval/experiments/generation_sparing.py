@@ -8,7 +8,6 @@ is drawn of prompts outside the fit and of the 20 unseen professions, for severa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from eval.experiments.generation import OUTSIDE, SET, STEPS, UNSEEN, Form, Studio, provenance
 from eval.experiments.generation_measures import Seen, asked_for, kept, measured
 from eval.experiments.run import parser, run
+from eval.tables import fills, read, span, table
 from vldebias.evaluation.result import TaskResult
 from vldebias.methods.closed_form import DEFAULT
 
@@ -40,15 +40,29 @@ def measure(studio: Studio) -> Iterator[TaskResult]:
     yield result
 
 
-def main() -> int:
+@fills("docs/generation/forms.md", "sparing")
+def sparing_block() -> str:
+    """How much of the space a fit may remove before prompts outside of it change, a row per bound."""
+    measures = {
+        ("portraits", "shows what was asked for"): "a person stays one",
+        ("birds", "shows what was asked for"): "a bird stays one",
+        ("unseen professions", "discrepancy"): "parity gap, 20 unseen professions",
+        ("unseen professions", "recognised"): "subject accuracy",
+    }
+    found = {(row.method, row.subset, row.metric): row for row in read("generation_sparing").rows}
+    methods = dict.fromkeys(method for method, _, _ in found)
+    lines = [[method, *(span(found[method, *measure]) for measure in measures)] for method in methods]
+    return table(["removed at most", *measures.values()], *lines, note="From `eval/results/generation_sparing.json`.")
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
     given = options.parse_args()
     torch.set_num_threads(1)
     studio = Studio(given.work / f"{STEPS}-steps", IMAGES * len(SEEDS))
     run("generation sparing", lambda: measure(studio), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

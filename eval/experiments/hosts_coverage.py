@@ -37,9 +37,10 @@ from eval.experiments import hosts_drawn
 from eval.experiments.hosts_drawn import DRAWN, SILENT, TEXT, UNTRIED, Tried
 from eval.experiments.records import records
 from eval.experiments.run import parser, run
+from eval.tables import Cells, fills, read, shows
 from vldebias.api import debias, fit_projections
 from vldebias.errors import UnsupportedHostError
-from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.result import Result, TaskResult
 from vldebias.hosts import diffusers_families, resolve
 from vldebias.hosts.diffusers_families import REFUSED
 from vldebias.hosts.modular import find_text_block
@@ -149,7 +150,29 @@ def measure(only: Sequence[str]) -> Iterator[TaskResult]:
                   outcomes={name: f"{one.how} {one.why}".strip() for name, one in found.items()})  # fmt: skip
 
 
-def main() -> int:
+@shows("docs/explanation/pipelines.md", "hosts_coverage")
+def reached(result: Result) -> Cells:
+    """Kinds of classes and what became of their tiny pipelines, the last row families with the table hidden."""
+    rows = [row for row in result.rows if row.task in ("hosts drawn", "hosts asked")]
+    hows = list(dict.fromkeys(row.method for row in rows if row.task == "hosts drawn"))
+    lines = [["classes", *hows]]
+    for kind in dict.fromkeys(row.subset for row in rows if row.task == "hosts drawn"):
+        of = {row.method: row.value for row in rows if row.subset == kind}
+        lines.append([kind.removeprefix("kind = "), *(f"{of[how]:.0f}" for how in hows)])
+    return lines
+
+
+@fills("docs/explanation/pipelines-not-drawn.md", "hosts_left")
+def left_undrawn() -> str:
+    """Classes that were not drawn, each with its reason."""
+    part = next(one for one in read("hosts_coverage").provenance if one.task == "hosts drawn")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in part.settings["others"].items():
+        by_reason.setdefault(why.replace("<", "&lt;"), []).append(f"`{name.removesuffix('Pipeline')}`")
+    return "\n" + "\n".join(f"- {', '.join(names)}: {why}" for why, names in by_reason.items()) + "\n\n"
+
+
+def main() -> None:
     options: argparse.ArgumentParser = parser(__doc__)
     options.add_argument("--only", nargs="*", default=(), help="classes and families with one of these in their names")
     given = options.parse_args()
@@ -157,8 +180,7 @@ def main() -> int:
     warnings.simplefilter("ignore")  # tiny encoders are narrow; of the probe the rows tell
     logging.disable(logging.WARNING)
     run("hosts_coverage", lambda: measure(given.only), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,6 @@ one of 2,000 images whose judge calls two of five women men: with people on 200 
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,13 @@ import numpy as np
 
 from eval.experiments.embeddings import protocol
 from eval.experiments.run import parser, run
+from eval.tables import fills, read, table
 from vldebias.evaluation.corrected import JudgedImages, corrected_block
+from vldebias.evaluation.report.words import number
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.sampling import LabelSample
 from vldebias.metrics.corrected import NOT_LABELLED, corrected_shares, rated
-from vldebias.metrics.metric import Metric
+from vldebias.metrics.metric import Metric, metric_of
 
 BIASED = ((0.96, 0.02, 0.02), (0.4, 0.57, 0.03), (0.3, 0.3, 0.4))
 LABELS = (50, 100, 200, 500)
@@ -145,14 +146,46 @@ def measure(sets: int, seed: int) -> Iterator[TaskResult]:
         yield done
 
 
-def main() -> int:
+@fills("docs/how-to/correct-the-judge.md", "judged_example")
+def judged_example() -> str:
+    """What a judge says, what people make of it, and the difference."""
+    rows = {(r.metric, r.subset): r for r in read("judged_shares").rows if r.task == "example corrected"}
+    figures = (
+        ("share", "male"),
+        ("share", "female"),
+        ("discrepancy", ""),
+        ("max_skew", ""),
+        ("discrepancy_squared", ""),
+    )
+    lines = [["figure", "by the judge", "corrected by people", "the judge moves it by"]]
+    for metric, subset in figures:
+        name = ", ".join(filter(None, (metric_of(metric).title, subset)))
+        lines.append([name, *(number(rows[start + metric, subset]) for start in ("", "corrected_", "judge_moves_"))])
+    return table(*lines, note="value [95 % interval]; from `eval/results/judged_shares.json`.")
+
+
+@fills("docs/how-to/correct-the-judge.md", "judged_coverage")
+def judged_coverage() -> str:
+    """Coverage of every kind of interval by the number of labels."""
+    rows = [row for row in read("judged_shares").rows if row.metric in ("coverage", "width")]
+    found = {(r.task, r.method, r.subset, r.metric): r for r in rows}
+    labels = list(dict.fromkeys(row.subset for row in rows))
+    lines = [["judge", "interval", *labels]]
+    for task, method in dict.fromkeys((row.task, row.method) for row in rows):
+        pairs = ([found[task, method, one, metric].value for metric in ("coverage", "width")] for one in labels)
+        lines.append([task, method, *(f"{covered:.3f} ({width:.3f})" for covered, width in pairs)])
+    sets = next(iter(rows[0].n.values()))
+    note = f"share of {sets} data sets whose 95 % interval holds the truth (mean width)"
+    return table(*lines, note=f"{note}; from `eval/results/judged_shares.json`.")
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sets", type=int, default=1000, help="data sets per setting and number of labels")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     run("judged_shares", lambda: measure(given.sets, given.seed), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -35,6 +35,7 @@ from torch import Tensor
 from eval.experiments.embeddings import file, protocol, worlds
 from eval.experiments.rivals import LIGHT, ages
 from eval.experiments.run import parser, run, skip
+from eval.tables import fills, read, span, table
 from vldebias.data import Embeddings
 from vldebias.edit import Edit
 from vldebias.errors import VldebiasWarning
@@ -224,11 +225,34 @@ def measure() -> Iterator[TaskResult]:
     yield overall(parts)
 
 
-def main() -> int:
+@fills("docs/explanation/boundary.md", "offsets")
+def offsets_block() -> str:
+    """Change of worst group and averages by each offset: in each world, mean over methods, and over all."""
+    result = read("offsets")
+    worlds = [p.task for p in result.provenance]
+    metrics = {"worst_group": "worst group", "average": "average", "average_reweighted": "reweighted"}
+    head = ["offset", *(f"{world}: worst group" for world in worlds[:-1])]
+    lines = [[*head, *(f"all: {name}" for name in metrics.values()), "helps", "hurts"]]
+    for offset in dict.fromkeys(row.subset for row in result.rows if row.task == "all"):
+        own = [row for row in result.rows if row.subset == offset]
+        cells = []
+        for world in worlds[:-1]:
+            moved = [row.change[0] for row in own if (row.task, row.metric) == (world, "worst_group") and row.change]
+            cells.append(f"{sum(moved) / len(moved):+.3f} ({min(moved):+.3f} to {max(moved):+.3f})")
+        whole = {row.metric: row for row in own if row.task == "all"}
+        means = [whole[f"change of {metric}"] for metric in metrics]
+        cells += [span(row, "+.3f") for row in means]
+        counts = [f"{whole[f'{word}, worst_group'].value:.0f}" for word in ("helped", "hurt")]
+        lines.append([offset, *cells, *counts])
+    n = next(iter(whole["helped, worst_group"].n.values()))
+    note = f"helps, hurts: of {n} pairs of world and method, beyond the interval of the worst group's change"
+    return table(*lines, note=f"{note}; from `eval/results/offsets.json`.")
+
+
+def main() -> None:
     given = parser(__doc__).parse_args()
     run("offsets", measure, given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

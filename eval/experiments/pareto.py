@@ -15,7 +15,6 @@ left out where even the best one gains nothing beyond its interval.
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from eval.experiments.embeddings import (
 )  # fmt: skip
 from eval.experiments.run import parser, run, skip
 from eval.metrics import MISSED, REGRET, WORSE
+from eval.tables import shows_rows
 from vldebias.api import fit_projection
 from vldebias.errors import VldebiasWarning
 from vldebias.evaluation.result import Measurement, Result, TaskResult
@@ -410,15 +410,17 @@ def _panel(axis: Any, rows: Sequence[Measurement]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def main() -> int:
+shows_rows("docs/results/beyond.md", "pareto", [("auto", "missed"), ("auto", "worse_than_none")])
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--plot", type=Path, help="write the curves here, as PNG")
     given = options.parse_args()
     result = run("pareto", measure, given.json)
     if given.plot:
         draw(result, given.plot)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,6 +19,7 @@ import numpy as np
 
 from eval.experiments.embeddings import LAM, PER_GENDER, Gallery, Sides, celeba, chance, file, protocol
 from eval.experiments.run import parser, run
+from eval.tables import shows_rows
 from vldebias.api import fit_projection
 from vldebias.evaluation.result import TaskResult
 from vldebias.metrics.rankings import rankings
@@ -70,6 +71,10 @@ def measure(path: Path, methods: Sequence[str] = METHODS) -> Iterator[TaskResult
     value = chance(K, PER_GENDER, PER_GENDER)
     done.add(f"max_skew@{K}", "random ranking", value, n={"pool": 2 * PER_GENDER})
     yield done
+
+
+SHOWN = [("celeba-1000", "max_skew@100"), ("celeba-1000", "query_cosine")]
+shows_rows("docs/results.md", "real_clip_b32", SHOWN)
 
 
 def main() -> int:

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from eval.experiments.records import records
+from eval.experiments.records import records, rows_of
 from eval.experiments.run import parser, run
+from eval.tables import fills, measured, paragraph, read, table
 from vldebias.evaluation.drawing import DrawnSet, draw, identity, without_own_bar
 from vldebias.evaluation.plan import Plan, make_plan
 from vldebias.evaluation.result import NONE, TaskResult
@@ -140,7 +141,25 @@ def told(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@fills("docs/gallery.md", "real_gallery")
+def gallery_block() -> str:
+    """The gallery of a real pipeline with what it took; or that nobody has drawn it yet."""
+    command = "python -m eval.experiments.real_gallery --pipeline ID_OR_FOLDER --device cuda --json"
+    if not measured("real_gallery"):
+        return paragraph(
+            "**This place is empty.** No GPU and no weights of a real pipeline were at hand where this repository was",
+            f"made. `{command} eval/results/real_gallery.json` fills it, and says first what that takes.",
+        )
+    result = read("real_gallery")
+    told = result.provenance[0].settings
+    lines = [["method", "images", "seconds of an image", "change of a pixel"]]
+    lines += [[row["method"], *(f"{row[name]:g}" for name in lines[0][1:])] for row in rows_of(result)]
+    where = f"{told['model']['id']}, {told['steps']} steps, on {told['device']}, {told['peak MB']:,} MB at most"
+    picture = "![Prompts outside the fit, as a real pipeline draws them and under each method]"
+    return f"{picture}(../eval/results/real_gallery.png)\n\n" + table(*lines, note=f"{where}; by `{command}`.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__)
     options.add_argument("--pipeline", required=True, metavar="ID_OR_FOLDER", help="diffusers id, folder, 'miniature'")
     options.add_argument("--device", default="cpu")
@@ -174,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flush=True,
     )
     if given.estimate:
-        return 0
+        return
     with Progress.on() as progress:
         result = run("real_gallery", lambda: [gallery.measured(progress)], given.json)
     beside = given.json.with_suffix(".png") if given.json else given.work / "real_gallery.png"
@@ -182,8 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about |= {"pipeline": plan.model["id"], "date": result.date}
     write_png(compact(sheet(DrawnSet.open(given.work))), beside, about, optimize=True)
     print(f"images: {given.work}; sheet: {beside}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,13 +7,13 @@ python -m eval.experiments.rivals_table --plot eval/results/rivals.png   # the p
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eval import tables
-from eval.tables import RESULTS, moved, read, span
+from eval.tables import fills, moved, read, rows_in, span
 from vldebias.evaluation.result import Measurement, Result
 
 SEARCH = (
@@ -23,6 +23,7 @@ SEARCH = (
     ("R@5", "recall@5"),
 )
 GROUPS = (("average", "average"),)
+MEASURED = ("rivals_real", "rivals_miniature")
 OURS, THEIRS, LABELLED = "#2a78b5", "#d9822b", "#7a7a7a"
 # What others report, as they report it. Waterbirds' worst group, ViT-L/14 at 336 pixels; FairFace MaxSkew@500 of gender
 # with the data set's prior, RN50 / B-16 / L-14 at 336 pixels, by the SEM paper's reproduction; where it says so, by the
@@ -68,7 +69,7 @@ class Rows:
         there = [method for metric, method in self.rows if metric == self.main]
         self.methods = sorted(there, key=lambda method: sign * self.rows[self.main, method].value)
 
-        if task in PROBED and (RESULTS / "features_probes.json").is_file():
+        if task in PROBED and tables.measured("features_probes"):
             self.rows |= {
                 (row.metric, row.method): row for row in read("features_probes").rows if row.task == PROBED[task]
             }
@@ -177,14 +178,35 @@ def draw(results: Mapping[str, Result], path: Path) -> Path:
     return save_png(plot, path, {"results": {name: result.commit for name, result in results.items()}})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+fills("docs/methods/photographs.md", "rivals_real")(partial(block, "rivals_real"))
+fills("docs/methods/miniature-search.md", "rivals_search")(partial(block, "rivals_miniature", "max_skew"))
+fills("docs/methods/miniature-groups.md", "rivals_groups")(partial(block, "rivals_miniature", "worst_group"))
+
+
+@fills("docs/explanation/the-default.md", "few")
+def few_block() -> str:
+    """MaxSkew by the number of reference images, a row for each method."""
+    result = read("rivals_few")
+    about = {p.task: p for p in result.provenance}
+    found = {
+        name: {m: row for (m, metric), row in rows_in(result, name).items() if metric == "max_skew@50"}
+        for name in about
+    }
+    names = {method: told["name"] for p in about.values() for method, told in p.methods.items()}
+    lines = [["MaxSkew@50 of 51 professions", *found]]
+    for method in next(iter(found.values())):
+        if method in names:
+            lines.append([f"`{names[method]}`", *(span(rows[method]) for rows in found.values())])
+    return tables.table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--plot", type=Path, required=True, help="where to write the plot")
     given = options.parse_args(arguments)
-    names = [name for name in ("rivals_real", "rivals_miniature") if (RESULTS / f"{name}.json").is_file()]
+    names = [name for name in MEASURED if tables.measured(name)]
     draw({name: read(name) for name in names}, given.plot)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ the pairs of section 7.6.4 (`birds_drawn`). What is shown stands in the PNG as J
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def row(images: Tensor) -> Tensor:
     return images.permute(1, 2, 0, 3).flatten(2)
 
 
-def main() -> int:
+def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, default=Path("results/generation"), help="where drawn pixels are kept")
     options.add_argument("--method", default="cali", choices=METHODS)
@@ -96,8 +95,7 @@ def main() -> int:
     sheet = composed(strips, ("as it is", f"with {given.method}"))
     write_png(compact(sheet), given.out, about, optimize=True)
     print(about)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

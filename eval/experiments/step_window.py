@@ -15,7 +15,6 @@ Intervals resample professions, line and window together.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -29,9 +28,10 @@ from numpy.typing import NDArray
 from eval.experiments.generation import GUIDANCE, SET, STEPS, Draw, Drawn, Form, Studio
 from eval.experiments.generation_measures import SURE, Seen, counted, over_fits
 from eval.experiments.run import parser, run
+from eval.tables import Cells, shows, span
 from vldebias import debias
 from vldebias.errors import WideEditWarning
-from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
+from vldebias.evaluation.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.methods import Need, Problem, get_method
 from vldebias.metrics.bootstrap import resampled_values
@@ -150,7 +150,26 @@ def _fingerprint(unet: Any) -> dict[str, Any] | None:
     return None if mark is None else mark.to_dict()
 
 
-def main() -> int:
+@shows("docs/explanation/pipelines.md", "step_window")
+def windows(result: Result) -> Cells:
+    """A row for each method: discrepancy and subjects recognised at full strength, and what windows gain."""
+    found = {(row.method, row.subset, row.metric): row for row in result.rows}
+    windows = [row.subset for row in result.rows if row.metric == "subjects_gained"]
+    lines = [["method", "all steps", *(one.removeprefix("steps ") for one in dict.fromkeys(windows))]]
+
+    def both(method: str, setting: str) -> str:
+        return " / ".join(f"{found[method, setting, metric].value:.2f}" for metric in ("discrepancy", "recognised"))
+
+    full = "strength 1"
+    lines.append(["none", both("none", full), *[""] * (len(lines[0]) - 2)])
+    for method in dict.fromkeys(row.method for row in result.rows if row.metric == "subjects_gained"):
+        gained = {one: found[method, one, "subjects_gained"] for one in dict.fromkeys(windows)}
+        cells = [f"{both(method, one)}; {span(row, '+.2f')}" for one, row in gained.items()]
+        lines.append([method, both(method, full), *cells])
+    return lines
+
+
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=4, help="of each profession and seed")
     options.add_argument("--seeds", type=int, default=2, help="seeds of each profession")
@@ -162,8 +181,7 @@ def main() -> int:
     torch.set_num_threads(1)
     studio = Studio(given.work, given.images)
     run("step_window", lambda: measure(studio, given.forms, range(given.seeds)), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,7 +14,6 @@ without them their rows are left out.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from eval.experiments.cells import RESULTS
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, chance, file
 from eval.experiments.rivals import LIGHT, Split
 from eval.experiments.run import parser, run
+from eval.tables import Cells, shows
 from vldebias.data import Embeddings
 from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.evaluation.texts import Texts
@@ -265,7 +265,8 @@ def _values(result: Result) -> dict[tuple[str, str, str], float]:
     return {(row.task, row.metric.partition("@")[0], row.method): row.value for row in result.rows}
 
 
-def geometry_cells(result: Result) -> list[list[str]]:
+@shows("docs/explanation/validity.md", "geometry", of="validity")
+def geometry_cells(result: Result) -> Cells:
     """A row per figure: the range of real models, and what each block has."""
     found = _values(result)
     blocks = [name for name in TITLES if (name, next(iter(RANGES)), "none") in found]
@@ -278,7 +279,8 @@ def geometry_cells(result: Result) -> list[list[str]]:
     return lines
 
 
-def skew_cells(result: Result) -> list[list[str]]:
+@shows("docs/explanation/validity.md", "skews", of="validity")
+def skew_cells(result: Result) -> Cells:
     """MaxSkew by method, and how well all linear methods rank as they do on the real model."""
     found = _values(result)
     blocks = [name for name in TITLES if any(task == name for task, _, _ in found)]
@@ -292,14 +294,13 @@ def skew_cells(result: Result) -> list[list[str]]:
     return lines
 
 
-def main() -> int:
+def main() -> None:
     options = parser(__doc__)
     options.add_argument("--model", type=Path, help="folder of a build (default: the one that ships)")
     options.add_argument("--images", type=int, default=IMAGES, help="renders in a gallery (default: %(default)s)")
     given = options.parse_args()
     run("validity", lambda: measure(given.model, images=given.images), given.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

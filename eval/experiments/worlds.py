@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from eval.experiments.cells import interval
+from eval.tables import Cells, shows, span, table
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.files import read_json
@@ -73,7 +71,7 @@ def rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     value, low and high are None where no build has the figure; low and high where one build alone has it.
     """
-    table = []
+    found_rows = []
     for (section, part), names in FIGURES.items():
         for name in names:
             target = TARGETS.get((section, part, name))
@@ -87,8 +85,8 @@ def rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 row["value"] = values[0]
             if values and target is not None:
                 row["met"] = target[0] <= row["value"] <= target[1]
-            table.append({**row, "builds": found})
-    return table
+            found_rows.append({**row, "builds": found})
+    return found_rows
 
 
 def figure(metrics: Mapping[str, Any], section: str, part: str, name: str) -> float | None:
@@ -97,16 +95,19 @@ def figure(metrics: Mapping[str, Any], section: str, part: str, name: str) -> fl
     return None if found is None else float(found["mean"])
 
 
-def show(table: Sequence[Mapping[str, Any]], builds: int) -> None:
-    """Print the figures beside their targets."""
-    printed = Table("what", "figure", "mean", "95 % interval", "target", "met", title=f"{builds} builds")
-    for row in table:
-        value = "-" if row["value"] is None else f"{row['value']:.3f}"
-        bounds = "" if row["low"] is None else f"[{row['low']:.3f}, {row['high']:.3f}]"
-        target = "" if row["target"] is None else "{:.2f} to {:.2f}".format(*row["target"])
-        met = {None: "", True: "yes", False: "no"}[row["met"]]
-        printed.add_row(f"{row['section']}, {row['part']}", row["metric"], value, bounds, target, met)
-    Console(width=120).print(printed)
+@shows("docs/how-to/miniature.md", "worlds")
+def page_rows(result: Result) -> Cells:
+    """A row for each figure: the mean of the builds, and whether it is where it should be."""
+    builds = len(result.provenance[0].settings["builds"])
+    lines = [["what", "figure", f"mean of {builds} builds [95 %]", "aim", "met"]]
+    aims = {(p.task, r["part"], r["metric"]): r for p in result.provenance for r in p.settings["beside"]}
+    for row in result.rows:
+        aimed = aims[row.task, row.method, row.metric]
+        value = f"{row.value:.3f} (one build)" if row.n["builds"] == 1 else span(row)
+        aim = "" if aimed["target"] is None else "{:.2f} to {:.2f}".format(*aimed["target"])
+        met = {None: "", True: "yes", False: "**no**"}[aimed["met"]]
+        lines.append([f"{row.task}, {row.method}", row.metric, value, aim, met])
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -115,17 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--json", type=Path, help="also write the rows here")
     given = options.parse_args(arguments)
     metrics = measured(given.builds)
-    table = rows(metrics)
-    show(table, len(metrics))
+    result = written(rows(metrics), [build.name for build in given.builds], metrics[0]["conditions"])
+    print(table(*page_rows(result)))
     if given.json:
-        written(table, [build.name for build in given.builds], metrics[0]["conditions"]).write(given.json)
+        result.write(given.json)
 
 
-def written(table: Sequence[Mapping[str, Any]], builds: Sequence[str], conditions: Any) -> Result:
+def written(figures: Sequence[Mapping[str, Any]], builds: Sequence[str], conditions: Any) -> Result:
     """The rows as a result: a task per section, its parts as methods; targets and single builds beside them."""
     parts = []
-    for section in dict.fromkeys(row["section"] for row in table):
-        own = [row for row in table if row["section"] == section]
+    for section in dict.fromkeys(row["section"] for row in figures):
+        own = [row for row in figures if row["section"] == section]
         beside = [{name: row[name] for name in ("part", "metric", "target", "met", "builds")} for row in own]
         about = "Means over builds, 95 % intervals of Student's t; a target is met where the mean lies in it"
         settings = {"builds": list(builds), "conditions": conditions, "beside": beside}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from eval import evidence, readme
+from eval import evidence, readme, tables
 from eval.experiments.experiment import Experiment, _key, names
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
+from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.sources import ROOT, Sources, imported, refuse_uncommitted
 
 RESULTS = ROOT / "eval" / "results"
@@ -106,9 +106,44 @@ def test_an_experiment_s_cells_are_those_of_its_yaml_and_its_rows_those_of_the_c
         assert (one.n, one.better) == (expected.n, expected.better)
 
 
-def test_tables_are_those_of_the_committed_results() -> None:
-    for path in readme.blocks():
-        assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
+class TestPages:
+    """Whoever measures says which blocks of which pages that fills; nothing else lists them."""
+
+    def test_tables_are_those_of_the_committed_results(self) -> None:
+        for path in readme.blocks():
+            assert readme.render(path) == path.read_text(encoding="utf-8"), "run python -m eval.readme"
+
+    def test_every_marker_of_a_page_is_filled(self) -> None:
+        pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "eval").rglob("*.md")]
+        begun = {p: set(re.findall(r"<!-- ([a-z]\w*):begin -->", p.read_text(encoding="utf-8"))) for p in pages}
+        declared = {path: set(own) for path, own in readme.blocks().items()}
+        assert {path: names for path, names in begun.items() if names} == declared
+
+    def test_an_experiment_that_joins_is_one_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = tmp_path / "page.md"
+        page.write_text(
+            "Before\n<!-- joined:begin -->\nold\n<!-- joined:end -->\n<!-- later:begin -->\n<!-- later:end -->"
+        )
+        (tmp_path / "joining").mkdir()
+        (tmp_path / "joining" / "joined.py").write_text(
+            "from eval.tables import fills, shows\n"
+            f"fills({str(page)!r}, 'joined')(lambda: 'new\\n')\n"
+            f"@shows({str(page)!r}, 'later')\ndef cells(result): return [['a'], [str(len(result.rows))]]\n"
+        )
+        (tmp_path / "joining" / "silent.py").write_text("raise AssertionError('it fills nothing')\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(readme, "PLACES", ("joining",))
+        monkeypatch.setattr(readme, "PAGES", tables.PAGES | {})
+        monkeypatch.setattr(tables, "PAGES", readme.PAGES)
+        monkeypatch.setattr(tables, "RESULTS", tmp_path)
+        begin = "Before\n<!-- joined:begin -->\nnew\n<!-- joined:end -->\n<!-- later:begin -->\n"
+        assert (
+            readme.render(page)
+            == f"{begin}Not measured yet: `python -m joining.joined` makes this.\n<!-- later:end -->"
+        )
+        provenance = [TaskProvenance(task="t", description="words")]
+        Result.of("later", [TaskResult(provenance[0], [row()])], seconds=None).write(tmp_path / "later.json")
+        assert f"{begin}\n| a |\n| --- |\n| 1 |\n" in readme.render(page)
 
 
 class TestEvidence:

@@ -1,12 +1,13 @@
-"""The tables of the first hours and of a cold start, from `tests.robust.first_hours` and `tests.robust.cold_start`."""
+"""The tables of what `tests.robust` measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from eval.experiments.records import rows_of
-from eval.tables import RESULTS, read, table
+from eval.tables import Cells, fills, measured, missing, read, shows, table
 from vldebias.evaluation.result import Result
 
 USERS = {
@@ -30,9 +31,9 @@ def rows(name: str, task: str) -> list[dict[str, Any]]:
     return rows_of(own)
 
 
-def _made(name: str, cells: Callable[[], list[list[str]]]) -> str:
-    if not (RESULTS / f"{name}.json").is_file() or len(cells()) < 2:
-        return f"Not measured yet: `{RUNS[name]}` makes this table.\n"
+def _made(name: str, cells: Callable[[], Cells]) -> str:
+    if not measured(name) or len(cells()) < 2:
+        return missing(RUNS[name])
     told = read(name).provenance[0].settings
     busy = f"on {told['cores']} cores with {told['load']:g} processes that wanted one"
     return table(*cells(), note=f"From `eval/results/{name}.json`, {busy}.")
@@ -50,10 +51,11 @@ def _line(row: dict[str, Any]) -> str:
     return f"`{line}`" if line else ""
 
 
+@fills("docs/index.md", "first_hours")
 def overview() -> str:
     """Every step of every user."""
 
-    def cells() -> list[list[str]]:
+    def cells() -> Cells:
         head = ["you", "try", "first output", "all"]
         own = rows("first_hours", "hours")
         return [
@@ -67,7 +69,7 @@ def overview() -> str:
 def hour(user: str) -> str:
     """The steps of one user with the first line of each, then the pages that were looked at."""
 
-    def cells() -> list[list[str]]:
+    def cells() -> Cells:
         head = ["does", "first output", "all", "of a processor", "first line on the screen"]
         found = []
         for row in rows("first_hours", "hours"):
@@ -76,9 +78,8 @@ def hour(user: str) -> str:
                 found.append([_source(row, "../"), *seconds, _line(row)])
         return [head, *found]
 
-    there = (RESULTS / "first_hours.json").is_file()
-    if not there or USERS[user] not in {row["user"] for row in rows("first_hours", "hours")}:
-        return f"Not measured yet: `{RUNS['first_hours']}` makes this table.\n"
+    if not measured("first_hours") or USERS[user] not in {row["user"] for row in rows("first_hours", "hours")}:
+        return missing(RUNS["first_hours"])
     pages = [row for row in rows("first_hours", "hours") if row["user"] == USERS[user] and row.get("picture")]
     seen = [
         f"\n![{row['method']}: first screens, 1280 and 390 pixels wide, light and dark]"
@@ -90,10 +91,15 @@ def hour(user: str) -> str:
     return _made("first_hours", cells) + "".join(seen)
 
 
+for _user in USERS:
+    fills("docs/explanation/first-hours.md", f"hour_{_user}")(partial(hour, _user))
+
+
+@fills("docs/explanation/first-hours.md", "commands")
 def asked() -> str:
     """Every command: its help, and a call."""
 
-    def cells() -> list[list[str]]:
+    def cells() -> Cells:
         calls = {row["method"]: row for row in rows("first_hours", "commands")}
         lines = [["command", "help", "first output", "all", "first line on the screen"]]
         for row in rows("first_hours", "help"):
@@ -110,13 +116,71 @@ def asked() -> str:
     return _made("first_hours", cells)
 
 
+@fills("docs/explanation/first-hours.md", "cold_start")
 def cold() -> str:
     """What a clean clone takes, a line for each of its steps."""
 
-    def cells() -> list[list[str]]:
+    def cells() -> Cells:
         lines = [["step", "minutes", "MB on the disk afterwards"]]
         for row in rows("cold_start", "cold_start"):
             lines.append([f"`{row['method']}`", f"{row['minutes']:.1f}", f"{row['MB']:,.0f}"])
         return lines
 
     return _made("cold_start", cells)
+
+
+def counted(what: str, keys: Sequence[str], result: Result) -> Cells:
+    """Counts by method, and of all."""
+    rows = rows_of(result)
+    rows.append({"method": "all", **{key: sum(row.get(key, 0) for row in rows) for key in keys}})
+    return [[what, *keys], *([row["method"], *(f"{row.get(key, 0):,.0f}" for key in keys)] for row in rows)]
+
+
+@shows("docs/fine-tuning/running.md", "killed", by="tests.robust.kills")
+def kills(result: Result) -> Cells:
+    return counted("work", ("kills", "runs", "lost", "other"), result)
+
+
+@shows("eval/README.md", "attack", by="tests.robust.attack")
+def attacks(result: Result) -> Cells:
+    return counted("what", ("tries", "refused", "same", "failures"), result)
+
+
+@shows("eval/README.md", "mutants", by="tests.robust.mutants")
+def mutated(result: Result) -> Cells:
+    every, parts = result.provenance[0].settings["mutants"], dict[str, list[Any]]()
+    for row in every:
+        parts.setdefault(row["file"].removeprefix("vldebias/").partition("/")[0].removesuffix(".py"), []).append(row)
+    parts |= {"those with a name": [row for row in every if "named" in row], "all": every}
+    lines = [["part", "mutants", "noticed", "change nothing", "survived"]]
+    for part, rows in parts.items():
+        left = [row for row in rows if row["verdict"] == "survived"]
+        nothing = sum("why" in row for row in left)
+        lines.append([part, *map(str, (len(rows), len(rows) - len(left), nothing, len(left) - nothing))])
+    return lines
+
+
+@shows("eval/README.md", "determinism", by="tests.robust.determinism")
+def repeated(result: Result) -> Cells:
+    lines = [["work", "what", "threads", "processes", "batch", "values that differ", "largest difference"]]
+    base = result.provenance[0].settings["base"]
+    for row in rows_of(result):
+        changed = [f"**{row[key]}**" if row[key] != base[key] else str(row[key]) for key in base]
+        differ, by = "none", "0"
+        if not row["identical"]:
+            differ = f"{row['differ']:,.0f} of {row['values']:,.0f}"
+            by = f"{row['largest_difference']:.1e} (values up to {row['largest_value']:.3g})"
+        lines.append([row["method"], row["what"], *changed, differ, by])
+    return lines
+
+
+@shows("eval/README.md", "soak", by="tests.robust.soak")
+def soaked(result: Result) -> Cells:
+    head = ["server", "clients", "minutes", "requests", "errors", "MiB at a third", "MiB at the end", "MiB a minute"]
+    lines = [head]
+    for row in rows_of(result):
+        memory = [f"{row[key]:,.0f}" for key in ("mib_at_a_third", "mib_at_the_end")]
+        counts = [f"{row['clients']:.0f}", f"{row['minutes']:.0f}", f"{row['requests']:,.0f}"]
+        counts.append(str(len(row.get("errors", ()))))
+        lines.append([f"`vldebias {row['method']}`", *counts, *memory, f"{row['mib_per_minute']:.2f}"])
+    return lines

@@ -21,16 +21,7 @@ QUICKSTART = [
     ("generation gender", "discrepancy", "unseen professions"),
     ("generation gender", "recognised", "unseen professions"),
 ]
-BEYOND = [
-    ("celeba, random halves", "max_skew@50"),
-    ("celeba, random halves", "query_cosine"),
-    ("birds", "worst_group"),
-    ("generation gender", "discrepancy"),
-    ("auto", "regret"),
-    ("auto", "worse_than_none"),
-]
 shows_rows("docs/results.md", "quickstart", QUICKSTART)
-shows_rows("docs/results/beyond.md", "beyond", BEYOND)
 
 
 @dataclass(frozen=True)

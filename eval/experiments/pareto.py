@@ -251,6 +251,7 @@ def fitted(s: Setting, images: Any) -> dict[Key, Sides]:
     sides[TEXT, None] = fit("auto", max_loss=bound)
     if reference:
         sides[BOTH, None] = fit("auto", max_loss=bound, **reference)
+        sides["cali+equalise, image side", None] = Sides(None, fit("cali+equalise", **reference).texts)
     return sides
 
 
@@ -410,7 +411,7 @@ def _panel(axis: Any, rows: Sequence[Measurement]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-shows_rows("docs/results/beyond.md", "pareto", [("auto", "missed"), ("auto", "worse_than_none")])
+shows_rows("docs/results.md", "pareto", [("auto", "missed"), ("auto", "worse_than_none")])
 
 
 def main() -> None:

@@ -30,8 +30,7 @@ Means are kept as running sums: the images may come in batches.
 
 Wrong pseudo-labels: where errors do not depend on the image beyond its value, the expected difference is
 (1 - e_i - e_j) D: shorter, in the same direction, which costs a factor (1 - e_i - e_j)^2 of lam and nothing else.
-`GroupMeans.report` says what the model's own probabilities predict for it, a lower bound: zero-shot errors lie where
-the classifier is unsure (eval/results/beyond.json, task pseudo-labels).
+`GroupMeans.report` says what the model's own probabilities predict for it; a model may be sure and wrong.
 """
 
 from __future__ import annotations
@@ -301,7 +300,7 @@ def image_scatter(problem: Problem, prompt_set: PromptSet, role: str, classes: T
     """The pairs of image means of one attribute as a term of the closed form.
 
     Warns:
-        ReferenceWarning: the split of the images rests on too little (see eval/results/beyond.json).
+        ReferenceWarning: the split of the images rests on too little.
     """
     means = group_means(problem, prompt_set, role, classes)
     scatter, report = means.scatter(), means.report()

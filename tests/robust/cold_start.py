@@ -1,7 +1,6 @@
 """From nothing to the first figures: a clean clone, and the two commands of the README in it.
 
-python -m tests.robust.cold_start                                       # print what it takes
-python -m tests.robust.cold_start --json eval/results/cold_start.json   # and write it
+python -m tests.robust.cold_start [--json eval/results/cold_start.json]    # print what it takes, and write it
 
 Clones this repository at its last commit into an empty folder, makes the environment there (packages from the registry
 or the cache that this machine has), and runs `make quickstart`. Noted are minutes, MB on the disk, and the last three

@@ -44,7 +44,7 @@ from vldebias.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 PLAN, RESULTS = Path(__file__).with_suffix(".yaml"), ROOT / "eval" / "results"
-NO_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x09\x0b-\x1f]")  # what a terminal obeys
+NO_TEXT = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|(?![\r\n])[\x00-\x1f]")  # what a terminal obeys
 VIEWS = [(width, scheme) for width in (WIDE, NARROW) for scheme in ("light", "dark")]
 HEIGHT, GAP, SCALE = 844, 16, 2  # pixels; a picture is a SCALE-th of what is seen
 READY = 300  # seconds for a page to answer

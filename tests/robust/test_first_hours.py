@@ -36,6 +36,7 @@ def test_the_first_line_is_that_of_the_screen_without_colours_and_folders(tmp_pa
     seen = desk.does(of(r"printf '\033[1m\r\n  \033[32mhere: '$PWD'/it\033[0m\nsecond\n'"))
     assert seen["line"] == "here: /work/it"
     assert 0 <= seen["first"] <= seen["done"]
+    assert desk.does(of(r"printf 'bar   0\r\033[2Kbar 100\nend\n'"))["line"] == "bar   0"
     silent = desk.does(of("true"))
     assert (silent["line"], silent["first"]) == ("", silent["done"])
     assert desk.does(of("test -t 1"))["line"] == ""  # it sits at a terminal

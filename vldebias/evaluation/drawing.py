@@ -291,19 +291,17 @@ def _draw_batch(
     """The images of a batch at `places`. Those that are all left alone are copied; else the whole batch is drawn."""
     alone = [False] * len(batch) if attachment is None else attachment.stated([image.prompt for image in batch])
     copies = [_copy(drawn, batch[i]) if alone[i] else None for i in places]
-    samples = attachment is not None and any(edit.sampled for edit in attachment.projections.values())
-    values = (
-        attachment.values([image.prompt for image in batch], [image.seed for image in batch])
-        if attachment is not None and samples
-        else []
-    )
+    values: Sequence[Any] = []
+    if attachment is not None and any(edit.sampled for edit in attachment.projections.values()):
+        values = attachment.values([image.prompt for image in batch], [image.seed for image in batch])
     if all(copies):
         pictures = {i: copy for i, copy in zip(places, copies, strict=True) if copy is not None}
     else:
         images, flagged = _through(pipe, batch, drawn.plan, attachment)
         pictures = {i: (images[i], flagged[i]) for i in places}
+    release = version("vldebias")  # a look into the environment's folders
     for i, (picture, flag) in pictures.items():
-        made = {"left_alone": alone[i], "flagged": flag, "version": version("vldebias")}
+        made = {"left_alone": alone[i], "flagged": flag, "version": release}
         made |= {"value": values[i]} if values else {}
         write_png(picture, drawn.path(batch[i]), _record(drawn.plan, batch[i]) | made)
 

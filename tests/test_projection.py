@@ -192,6 +192,15 @@ def test_repeated_and_collinear_spurious_prompts_change_nothing(
     assert projection.rank <= len(A) + len(S)
 
 
+@pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
+def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
+    S, A = embeddings(3, 2, 6), embeddings(1, 6, seed=1)
+    limit = fit(None, S[:, 0] - S[:, 1]).matrix()
+    for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
+        assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
+        assert (fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit).abs().max() < 100 / lam + 1e-12
+
+
 def test_spurious_prompts_that_span_everything_leave_nothing() -> None:
     projection = fit(None, torch.eye(5, dtype=torch.float64))
     assert projection(embeddings(3, 5)).abs().max() < 1e-12

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Array = Tensor | np.ndarray
 
 _EPS = torch.finfo(torch.float64).eps
+_ROUNDED = 1e-8  # how much of the 1 in I + lam M may be lost to rounding
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -342,7 +343,12 @@ def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]
         span = basis.contiguous()
         return span, span
     n, dim = rows.shape
-    if n < dim:
+    if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
+        _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
+        keep = sigma > max(rows.shape) * _EPS * sigma[0]
+        roots = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
+        left = right = (vh[keep].T * roots).contiguous()
+    elif n < dim:
         gram = rows @ rows.T
         gram.diagonal().add_(1.0)
         w = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), rows, upper=False).T

@@ -157,7 +157,10 @@ def test_numbers_are_values_whatever_their_sign(column: list[int]) -> None:
     [
         (["a", "b"] * 5, []),
         ([0, 1, 2] * 5, []),
-        ([-1, 0, 1] * 5, []),
+        ([-1, 1] * 5, []),
+        ([-1, 0, 1] * 5, [r"for '-1'; say unknown='-1'"]),  # as the codes of a column of pandas
+        ([-2, -1, 0, 1] * 5, []),  # a scale
+        (["m", "f", "Unknown"] * 5, [r"for 'Unknown'; say unknown='Unknown'"]),
         (["none", "glasses"] * 5, []),
         (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ by case or blanks alone; write them alike"]),
         (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),

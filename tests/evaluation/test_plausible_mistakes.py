@@ -278,6 +278,7 @@ NUMBERS = [
     Case("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
     Case("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1, got 0"),
     Case("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
+    Case("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
     Case("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number, got '100'"),
     Case("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
     Case("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number, got True"),

@@ -65,6 +65,8 @@ def test_temperatures_that_make_no_sense() -> None:
         losses.InfoNCELoss(temperature=0.005, learnable_temperature=True)
     with pytest.raises(InvalidInputError, match="temperature: expected a positive number, got -1"):
         losses.Temperature(-1)
+    with pytest.raises(InvalidInputError, match="temperature: expected a positive number, got None"):
+        losses.info_nce(X, Y, temperature=None)  # type: ignore[typeddict-item]
 
 
 def test_q_and_beta_follow_a_schedule() -> None:

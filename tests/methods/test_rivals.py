@@ -356,6 +356,11 @@ def test_an_affine_map_scales_with_what_it_is_given() -> None:
     assert edit(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
+def test_a_row_of_zeros_stays_finite_under_a_residual() -> None:
+    residual = Residual(*(torch.ones(shape) for shape in ((2, 3), (2,), (3, 2))))
+    assert residual.image(torch.zeros(1, 3)).isfinite().all()
+
+
 def test_what_acts_on_images_is_refused_for_texts_alone_and_damaged_files_are_seen(tmp_path: Path) -> None:
     from vldebias.miniature import load_clip
 

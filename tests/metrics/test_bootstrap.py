@@ -307,6 +307,7 @@ def test_it_is_the_binomial_test_and_keeps_its_size(differing: int) -> None:
 
 def test_pairs_that_agree_say_nothing() -> None:
     assert mcnemar(0, 0) == 1.0
+    assert mcnemar(np.int64(6), np.int64(0)) == mcnemar(6, 0)
 
 
 @pytest.mark.parametrize("given", [*itertools.product((-1, 1.0, True, "1", None), (0,)), (3, -1)])

@@ -1,6 +1,7 @@
 """Group accuracies against fairlearn and a naive twin."""
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from fairlearn.metrics import MetricFrame
@@ -59,6 +60,8 @@ def test_tensors_arrays_and_lists_agree() -> None:
     assert group_accuracy(*(torch.tensor(x) for x in (predictions, labels, groups))) == expected
     assert group_accuracy(*(np.array(x) for x in (predictions, labels, groups))) == expected
     assert isinstance(expected.worst, float)
+    column = pandas.Series(["a", "a", "b", "b"], index=[3, 2, 1, 0], dtype=object)  # as pandas 2 holds texts
+    assert group_accuracy(predictions, labels, column) == group_accuracy(predictions, labels, list(column))
 
 
 @refused(

@@ -18,6 +18,7 @@ UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0
 
 _FEW, _MANY = 5, 100  # rows of a group; groups of a column
 _ABSENT = ("nan", "NaN", "NAN", "None", "<NA>", "NaT", "null", "NULL", "N/A", "n/a")  # how programs write nothing
+_NOT_KNOWN = ("unknown", "unk", "unclear", "undetermined", "not known", "?")  # how people write it, in any case
 _MARKS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")  # how tables write unknown beside codes
 
 
@@ -200,8 +201,9 @@ def doubts(labels: Labels) -> list[str]:
         if len(names) > 1:
             found.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; write them alike")
     numbers = [int(name) for name in rows if re.fullmatch(r"-?\d+", name)]
-    codes = len(numbers) == len(rows) and all(0 <= n <= 50 or str(n) in _MARKS for n in numbers)
-    marks = [name for name in rows if name in _ABSENT or (codes and name in _MARKS)]
+    of_numbers = (*_MARKS, "-1") if "0" in rows else _MARKS  # codes of pandas; -1 and 1 alone are values
+    codes = len(numbers) == len(rows) and all(0 <= n <= 50 or str(n) in of_numbers for n in numbers)
+    marks = [n for n in rows if n in _ABSENT or n.casefold() in _NOT_KNOWN or (codes and n in of_numbers)]
     if marks and len(marks) < len(rows):
         found.append(
             f"a group of its own for {' and for '.join(map(repr, marks))}; say unknown={marks[0]!r} if it is none"

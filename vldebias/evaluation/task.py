@@ -187,7 +187,7 @@ class Task(Strict, ABC):
     name: Name
     title: str
     resamples: Count = 2000
-    seed: Annotated[int, Number] = 0
+    seed: Annotated[int, Field(ge=0), Number] = 0
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:

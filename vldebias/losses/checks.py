@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ def check_temperature(temperature: float | Tensor) -> None:
                 "temperature: expected a number or a floating point tensor of shape (), "
                 f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}"
             )
-    elif not 0 < temperature < math.inf:
-        raise InvalidInputError(f"temperature: expected a positive number, got {temperature}")
+    elif not isinstance(temperature, Real) or not 0 < temperature < math.inf:
+        raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
 
 
 def check_interval(name: str, value: float, interval: str) -> None:

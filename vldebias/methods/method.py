@@ -244,8 +244,9 @@ class Problem:
                 f"{target.name}: its text embeddings share no space with images, so there is nothing to compare "
                 "reference images with; use method='cali', which needs prompts alone"
             )
-        given = [prompts] if isinstance(prompts, (str, Path, PromptSet)) else list(prompts)
-        sets = tuple(load_prompts(p) for p in given)
+        if isinstance(prompts, (str, Path, PromptSet)) or not isinstance(prompts, Iterable):
+            prompts = [prompts]
+        sets = tuple(map(load_prompts, prompts))
         if not sets:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         if lam is not None:

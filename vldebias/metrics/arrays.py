@@ -20,6 +20,8 @@ def rows(values: Values, name: str) -> np.ndarray:
         array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
     else:
         array = np.asarray(values)
+        if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # a column of pandas
+            array = array.astype(str)
     if array.ndim == 0 or array.dtype == object or len(array) == 0:
         raise InvalidInputError(f"{name}: expected a non-empty array, got shape {array.shape} of {array.dtype}")
     if array.dtype.kind in "fc" and np.isnan(array).any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import comb
+from numbers import Integral
 
 from vldebias.errors import InvalidInputError
 
@@ -25,8 +26,9 @@ def mcnemar(lost: int, gained: int) -> float:
     >>> mcnemar(6, 0), mcnemar(5, 0), mcnemar(2, 0)
     (0.03125, 0.0625, 0.5)
     """
-    if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in (lost, gained)):
+    if any(isinstance(count, bool) or not isinstance(count, Integral) or count < 0 for count in (lost, gained)):
         raise InvalidInputError(f"mcnemar: expected two counts of pairs, got {lost!r} and {gained!r}")
+    lost, gained = int(lost), int(gained)
     differing = lost + gained
     tail = sum(comb(differing, i) for i in range(min(lost, gained) + 1))
     return min(1.0, 2 * tail / 2**differing)

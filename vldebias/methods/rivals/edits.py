@@ -122,5 +122,5 @@ class Residual(Edit):
             return x
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         length = wide.norm(dim=-1, keepdim=True)
-        hidden = torch.tanh((wide / length) @ self.down.to(wide).T + self.bias.to(wide))
+        hidden = torch.tanh(torch.nn.functional.normalize(wide, dim=-1) @ self.down.to(wide).T + self.bias.to(wide))
         return (wide + strength * length * (hidden @ self.up.to(wide).T)).to(x.dtype)

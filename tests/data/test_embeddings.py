@@ -72,6 +72,10 @@ def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
     make(**more)
 
 
+def test_it_says_in_a_line_what_it_is() -> None:
+    assert repr(make(1000)) == "Embeddings(1000 images of width 3, columns ['parity'], captions)"
+
+
 def test_columns_by_name() -> None:
     assert make().column("parity").names == ("even", "odd")
     with pytest.raises(InvalidInputError, match=r"no column 'gender'; there are \['parity'\]"):

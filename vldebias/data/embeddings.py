@@ -55,7 +55,7 @@ _DEFLATE = 1032  # the most that one byte of a zip archive can stand for
 _UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embeddings(Columns):
     """n image embeddings and what is known about each image.
 
@@ -131,6 +131,10 @@ class Embeddings(Columns):
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def __repr__(self) -> str:
+        captions = ", captions" if self.captions else ""
+        return f"Embeddings({len(self)} images of width {self.dim}, columns {list(self.labels)}{captions})"
 
     @property
     def dim(self) -> int:

@@ -43,7 +43,7 @@ class SkewOptions(Strict):
     floor: Annotated[float, Field(gt=0, le=1), Number] | None = None
     ties: Literal["stable", "random"] = "stable"
     resamples: Count = 2000
-    seed: Annotated[int, Number] = 0
+    seed: Annotated[int, Field(ge=0), Number] = 0
 
     @model_validator(mode="after")
     def _different(self) -> Self:

@@ -13,18 +13,30 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+COMMANDS = {  # page -> its title and the commands whose help it has, with all below them; `commands` has the others
+    "commands": ("Commands: debias and merge", ()),
+    "commands/train": ("Commands: train", ("train", "pairs")),
+    "commands/audit": ("Commands: audit, demo and label", ("audit", "diagnose", "demo", "label")),
+    "commands/eval": ("Commands: evaluate", ("eval",)),
+    "commands/results": ("Commands: read results", ("eval shares", "eval report", "eval verify", "eval compare")),
+    "commands/sets": ("Commands: prompts, shelf, miniature", ("prompts", "shelf", "miniature")),
+}
+WIDE = ("methods/", "explanation/pipelines-", "generation/figures", "fine-tuning/earlier", "fine-tuning/measured")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add `pictures/` (eval/results) and the page of the commands."""
+    """Add `pictures/` (eval/results) and the pages of the commands."""
     for picture in sorted((ROOT / "eval" / "results").glob("*.png")):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
-    files.append(File.generated(config, "commands.md", content=_commands()))
+    for page, content in _commands().items():
+        files.append(File.generated(config, f"{page}.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to pictures are those that hold in a checkout; on the site they lie in `pictures/`."""
+    """Links to pictures hold in a checkout; on the site they lie in `pictures/`. Wide tables get room."""
+    if page.file.src_uri.startswith(WIDE):
+        page.meta["hide"] = ["toc"]
     return re.sub(
         r"\]\((\.\./)+eval/results/",
         lambda m: "](" + m[0][2:].replace("../eval/results/", "", 1) + "pictures/",
@@ -32,8 +44,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     )
 
 
-def _commands() -> str:
-    """`--help` of every command, as a terminal of 100 columns shows it."""
+def _commands() -> dict[str, str]:
+    """Page -> `--help` of its commands, as a terminal of 100 columns shows it."""
     import typer
 
     from vldebias.cli import app
@@ -43,11 +55,14 @@ def _commands() -> str:
         for name, one in getattr(command, "commands", {}).items():
             yield from walk(one, (*words, name))
 
-    parts = ["# Commands\n"]
+    parts = {page: [f"# {title}\n"] for page, (title, _) in COMMANDS.items()}
     plain = os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     for words in walk(typer.main.get_command(app), ()):
         asked = subprocess.run(
             [sys.executable, "-m", "vldebias", *words, "--help"], env=plain, capture_output=True, text=True, check=True
         )
-        parts.append(f"## vldebias {' '.join(words)}\n\n```text\n{asked.stdout.strip()}\n```\n")
-    return "\n".join(parts)
+        name = " ".join(words)
+        of = {first: page for page, (_, own) in COMMANDS.items() for first in own if f"{name} ".startswith(f"{first} ")}
+        page = of[max(of, key=len)] if of else "commands"
+        parts[page].append(f"## vldebias {name}\n\n```text\n{asked.stdout.strip()}\n```\n")
+    return {page: "\n".join(found) for page, found in parts.items()}

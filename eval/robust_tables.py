@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -46,8 +47,8 @@ def _source(row: dict[str, Any], up: str) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """The first line on the screen, as code; without what would end a cell."""
-    line = str(row.get("line", "")).replace("|", "").replace("`", "'")
+    """The first line on the screen, as code, as far as its bar; without what would end a cell."""
+    line = re.split("[━╸╺]", str(row.get("line", "")))[0].strip().replace("|", "").replace("`", "'")
     return f"`{line}`" if line else ""
 
 
@@ -95,7 +96,7 @@ for _user in USERS:
     fills("docs/explanation/first-hours.md", f"hour_{_user}")(partial(hour, _user))
 
 
-@fills("docs/explanation/first-hours.md", "commands")
+@fills("docs/explanation/every-command.md", "commands")
 def asked() -> str:
     """Every command: its help, and a call."""
 
@@ -116,7 +117,7 @@ def asked() -> str:
     return _made("first_hours", cells)
 
 
-@fills("docs/explanation/first-hours.md", "cold_start")
+@fills("docs/explanation/every-command.md", "cold_start")
 def cold() -> str:
     """What a clean clone takes, a line for each of its steps."""
 

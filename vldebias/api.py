@@ -230,20 +230,16 @@ def inspect(
     if images is not None and target.generative:
         raise InvalidInputError(f"{target.name}: it classifies no images; leave images= away")
     seen = None if images is None else Reference.of(images)
-    found = {}
+    by_role = {}
     for role in target.roles:
         edit = problem.fit(chosen, role)
-        found[role] = problem.diagnose(role, edit, prompt_set, seen)
+        by_role[role] = problem.diagnose(role, edit, prompt_set, seen)
         if seen is not None and seen.labels and not prompt_set.parts:
-            found[role] = replace(found[role], readable=_readable(replace(problem, reference=seen), role, edit))
-    return found
-
-
-def _readable(problem: Problem, role: str, edit: Edit) -> dict[str, tuple[float, float, float]]:
-    """Reader -> balanced accuracy before and after an edit of labelled images, and the most that chance gives."""
-    ((rows, codes),) = labelled(problem, role).known()
-    before, after = (readable(one, codes.numpy()) for one in (rows, edit.image(rows)))
-    return {reader: (before[reader].accuracy, after[reader].accuracy, after[reader].limit) for reader in before}
+            ((rows, codes),) = labelled(replace(problem, reference=seen), role).known()
+            before, after = (readable(one, codes.numpy()) for one in (rows, edit.image(rows)))
+            read = {name: (one.accuracy, after[name].accuracy, after[name].limit) for name, one in before.items()}
+            by_role[role] = replace(by_role[role], readable=read)
+    return by_role
 
 
 def steer(

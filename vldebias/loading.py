@@ -71,9 +71,8 @@ def load_host(
             if pipeline is not None:
                 return _pipeline(pipeline, device, weight_type)
             assert model is not None
-            if model == "miniature":
-                return _miniature_clip(device, weight_type)
-            return _clip(model, pretrained, device, weight_type)
+            asked = _Asked(model, pretrained, Path(model))
+            return next(read for takes, read in _READERS if takes(asked))(asked, device, weight_type)
         except VldebiasError:
             raise
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
@@ -127,13 +126,6 @@ def _pipeline(name: str, device: str, dtype: torch.dtype) -> Loaded:
     return Loaded(_placed(pipe, device, dtype), name)
 
 
-def _clip(name: str, pretrained: str | None, device: str, dtype: torch.dtype) -> Loaded:
-    """By the first row of `_READERS` that takes it."""
-    folder = Path(name)
-    given = _Given(name, pretrained, folder)
-    return next(read for takes, read in _READERS if takes(given))(given, device, dtype)
-
-
 def _miniature_clip(device: str, dtype: torch.dtype, folder: Path | None = None) -> Loaded:
     from vldebias.miniature import load_clip
 
@@ -160,7 +152,7 @@ def _transformers(name: str, device: str, dtype: torch.dtype) -> Loaded:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Asked:
     """What `--model` and `--pretrained` say; folder: of that name, if there is one."""
 
     name: str
@@ -172,7 +164,8 @@ class _Given:
         return (self.folder / file).is_file() and not (self.folder / "config.json").is_file()
 
 
-_READERS: tuple[tuple[Callable[[_Given], bool], Callable[[_Given, str, torch.dtype], Loaded]], ...] = (
+_READERS: tuple[tuple[Callable[[_Asked], bool], Callable[[_Asked, str, torch.dtype], Loaded]], ...] = (
+    (lambda one: one.name == "miniature", lambda one, *how: _miniature_clip(*how)),
     (lambda one: one.pretrained is not None, lambda one, *how: _open_clip(one.name, one.pretrained, *how)),
     (lambda one: one.name.startswith(_SCHEMAS), lambda one, *how: _open_clip(one.name, None, *how)),
     (

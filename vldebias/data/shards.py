@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -110,22 +111,17 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         return [Path(path) for path in paths]
     if Path(paths).is_file():
         return [Path(paths)]
-    found = sorted(map(Path, glob.glob(str(paths), recursive=True)), key=_by_number)
-    if not found:
+    files = glob.glob(str(paths), recursive=True)
+    if not files:
         raise InvalidInputError(f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'")
-    return found
+    # By texts and numbers in turn: 9 before 10, as well as 009 before 010.
+    files.sort(key=lambda path: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)])
+    return [Path(path) for path in files]
 
 
 def is_pattern(path: str | Path) -> bool:
     """Whether a name stands for several files."""
     return not Path(path).exists() and glob.has_magic(str(path))
-
-
-def _by_number(path: Path) -> list[Any]:
-    """Texts and numbers of a path in turn: 9 before 10, as well as 009 before 010."""
-    import re
-
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
 # ---- files: opened when they are read, so that a shard costs its path ---------------------------------------

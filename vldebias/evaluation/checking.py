@@ -140,7 +140,13 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
     if isinstance(host, DiffusersHost):
         pipe = loaded.host
         if draw is None or not hasattr(pipe, "encode_prompt"):
-            return lambda: _encoded(host)
+
+            def encoded() -> list[Tensor]:
+                turns = dict.fromkeys(part.when for part in host._parts)
+                with torch.no_grad():
+                    return _tensors([host._encode([prompt], None, when) for prompt in PROMPTS for when in turns])
+
+            return encoded
         takes = inspect.signature(type(pipe).__call__).parameters
         call = {"output_type": "latent", **draw}
         known = {name: value for name, value in call.items() if name in takes}
@@ -158,12 +164,6 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
 
         return embedded
     return lambda: [host.embed(list(PROMPTS), host.roles[0])]
-
-
-def _encoded(host: DiffusersHost) -> list[Tensor]:
-    turns = dict.fromkeys(part.when for part in host._parts)
-    with torch.no_grad():
-        return _tensors([host._encode([prompt], None, when) for prompt in PROMPTS for when in turns])
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -315,7 +315,11 @@ class Result(_Typed):
         frame["method"] = [
             f"{r.method}, lam {r.lam:g}" if more else r.method for r, more in zip(rows, several, strict=True)
         ]
-        frame["cell"] = [_cell(row) for row in rows]
+        frame["cell"] = [
+            f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]"
+            + ("" if np.isnan(r.change) else f" ({r.change:+.3f} [{r.change_low:+.3f}, {r.change_high:+.3f}])")
+            for r in rows
+        ]
         tables = {}
         for task, part in frame.groupby("task", sort=False):
             wholes = part[part.subset == ""]
@@ -442,12 +446,6 @@ def _rows_beside(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     if digest(rows) != about.get("sha256"):
         raise InvalidInputError(f"{rows}: is not the file that {path.name} was written with; copy both files")
     return [_unflat(row) for row in pd.read_parquet(rows).to_dict("records")]
-
-
-def _cell(row: Any) -> str:
-    text = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
-    change = f" ({row.change:+.3f} [{row.change_low:+.3f}, {row.change_high:+.3f}])"
-    return text if np.isnan(row.change) else text + change
 
 
 def _command() -> str | None:

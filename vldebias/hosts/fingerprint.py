@@ -40,12 +40,14 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     flats = map(_flat, sample)  # of which the first two editions read at most 65536 values
     norms, waves = zip(*(_numbers(one[:: max(1, len(one) // _VALUES)][:_VALUES]) for one in flats), strict=True)
     whole = not any(p.is_meta for _, p in parameters)
+    # All values of a tensor, or of a large one about 65536: an odd step, lest it sees the same columns of each row.
+    every = map(_flat, (p for _, p in parameters if whole))
     return Fingerprint(
         structure,
         norms,
         waves,
         adapters=round(math.sqrt(sum(float(p.detach().double().square().sum()) for p in _adapters(modules))), 6),
-        tensors=tuple(_numbers(_spread(p)) for _, p in parameters) if whole else (),
+        tensors=tuple(_numbers(one if len(one) <= _WHOLE else one[:: len(one) // _VALUES | 1]) for one in every),
     )
 
 
@@ -67,12 +69,6 @@ def _flat(parameter: Tensor) -> Tensor:
     if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
         whole = whole.dequantize()
     return whole.flatten()
-
-
-def _spread(parameter: Tensor) -> Tensor:
-    """All values of a tensor, or of a large one about 65536: an odd step, lest it sees the same columns of each row."""
-    flat = _flat(parameter)
-    return flat if len(flat) <= _WHOLE else flat[:: len(flat) // _VALUES | 1]
 
 
 def _numbers(values: Tensor) -> tuple[float, float]:

@@ -178,11 +178,13 @@ class StepSeam(Seam):
         out = tensor.clone()
         for at, key, which in places:
             bare, edited = drawing.rows[key][which]
-            row = _at(bare, edited, strength, drawing.base).to(tensor)
+            row = edited if strength else bare
+            if strength not in (0.0, drawing.base):
+                row = torch.lerp(bare.float(), edited.float(), strength / drawing.base)
             if at is None:
-                out.copy_(row)
+                out.copy_(row.to(tensor))
             else:
-                out[at] = row
+                out[at] = row.to(tensor)
         return out
 
     def _places(self, tensor: Tensor, drawing: _Drawing) -> list[_Place]:
@@ -211,13 +213,6 @@ def _rows(value: Any) -> list[Tensor]:
         return list(value.unbind(0))
     inside = [list(one.unbind(0)) if isinstance(one, Tensor) and one.ndim == 3 else one for one in value or ()]
     return [row for one in inside for row in ([one] if isinstance(one, Tensor) else _rows(one))]
-
-
-def _at(bare: Tensor, edited: Tensor, strength: float, base: float) -> Tensor:
-    """A row at a strength, given that at `base`."""
-    if strength in (0.0, base):
-        return edited if strength else bare
-    return torch.lerp(bare.float(), edited.float(), strength / base)
 
 
 def time_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:

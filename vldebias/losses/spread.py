@@ -13,21 +13,6 @@ from vldebias.losses.processes import gather_rows
 from vldebias.losses.sums import softplus
 
 
-def _attract(s: Tensor, positive: Tensor, classmate: Tensor) -> Tensor:
-    """Eq. 2: mean over the positives p of -log e^{s_p} / (e^{s_p} + sum over the other classes)."""
-    others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
-    counted = classmate & (s > -torch.inf)
-    # the replaced score keeps the infinite ones out of the gradient
-    rest = torch.where(counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0).sum(1)
-    return (softplus(others - positive) + rest) / (counted.sum(1) + 1)
-
-
-def _repel(s: Tensor, positive: Tensor, classmate: Tensor) -> Tensor:
-    """Eq. 3: -log e^{s+} / sum of e^{s_p} over the positives p, of which the own other view is one."""
-    rivals = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)
-    return softplus(rivals - positive)
-
-
 def _check(alpha: float) -> None:
     check_interval("alpha", alpha, "[0, 1]")
 
@@ -63,8 +48,14 @@ def spread(
     columns = torch.cat([every, every]) if within_view else every
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        of = s, batch.positive[rows], labels[rows, None] == columns
-        return alpha * _attract(*of) + (1 - alpha) * _repel(*of)
+        positive, classmate = batch.positive[rows], labels[rows, None] == columns
+        others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
+        counted = classmate & (s > -torch.inf)
+        # the replaced score keeps the infinite ones out of the gradient
+        rest = torch.where(counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0).sum(1)
+        attract = (softplus(others - positive) + rest) / (counted.sum(1) + 1)  # eq. 2, mean over the positives
+        rivals = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)  # of which the own other view is one
+        return alpha * attract + (1 - alpha) * softplus(rivals - positive)  # eq. 3
 
     return batch.reduce(batch.each_row(row_loss))
 

@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Provenance, Rows
 from vldebias.errors import InvalidInputError
-from vldebias.methods.auto import PredictedGap, image_gap, text_gap
+from vldebias.methods.auto import image_gap, text_gap
 from vldebias.methods.method import Around, Method, Problem, get_method
 
 LEAST = 0.2  # deviations: what Cohen (1988) calls a small difference
@@ -115,16 +115,12 @@ class Leaning(Around):
                 f"{self.name}: expected a method that edits the embeddings of texts, got {edit!r}; "
                 "what acts on images, draws values or reads prompts has no text to leave alone"
             )
-        gaps = [_gap(problem, prompts, role) for prompts in problem.attributes]
+        if problem.reference is None:
+            gaps = [text_gap(problem, prompts, role, 0, resamples=0) for prompts in problem.attributes]
+        else:
+            images = torch.cat(list(problem.reference.batches()))
+            gaps = [image_gap(problem, prompts, role, images, 0, resamples=0) for prompts in problem.attributes]
         differences = torch.cat([gap.differences[0] for gap in gaps])
         rows = gaps[0].centred
         spread = torch.linalg.qr(rows, mode="r").R / (len(rows) - 1) ** 0.5
         return Gated(differences, spread, self.least, edit, edit.provenance)
-
-
-def _gap(problem: Problem, prompts: Any, role: str) -> PredictedGap:
-    reference = problem.reference
-    if reference is None:
-        return text_gap(problem, prompts, role, 0, resamples=0)
-    rows = torch.cat(list(reference.batches()))
-    return image_gap(problem, prompts, role, rows, 0, resamples=0)

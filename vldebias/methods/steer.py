@@ -172,7 +172,10 @@ class Steer(SamplingMethod):
         lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_PIPELINES
         differences, weights, targets = [], [], []
         for attribute, prompt_set in enumerate(problem.attributes):
-            means = _value_means(problem, prompt_set, role)
+            groups = value_groups(prompt_set)  # that name every value: the same concepts for all
+            problem.embed(chain.from_iterable(chain.from_iterable(groups)), role)  # in full batches
+            values = [torch.stack([problem.embed(texts, role).mean(0) for texts in group]) for group in groups]
+            means = torch.stack(values).mean(0)
             middle = means.mean(0)
             rows = torch.stack([means[i] - means[j] for i, j in combinations(range(len(means)), 2)])
             aims = (middle + self.push * (means - middle)) @ rows.T
@@ -183,14 +186,6 @@ class Steer(SamplingMethod):
         origin = Provenance("steer", lam)
         solved = replace(solved, plain=replace(solved.plain, provenance=origin))
         return Steering(solved, solved.shift(torch.cat(targets, dim=1)), shares, self.stratify, origin)
-
-
-def _value_means(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor:
-    """(a, d) mean text of each value, over the groups that name every value: the same concepts for all."""
-    groups = value_groups(prompt_set)
-    problem.embed(chain.from_iterable(chain.from_iterable(groups)), role)  # in full batches
-    means = [torch.stack([problem.embed(texts, role).mean(0) for texts in group]) for group in groups]
-    return torch.stack(means).mean(0)
 
 
 def value_groups(prompt_set: PromptSet) -> list[list[tuple[str, ...]]]:

@@ -334,18 +334,16 @@ def _list(words: Sequence[str]) -> Any:
 def _build(recipe: Recipe, name: str) -> PromptSet:
     fields = recipe.fields()
     if recipe.parts:
-        parts = tuple(map(_part, recipe.parts))
+        parts = []
+        for part_name in recipe.parts:
+            own = read_recipe(prompt_file(part_name))
+            if own.parts:  # also what keeps two sets from being parts of each other
+                refuse("parts", f"{part_name!r}, which has parts itself", "sets of one attribute", "name its parts")
+            parts.append(_build(own, part_name))
         for key in (*_LISTS, *_GROUPS, "stated_words"):
             fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-        fields["parts"] = parts
+        fields["parts"] = tuple(parts)
     return PromptSet(name=name, _recipe=recipe, **fields)
-
-
-def _part(name: str) -> PromptSet:
-    recipe = read_recipe(prompt_file(name))
-    if recipe.parts:  # also what keeps two sets from being parts of each other
-        refuse("parts", f"{name!r}, which has parts itself", "sets of one attribute", "name its parts")
-    return _build(recipe, name)
 
 
 def _pairs(groups: Sequence[Prompts]) -> tuple[Pair, ...]:

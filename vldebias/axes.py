@@ -73,9 +73,9 @@ def _check(kind: Any, tensors: Mapping[str, Tensor], prefix: str, width: dict[st
                 f"{prefix}{name}: expected a tensor ({', '.join(axes)})"
                 f"{' with ' * bool(known)}{', '.join(f'{axis} = {size}' for axis, size in known.items())}, got {shape}"
             )
-        wanted = getattr(kind, "dtype", None)
-        if wanted not in (None, tensor.dtype):
-            raise InvalidInputError(f"{prefix}{name}: expected {wanted}, got {tensor.dtype}")
+        dtype = getattr(kind, "dtype", None)
+        if dtype not in (None, tensor.dtype):
+            raise InvalidInputError(f"{prefix}{name}: expected {dtype}, got {tensor.dtype}")
     for _, own, part in _parts(kind):
         if not own or any(name.startswith(prefix + own) for name in tensors):
             _check(part, tensors, prefix + own, width)

@@ -347,8 +347,8 @@ def _text(path: Path, error: type[VldebiasError], max_bytes: int) -> str:
     except FileNotFoundError:
         fail(key, "no such file", "a file that can be read", "check the path", error)
     except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        said = f"{type(reason).__name__} ({getattr(reason, 'strerror', None) or reason})"
-        fail(key, said, "a file that can be read", "check the path", error)
+        problem = f"{type(reason).__name__} ({getattr(reason, 'strerror', None) or reason})"
+        fail(key, problem, "a file that can be read", "check the path", error)
     if len(data) > max_bytes:
         fail(key, f"more than {max_bytes:,} bytes", "a short file", "split it", error)
     try:

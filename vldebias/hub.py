@@ -89,8 +89,8 @@ def reason(error: BaseException) -> str:
             "it where you trust it: safetensors.torch.save_file(state_dict, 'model.safetensors')"
         )
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".:")
-    said = isinstance(error, (OSError, ValueError, RuntimeError)) and first
-    return first if said else f"{type(error).__name__}: {first}"
+    understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
+    return first if understood else f"{type(error).__name__}: {first}"
 
 
 @contextmanager

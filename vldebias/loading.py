@@ -63,10 +63,10 @@ def load_host(
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
     weight_type = _DTYPES[dtype or "float32"]
     name = pipeline or model or ""
-    given = repr(name) + (f" with {pretrained!r}" if pretrained else "")
+    shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
     with asked_once("." if name == "miniature" else pretrained or name.removeprefix(_LOCAL)) as why:
         if why:
-            _check_cached(name, pretrained, given, why)
+            _check_cached(name, pretrained, shown, why)
         try:
             if pipeline is not None:
                 return _pipeline(pipeline, device, weight_type)
@@ -77,9 +77,9 @@ def load_host(
             raise
         except Exception as error:  # on damaged files the libraries raise whatever they stumble over
             if why and not_cached(error):
-                raise InvalidInputError(_not_there(given, why)) from error
+                raise InvalidInputError(_not_there(shown, why)) from error
             raise InvalidInputError(
-                f"cannot load {given}: {reason(error)}. Expected an open_clip architecture with --pretrained, a "
+                f"cannot load {shown}: {reason(error)}. Expected an open_clip architecture with --pretrained, a "
                 "transformers or diffusers id or local folder, or 'miniature'; offline use a local folder"
             ) from error
 

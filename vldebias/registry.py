@@ -81,8 +81,8 @@ class Registry(Mapping[str, T]):
             self._searched = True
             for point in entry_points(group=self.group):
                 try:
-                    given = point.load()
-                    self.register(given() if self._instances and isinstance(given, type) else given)
+                    loaded = point.load()
+                    self.register(loaded() if self._instances and isinstance(loaded, type) else loaded)
                 except Exception as error:  # one broken package must not take the things of all others along
                     warn(f"entry point {point.name!r} of {self.group} ({point.value}): {type(error).__name__}: {error}")
         return self._items

@@ -184,20 +184,20 @@ def text_evidence(host: Host, prompts: PromptSet, edits: Mapping[str, Edit]) -> 
     unseen = bool(prompts.held_out_pairs)
     pairs = prompts.held_out_pairs or prompts.pairs
     name = f"distance within {'unseen ' * unseen}pairs"
-    found = []
+    rows = []
     for role, edit in edits.items():
         if edit.sampled or edit.reads_text:
             continue
         flat = [text for pair in pairs for text in pair]
         both = [host.under(flat, role, one, keep_stated=False).unflatten(0, (-1, 2)) for one in (None, edit)]
         gaps = [(one[:, 0] - one[:, 1]).norm(dim=-1).numpy() for one in both]
-        found.append(Evidence(name, role, _mean(gaps[0]), _mean(gaps[1]), {"pairs": len(pairs)}))
+        rows.append(Evidence(name, role, _mean(gaps[0]), _mean(gaps[1]), {"pairs": len(pairs)}))
         if prompts.classes:
             bare, edited = (host.under(prompts.classes, role, one) for one in (None, edit))
             kept = (bare * edited).sum(-1).numpy()
             n = {"class prompts": len(kept)}
-            found.append(Evidence("cosine of a class prompt with itself", role, (1.0, 1.0, 1.0), _mean(kept), n))
-    return found
+            rows.append(Evidence("cosine of a class prompt with itself", role, (1.0, 1.0, 1.0), _mean(kept), n))
+    return rows
 
 
 def _mean(values: Any) -> Bounded:
@@ -213,15 +213,15 @@ def _told(value: Bounded) -> str:
 
 
 def _by_role(edits: Edit | Mapping[str, Edit]) -> dict[str, Edit]:
-    given = dict(edits) if isinstance(edits, Mapping) else {(edits.space or "").partition(".")[2] or "joint": edits}
-    if not given or not all(isinstance(one, Edit) for one in given.values()):
+    by_role = dict(edits) if isinstance(edits, Mapping) else {(edits.space or "").partition(".")[2] or "joint": edits}
+    if not by_role or not all(isinstance(one, Edit) for one in by_role.values()):
         raise InvalidInputError(
             f"shelf: expected fitted edits by role, as vldebias.fit_projections gives, got {type(edits).__name__}"
         )
-    models = {one.model_id for one in given.values()}
+    models = {one.model_id for one in by_role.values()}
     if len(models) > 1:
         raise InvalidInputError(f"shelf: edits of several models, {sorted(map(str, models))}; expected those of one")
-    return given
+    return by_role
 
 
 def evidence_from(rows: Sequence[Any]) -> list[Evidence]:

@@ -49,17 +49,17 @@ def check_command(
     from vldebias.evaluation.checking import Finding, check, result_of
 
     call = {"num_inference_steps": steps} | ({} if size is None else {"height": size, "width": size})
-    found: list[Finding] = []
+    findings: list[Finding] = []
     started = time.monotonic()
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
     try:
-        found += check(loaded, prompts, draw=call if draw else None, merge=merge)
+        findings += check(loaded, prompts, draw=call if draw else None, merge=merge)
     except VldebiasError:
         raise
     except Exception as error:  # of the library, as out of memory: what was found so far is still told
-        found.append(Finding("to the end", 0.0, f"{type(error).__name__}: {str(error)[:300]}"))
-    result = result_of(found, loaded, prompts, time.monotonic() - started)
+        findings.append(Finding("to the end", 0.0, f"{type(error).__name__}: {str(error)[:300]}"))
+    result = result_of(findings, loaded, prompts, time.monotonic() - started)
     if save is not None:
         result.write(save)
     if as_json:
@@ -67,11 +67,11 @@ def check_command(
     else:
         about = result.provenance[0].settings
         libraries = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        rows = [(one.name, _said(one), one.note) for one in found]
+        rows = [(one.name, _said(one), one.note) for one in findings]
         aside(f"{loaded.name} ({about['class']}), {about['device']}")
         print_grid(("check", "result", "note"), rows)
         aside(f"{result.platform}; {libraries}; {prompts}")
-    if any(one.failed for one in found):
+    if any(one.failed for one in findings):
         raise typer.Exit(1)
 
 

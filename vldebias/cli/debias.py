@@ -383,5 +383,5 @@ def _about(row: Mapping[str, Any]) -> str:
     """ "calibration: for models and pipelines; needs prompt pairs; takes lam (Chuang et al., 2023, Lemma 7.2)" """
     hosts = " and ".join(kind for kind in ("models", "pipelines") if row[kind])
     needs = f"needs {', '.join(row['needs'])}" if row["needs"] else ""
-    told = "; ".join(filter(None, (f"for {hosts}", needs, "takes lam" if row["lam"] else "")))
-    return f"{row['title']}: {told}" + (f" ({row['source']})" if row["source"] else "")
+    facts = "; ".join(filter(None, (f"for {hosts}", needs, "takes lam" if row["lam"] else "")))
+    return f"{row['title']}: {facts}" + (f" ({row['source']})" if row["source"] else "")

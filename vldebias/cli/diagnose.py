@@ -119,19 +119,19 @@ def diagnose_command(
         listed = wrong_labels(data.features, data.column(labels), seed=seed)
         scores = np.full(len(data), np.nan)
         scores[listed.row] = listed.confidence
-        found = Suspects.by(scores, data.ids, **pictures)
-        told = listed.set_index("row")[["given", "proposed"]].to_dict("index")
+        suspects = Suspects.by(scores, data.ids, **pictures)
+        labels_of = listed.set_index("row")[["given", "proposed"]].to_dict("index")
         empty = {"given": "", "proposed": ""}  # of a row without a label
-        columns = {name: partial(lambda name, row: str(told.get(row, empty)[name]), name) for name in empty}
-        files["suspect labels, least credible first"] = found.write(folder / SUSPECTS, {"row": str, **columns})
+        columns = {name: partial(lambda name, row: str(labels_of.get(row, empty)[name]), name) for name in empty}
+        files["suspect labels, least credible first"] = suspects.write(folder / SUSPECTS, {"row": str, **columns})
         if images is not None:
-            files["their pictures"] = found.page(
+            files["their pictures"] = suspects.page(
                 folder / SHEET,
                 f"{features.name}: the least credible of {len(listed):,} labels, {labels}",
-                lambda row: ("", f"given {told[row]['given']}, fits {told[row]['proposed']}"),
+                lambda row: ("", f"given {labels_of[row]['given']}, fits {labels_of[row]['proposed']}"),
             )
         if keep is not None and write is not None:
-            rows = found.kept(keep).tolist()
+            rows = suspects.kept(keep).tolist()
             files[f"{len(rows):,} rows kept"] = save_embeddings(write, data[rows])
         write_manifest(folder)  # the lists are of the run too
     if as_json:

@@ -255,8 +255,8 @@ def list_all(as_json: Json = False) -> None:
     suites = []
     for name in suite_names():  # read, not validated, which would take torch; a test does that
         written = read_yaml(suite_file(name))
-        told = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
-        suites.append(told | {"tasks": [task["name"] for task in written["tasks"]]})
+        entry = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
+        suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
     if as_json:
         print_json(suites)
         return
@@ -353,12 +353,12 @@ def report(
     from vldebias.evaluation.report.pages import markdown, render
 
     forms: dict[str, Any] = {"--markdown": markdown, "--model-card": model_card, "--json-ld": json_ld, "--latex": latex}
-    asked = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld, as_latex), strict=True) if given]
-    if len(asked) > 1:
-        raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(asked)}")
+    chosen = [name for name, given in zip(forms, (as_markdown, as_card, as_json_ld, as_latex), strict=True) if given]
+    if len(chosen) > 1:
+        raise InvalidInputError(f"expected one of {', '.join(forms)}, got {' and '.join(chosen)}")
     read = _read(path)
-    if asked:
-        typer.echo(forms[asked[0]](read), nl=False)
+    if chosen:
+        typer.echo(forms[chosen[0]](read), nl=False)
         return
     say(render(read, page or path.with_suffix(".html"), beside=path.parent), err)
 

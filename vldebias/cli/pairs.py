@@ -89,25 +89,25 @@ def pairs(
         with Progress.on(err) as progress:
             how: dict[str, Any] = {"folds": folds, "by": score, "cpu": device_of(device) == "cpu"}
             scores = out_of_fold_scores(scored, settings, folder, progress=progress, **how)
-        found = report_scores(scored, scores, folder, wrong=known)
+        report = report_scores(scored, scores, folder, wrong=known)
     else:
         from vldebias.hosts.towers import towers
         from vldebias.loading import load_host
 
         loaded = load_host(settings.model, settings.pretrained, device=device_of(device), dtype=dtype)
         scorer = towers(loaded.host, loaded.tokenizer, loaded.preprocess)
-        found = score_pairs(scorer, scored, folder, by=score, wrong=known, workers=4 if workers is None else workers)
-    outcome: dict[str, Any] = {"pairs": scored.items, "wrong_pairs": found.detected, "files": found.files}
+        report = score_pairs(scorer, scored, folder, by=score, wrong=known, workers=4 if workers is None else workers)
+    outcome: dict[str, Any] = {"pairs": scored.items, "wrong_pairs": report.detected, "files": report.files}
     if write is not None and keep is not None:
-        outcome["kept"] = {"pairs": len(found.ranked.kept(keep)), "file": str(write_kept(write, found.ranked, keep))}
+        outcome["kept"] = {"pairs": len(report.ranked.kept(keep)), "file": str(write_kept(write, report.ranked, keep))}
     if as_json:
         print_json(outcome)
         return
-    if found.detected is not None:
-        area = found.detected["auroc"]
+    if report.detected is not None:
+        area = report.detected["auroc"]
         interval = f"[{area['low']:.3f}, {area['high']:.3f}]"
         say(f"AUROC of low scores for wrong captions: {area['value']:.3f} {interval}", err)
     if write is not None:
         say(f"{outcome['kept']['pairs']:,} pairs kept: {write}")
-    for name, path in found.files.items():
+    for name, path in report.files.items():
         say(f"{name}: {folder / path}")

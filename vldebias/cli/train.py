@@ -108,9 +108,9 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     if rows:
         print_grid(("score on held-out data", *(moment.replace("_", ", ") for moment in moments)), rows)
     if outcome["worse"]:
-        told = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
+        each = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
         aside(
-            f"worse than before training: {told}. Where these count keep the model that it started from; a lower --lr, "
+            f"worse than before training: {each}. Where these count keep the model that it started from; a lower --lr, "
             "fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:

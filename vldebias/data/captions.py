@@ -78,9 +78,9 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
     """
     distinct = dict.fromkeys(captions)
     if len(distinct) == 1 and len(captions) > 1:
-        said = next(iter(distinct))
+        caption = next(iter(distinct))
         raise InvalidInputError(
-            f"{name}: all {len(captions)} captions say {said!r}, so none tells images apart. {remedy}"
+            f"{name}: all {len(captions)} captions say {caption!r}, so none tells images apart. {remedy}"
         )
     for kind, pattern in _KINDS.items():
         strange = {text for text in distinct if pattern.fullmatch(text.strip())}

@@ -339,9 +339,9 @@ def _check_directory(path: Path, archive: zipfile.ZipFile) -> None:
     with path.open("rb") as file:
         file.seek(-_END, os.SEEK_END)
         end = file.read(_END)
-    said, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
-    if end.startswith(b"PK\5\6") and said not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
-        raise zipfile.BadZipFile(f"{there} of {said} arrays are listed")
+    count, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
+    if end.startswith(b"PK\5\6") and count not in (there, 0xFFFF):  # else a comment follows, or 64 bits count elsewhere
+        raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
 
 
 def _array(file: Any, member: zipfile.ZipInfo, archive_size: int) -> Array:
@@ -366,15 +366,15 @@ def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
     try:
         file = safe_open(path, framework="pt").__enter__()  # what it gives stays mapped for as long as it is used
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        told = (file.metadata() or {}).get(_DIGEST)
+        stored = (file.metadata() or {}).get(_DIGEST)
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    if told is None:
+    if stored is None:
         warn(
             f"{path}: has no digest, so that damage to its numbers goes unnoticed (a .npz file has its own); write it "
             "again with vldebias.data.save_embeddings(path, *vldebias.data.load_embeddings(path))"
         )
-    elif told != _digest(tensors):
+    elif stored != _digest(tensors):
         raise ValueError("damaged: its content has not the digest that was saved with it; fetch it or write it again")
     return list(tensors), lambda name: _plain(tensors[name])
 

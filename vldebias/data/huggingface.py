@@ -143,8 +143,8 @@ def _open(root: str, saved: bool, config: str | None, revision: str | None, stre
             with asked_once("." if "data_files" in source else root) as why:
                 opened = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, DatasetsError, tarfile.TarError) as error:
-        said = f"there is no such file or folder, and {why}" if why else reason(error)
-        raise InvalidInputError(f"huggingface: cannot open {root!r}: {said}. Expected {LAYOUT}") from error
+        trouble = f"there is no such file or folder, and {why}" if why else reason(error)
+        raise InvalidInputError(f"huggingface: cannot open {root!r}: {trouble}. Expected {LAYOUT}") from error
     return dict(opened) if isinstance(opened, dict) else {str(opened.split or "all"): opened}
 
 

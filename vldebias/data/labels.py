@@ -103,9 +103,9 @@ class Labels:
             return cls(np.where(known, array.astype(np.int64), UNKNOWN), tuple(names)).without(unknown)
         if array.dtype.kind == "b":
             return cls(array.astype(np.int64), ("no", "yes"))
-        found = np.unique(array[known])
-        codes = np.where(known, np.searchsorted(found, array), UNKNOWN)
-        return cls(codes, tuple(map(str, found.tolist()))).without(unknown)
+        different = np.unique(array[known])
+        codes = np.where(known, np.searchsorted(different, array), UNKNOWN)
+        return cls(codes, tuple(map(str, different.tolist()))).without(unknown)
 
     @classmethod
     def joined(cls, parts: Sequence[Labels]) -> Labels:
@@ -194,22 +194,22 @@ def doubts(labels: Labels) -> list[str]:
             f"{len(rows)} groups in {sum(rows.values())} rows, such as {', '.join(map(repr, list(rows)[:3]))}; "
             "row numbers and scores are no groups: give the values of the attribute"
         ]
-    found, alike = [], defaultdict(list)
+    problems, alike = [], defaultdict(list)
     for name in rows:
         alike[" ".join(name.split()).casefold()].append(name)
     for names in alike.values():
         if len(names) > 1:
-            found.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; write them alike")
+            problems.append(f"{' and '.join(map(repr, names))} differ by case or blanks alone; write them alike")
     numbers = [int(name) for name in rows if re.fullmatch(r"-?\d+", name)]
     of_numbers = (*_MARKS, "-1") if "0" in rows else _MARKS  # codes of pandas; -1 and 1 alone are values
     codes = len(numbers) == len(rows) and all(0 <= n <= 50 or str(n) in of_numbers for n in numbers)
     marks = [n for n in rows if n in _ABSENT or n.casefold() in _NOT_KNOWN or (codes and n in of_numbers)]
     if marks and len(marks) < len(rows):
-        found.append(
+        problems.append(
             f"a group of its own for {' and for '.join(map(repr, marks))}; say unknown={marks[0]!r} if it is none"
         )
     few = [f"{name!r} ({n})" for name, n in rows.items() if n < _FEW and name not in marks]
     if few:
         shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-        found.append(f"groups of fewer than {_FEW} rows: {shown}; mend the value, leave the rows out, or add images")
-    return found
+        problems.append(f"groups of fewer than {_FEW} rows: {shown}; mend the value, leave the rows out, or add images")
+    return problems

@@ -108,8 +108,8 @@ class OnRay:
 
     def _room(self) -> int:
         """Actors that find room in the cluster at once."""
-        there, asked = self.ray.cluster_resources(), {"CPU": self.needs["num_cpus"], "GPU": self.needs["num_gpus"]}
-        return max(1, min(int(there.get(name, 0) // n) for name, n in asked.items() if n))
+        there, needed = self.ray.cluster_resources(), {"CPU": self.needs["num_cpus"], "GPU": self.needs["num_gpus"]}
+        return max(1, min(int(there.get(name, 0) // n) for name, n in needed.items() if n))
 
     def _task(self, function: Callable[..., Any]) -> Any:
         return self.ray.remote(function).options(**self.needs, max_retries=self.retries)
@@ -149,11 +149,11 @@ def blocks_of(dataset: Any, column: str) -> list[BlockRows]:
     if column not in (names or []):
         raise InvalidInputError(f"ray data set: expected a column {column!r}, found {names}")
     held = dataset.materialize().to_numpy_refs(column=column)
-    told = ray.get([ray.remote(_told).remote(one) for one in held])
-    found = [BlockRows(one, *facts) for one, facts in zip(held, told, strict=True) if facts[0][0]]
-    if not found:
+    shapes = ray.get([ray.remote(_told).remote(one) for one in held])
+    blocks = [BlockRows(one, *facts) for one, facts in zip(held, shapes, strict=True) if facts[0][0]]
+    if not blocks:
         raise InvalidInputError("ray data set: has no rows")
-    return found
+    return blocks
 
 
 def _stacked(block: Any) -> NDArray[Any]:

@@ -120,27 +120,27 @@ def _name(path: Path, keys: Keys) -> str:
 
     with safe_open(path, framework="pt") as file:
         names = set(file.keys())
-    given = keys.get("features", "features" if "features" in names else "image")
-    return given if isinstance(given, str) else given[0]
+    features = keys.get("features", "features" if "features" in names else "image")
+    return features if isinstance(features, str) else features[0]
 
 
 def _columns(files: Sequence[Path], keys: Keys, called: str, about: dict[str, Any]) -> dict[str, Any]:
     """Ids, labels and captions of a table in one or several files."""
     pa = need("pyarrow")
-    asked = {ours: theirs for ours, theirs in keys.items() if ours != "features" and isinstance(theirs, str)}
+    renamed = {ours: theirs for ours, theirs in keys.items() if ours != "features" and isinstance(theirs, str)}
     table = pa.concat_tables([_table(path) for path in files], promote_options="permissive")
     there = {ours: ours for ours in ("ids", "captions") if ours in table.column_names} | {
-        ours: theirs for ours, theirs in asked.items() if ours in ("ids", "captions")
+        ours: theirs for ours, theirs in renamed.items() if ours in ("ids", "captions")
     }
     fields: dict[str, Any] = {ours: tuple(as_texts(column_of(table, of, called), called)) for ours, of in there.items()}
-    wanted = {ours.removeprefix("label."): theirs for ours, theirs in asked.items() if ours.startswith("label.")}
+    chosen = {ours.removeprefix("label."): theirs for ours, theirs in renamed.items() if ours.startswith("label.")}
     every = {name.removeprefix("label."): name for name in table.column_names if name not in there.values()}
     labels, ignored = {}, []
-    for column, name in (wanted or every).items():
+    for column, name in (chosen or every).items():
         try:
             labels[column] = as_labels(column_of(table, name, called), None, f"{called}: column {name!r}")
         except InvalidInputError:
-            if wanted:
+            if chosen:
                 raise
             ignored.append(name)
     about |= {"ignored": ignored} if ignored else {}

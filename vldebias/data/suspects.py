@@ -94,17 +94,17 @@ class Suspects:
 
         Rows without a score come last. No text is a formula to a spreadsheet (`files.shielded`).
         """
-        told = {"id": lambda row: self.ids[row], **columns, "path": self.path}
+        cells = {"id": lambda row: self.ids[row], **columns, "path": self.path}
 
         def write(partial: Path) -> None:
             with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:  # bytes of paths
                 writer = csv.writer(file)
-                writer.writerow(("rank", "percentile", "score", *told))
+                writer.writerow(("rank", "percentile", "score", *cells))
                 for place, row, part in zip(count(1), self.order.tolist(), self.percentile, strict=False):
                     figures = (place, f"{part:.4f}", f"{self.scores[row]:.6f}")
-                    writer.writerow((*figures, *(shielded(text(row)) for text in told.values())))
+                    writer.writerow((*figures, *(shielded(text(row)) for text in cells.values())))
                 for row in np.flatnonzero(~np.isfinite(self.scores)).tolist():
-                    writer.writerow(("", "", "", *(shielded(text(row)) for text in told.values())))
+                    writer.writerow(("", "", "", *(shielded(text(row)) for text in cells.values())))
 
         return write_atomically(path, write)
 
@@ -168,16 +168,16 @@ def pictures_below(folder: Path, ids: Sequence[str]) -> dict[str, Callable[[int]
                 name = own.relative_to(folder).as_posix()
                 there[name] = own
                 there.setdefault(os.path.splitext(name)[0], own)
-    found = [there.get(name) for name in ids]
-    if not any(found):
+    paths = [there.get(name) for name in ids]
+    if not any(paths):
         example = next(iter(there), "no picture")
         raise InvalidInputError(
             f"{folder}: expected pictures named by the ids of the rows, such as {ids[0]!r}; got {example!r}"
         )
 
     def read(row: int) -> Any:
-        if (own := found[row]) is None:
+        if (own := paths[row]) is None:
             raise OSError(f"{ids[row]}: no such picture below {folder}")
         return decode(own)
 
-    return {"read": read, "path": lambda row: "" if found[row] is None else os.path.abspath(str(found[row]))}
+    return {"read": read, "path": lambda row: "" if paths[row] is None else os.path.abspath(str(paths[row]))}

@@ -140,14 +140,14 @@ class Parts:
         order = None if (np.diff(index) >= 0).all() else np.argsort(index, kind="stable")
         rising = index if order is None else index[order]
         ends = np.searchsorted(rising, starts).tolist()
-        found: list[tuple[int, Places | None, Places]] = []
+        cuts: list[tuple[int, Places | None, Places]] = []
         for i, (start, stop) in enumerate(itertools.pairwise(ends)):
             if start < stop:
                 local, places = rising[start:stop] - starts[i], slice(start, stop)
                 whole = len(local) == local[-1] - local[0] + 1  # a run of rows is read as a slice, without a copy
                 rows = slice(int(local[0]), int(local[-1]) + 1) if whole and (np.diff(local) == 1).all() else local
-                found.append((i, rows, places if order is None else order[places]))
-        return found
+                cuts.append((i, rows, places if order is None else order[places]))
+        return cuts
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,13 +222,13 @@ class UnitRows:
         held = self.features
         if not isinstance(held, Parts):
             return [(self, slice(0, len(self)))]
-        found: list[tuple[UnitRows, Places]] = []
+        pieces: list[tuple[UnitRows, Places]] = []
         for i, local, places in held.cut(self.index):
             part, first = held.arrays[i], int(held.starts[i])
             if isinstance(local, slice):  # read as one piece
                 local = np.arange(local.start, local.stop) if len(part) > local.stop - local.start else None
-            found.append((UnitRows(part, RowNumbers(len(part), first, "row "), local, self.change), places))
-        return found
+            pieces.append((UnitRows(part, RowNumbers(len(part), first, "row "), local, self.change), places))
+        return pieces
 
     def map(self, work: Callable[[UnitRows], R]) -> Iterator[tuple[Places, R]]:
         """`work` of the rows of each part, with their places among these rows."""
@@ -237,11 +237,11 @@ class UnitRows:
 
     def products(self, texts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Name -> inner products (n, k) with its texts (k, d), in float32 and in one pass for all names."""
-        found = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
+        products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         for places, scores in self.map(partial(_products, {name: rows.float() for name, rows in texts.items()})):
             for name, of in scores.items():
-                found[name][places] = of
-        return found
+                products[name][places] = of
+        return products
 
     def top(self, queries: Tensor, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
         """`vldebias.metrics.rankings.top_rankings` of these rows: of each part its first k, merged in a tree."""
@@ -282,13 +282,13 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 def _products(texts: Mapping[str, Tensor], rows: UnitRows) -> dict[str, Tensor]:
     """Name -> products (n, k) of the rows of one part, each the same whatever block or part its row is in."""
-    found = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
+    products = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
     wide, start = {name: _filled(one, 2) for name, one in texts.items()}, 0
     for block in rows.split():
         for name, one in wide.items():
-            found[name][start : start + len(block)] = (_filled(block) @ one.T)[: len(block), : len(texts[name])]
+            products[name][start : start + len(block)] = (_filled(block) @ one.T)[: len(block), : len(texts[name])]
         start += len(block)
-    return found
+    return products
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, NDArray[np.int64] | int]) -> Leaders:

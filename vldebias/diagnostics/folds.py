@@ -103,12 +103,12 @@ class Folds:
 
     def sums(self, codes: Codes, classes: int) -> Tensor:
         """Sums of the rows of each fold and class, (folds, classes, d) float64."""
-        found = torch.zeros(self.count, classes, self.rows.shape[1], dtype=torch.float64)
-        for total, (rows, given) in zip(found, self.members, strict=True):
-            which = torch.nn.functional.one_hot(torch.from_numpy(codes[given]), classes).float()
+        totals = torch.zeros(self.count, classes, self.rows.shape[1], dtype=torch.float64)
+        for total, (rows, held) in zip(totals, self.members, strict=True):
+            which = torch.nn.functional.one_hot(torch.from_numpy(codes[held]), classes).float()
             for block, of_class in zip(rows.split(_SUMMED), which.split(_SUMMED), strict=True):
                 total += of_class.T @ block  # a product: 5 times faster than index_add
-        return found
+        return totals
 
     def scores(self, codes: Codes, classes: int, *, balanced: bool, penalty: float | None = None) -> Tensor:
         """Scores (n, classes) float32 of every row by a classifier that was fitted on the other folds.
@@ -120,7 +120,7 @@ class Folds:
         """
         moments = self._moments(codes, classes, balanced)
         out = torch.empty(len(self.rows), classes)
-        for fold, (rows, given) in enumerate(self.members):
+        for fold, (rows, held) in enumerate(self.members):
             chosen = penalty
             if chosen is None:
                 inner = (fold + 1) % self.count
@@ -130,7 +130,7 @@ class Folds:
                 tried = [_accuracy(solver(seen), truth, classes, balanced) for solver in solvers]
                 chosen = GRID[int(np.argmax(tried))]
             (solver,) = moments.solvers({fold}, (chosen,))
-            out[torch.from_numpy(given)] = solver(rows)
+            out[torch.from_numpy(held)] = solver(rows)
         return out
 
     def head(self, codes: Codes, classes: int, penalty: float) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ class _Moments:
             scatter = gram - n * torch.outer(middle, middle)
             targets = sums - counts[:, None] * middle
         scale = (scatter.trace() / len(scatter)).clamp(min=1e-12)
-        found = []
+        solved = []
         for penalty in penalties:
             ridge = scatter + penalty * scale * torch.eye(len(scatter), dtype=scatter.dtype)
             weight = torch.cholesky_solve(targets.T, torch.linalg.cholesky(ridge)).T
@@ -186,8 +186,8 @@ class _Moments:
                 bias = torch.where(there, bias, -torch.inf)
             else:
                 bias = counts / n - weight @ middle
-            found.append(_Affine(weight.float(), bias.float()))
-        return found
+            solved.append(_Affine(weight.float(), bias.float()))
+        return solved
 
 
 def _accuracy(scores: Tensor, truth: Tensor, classes: int, balanced: bool) -> float:

@@ -97,11 +97,11 @@ def hidden_groups(
             raise InvalidInputError(f"texts: expected two or more (m, {rows.shape[1]}), got {tuple(named.shape)}")
         if names and len(names) != len(named):
             raise InvalidInputError(f"names: expected {len(named)}, one for each text, got {len(names)}")
-        found = tuple(names) or tuple(f"text {i}" for i in range(len(named)))
+        part_names = tuple(names) or tuple(f"text {i}" for i in range(len(named)))
         part = (rows @ named.T).argmax(1).numpy()
     elif by == "clusters":
         cluster = need("sklearn.cluster")
-        found = tuple(f"cluster {i}" for i in range(parts))
+        part_names = tuple(f"cluster {i}" for i in range(parts))
         for code in range(len(column.names)):
             mine = column.codes == code
             if mine.sum() >= parts:
@@ -110,15 +110,15 @@ def hidden_groups(
             else:
                 part[mine] = 0
     elif by == "errors":
-        found = ("right", "wrong")
+        part_names = ("right", "wrong")
         codes = column.codes[column.known]
         fold = Folds.of(rows[known], fold_numbers(codes, folds, seed))
         named_as = fold.scores(codes, len(column.names), balanced=False, penalty=PENALTY).argmax(1).numpy()
         part[column.known] = named_as != codes
     else:
         raise InvalidInputError(f"by: expected texts, clusters or errors, got {by!r}")
-    groups = tuple(f"{name}/{one}" for name in column.names for one in found)
-    together = np.where(column.known, column.codes * len(found) + part, -1)
+    groups = tuple(f"{name}/{one}" for name in column.names for one in part_names)
+    together = np.where(column.known, column.codes * len(part_names) + part, -1)
     return HiddenGroups(Labels(together, groups), by, column.codes)
 
 

@@ -184,6 +184,6 @@ def _margin(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, int]:
 def _in_blocks(
     one: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]], rows: Tensor, codes: Tensor
 ) -> tuple[Floats, Floats, int]:
-    found = [one(a, b) for a, b in zip(rows.split(_BLOCK), codes.split(_BLOCK), strict=True)]
-    margin, slope = torch.cat([part[0] for part in found]), torch.cat([part[1] for part in found])
-    return margin.double().numpy(), slope.double().numpy(), found[0][2]
+    parts = [one(a, b) for a, b in zip(rows.split(_BLOCK), codes.split(_BLOCK), strict=True)]
+    margin, slope = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return margin.double().numpy(), slope.double().numpy(), parts[0][2]

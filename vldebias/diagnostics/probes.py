@@ -94,15 +94,15 @@ def readable(
         dealt = _permuted_within(codes, parts.number, rng)  # so that every fold keeps the sizes of its values
         named = parts.scores(dealt, classes, balanced=True, penalty=1e-2).argmax(1).numpy()
         chance.append(Readability(named == dealt, dealt, np.zeros(2)).accuracy)
-    asked = np.sort(rng.permutation(len(codes))[:ASKED])
-    nearest = _nearest(rows, asked, np.sort(rng.permutation(len(codes))[:SEARCHED]))
+    sample = np.sort(rng.permutation(len(codes))[:ASKED])
+    nearest = _nearest(rows, sample, np.sort(rng.permutation(len(codes))[:SEARCHED]))
     by_chance = []
     for _ in range(permutations):
         dealt = rng.permutation(codes)
-        by_chance.append(Readability(dealt[nearest] == dealt[asked], dealt[asked], np.zeros(2)).accuracy)
+        by_chance.append(Readability(dealt[nearest] == dealt[sample], dealt[sample], np.zeros(2)).accuracy)
     return {
         "linear": Readability(read == codes, codes, np.array(chance)),
-        "neighbour": Readability(codes[nearest] == codes[asked], codes[asked], np.array(by_chance)),
+        "neighbour": Readability(codes[nearest] == codes[sample], codes[sample], np.array(by_chance)),
     }
 
 
@@ -134,12 +134,12 @@ def _permuted_within(codes: Codes, number: Codes, rng: np.random.Generator) -> C
 def _nearest(rows: Tensor, asked: Codes, among: Codes) -> Codes:
     """For each row that is asked, the row of `among` with the largest cosine, itself left out."""
     gallery, place = rows[torch.from_numpy(among)], {row: i for i, row in enumerate(among.tolist())}
-    found = []
+    nearest = []
     for start in range(0, len(asked), _BLOCK):
         some = asked[start : start + _BLOCK]
         cosines = rows[torch.from_numpy(some)] @ gallery.T
         for i, row in enumerate(some.tolist()):
             if row in place:
                 cosines[i, place[row]] = -torch.inf
-        found.append(among[cosines.argmax(1).numpy()])
-    return np.concatenate(found)
+        nearest.append(among[cosines.argmax(1).numpy()])
+    return np.concatenate(nearest)

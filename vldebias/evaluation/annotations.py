@@ -164,8 +164,8 @@ class AnnotationsTask(Task):
 
     def _files(self, session: Session) -> tuple[list[Path], Path]:
         """Of the annotators, and the folder of images."""
-        given = session.given.get("labels", session.options.labels)
-        labels = [Path(given)] if isinstance(given, (str, Path)) else [Path(path) for path in given]
+        files = session.given.get("labels", session.options.labels)
+        labels = [Path(files)] if isinstance(files, (str, Path)) else [Path(path) for path in files]
         folder = session.given.get("images", session.options.drawn)
         if not labels or folder is None:
             raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
@@ -194,8 +194,8 @@ def kept_judgements(drawn: DrawnSet, attribute: str, names: Sequence[str]) -> di
     judge = kept_judge(drawn, attribute, names)
     if judge is None:
         return {}
-    said, _ = judge.said(attribute, names, SURE)
-    return {"judged": dict(zip((image.path for image in drawn), said, strict=True)), "judge": judge.name}
+    values, _ = judge.said(attribute, names, SURE)
+    return {"judged": dict(zip((image.path for image in drawn), values, strict=True)), "judge": judge.name}
 
 
 def _judged_images(records: Sequence[Drawn], labelled: _Labelled, judged: Mapping[str, str]) -> dict[str, JudgedImages]:
@@ -207,19 +207,19 @@ def _judged_images(records: Sequence[Drawn], labelled: _Labelled, judged: Mappin
     row = {path: i for i, path in enumerate(labelled.paths)}
     code = {value: i for i, value in enumerate((*labelled.names, NO_VALUE))}
     prompt = {name: i for i, name in enumerate(dict.fromkeys(record.prompt for record in records))}
-    asked = {getattr(record, "part", "") for record in records if labelled.counts[row[record.path]].any()}
-    found = {}
+    parts = {getattr(record, "part", "") for record in records if labelled.counts[row[record.path]].any()}
+    images_of = {}
     for variant, images in by_variant(records).items():
-        chosen = [one for one in images.values() if one.path in judged and getattr(one, "part", "") in asked]
+        chosen = [one for one in images.values() if one.path in judged and getattr(one, "part", "") in parts]
         if chosen:
             rows = np.array([row[record.path] for record in chosen])
-            found[variant] = JudgedImages(
+            images_of[variant] = JudgedImages(
                 np.array([prompt[record.prompt] for record in chosen]),
                 np.array([code[judged[record.path]] for record in chosen]),
                 labelled.counts[rows],
                 labelled.weights[rows],
             )
-    return found
+    return images_of
 
 
 def _unnamed(path: Path) -> bool:
@@ -248,11 +248,11 @@ def count_votes(table: NDArray[np.int64], n_names: int, votes: str = "majority")
     votes: "majority": one count per image, for what most annotators said; a tie is "no majority".
         "each": one count per answer, so an image that three people labelled weighs three times.
     """
-    given = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
+    answers = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
     if votes == "each":
-        return np.concatenate([given, np.zeros((len(given), 1))], axis=1)
-    most = given.max(1, keepdims=True)
-    winners = (given == most) & (most > 0)
+        return np.concatenate([answers, np.zeros((len(answers), 1))], axis=1)
+    most = answers.max(1, keepdims=True)
+    winners = (answers == most) & (most > 0)
     tie = winners.sum(1, keepdims=True) > 1
     return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)
 
@@ -451,12 +451,12 @@ class _Labelled:
         self, result: TaskResult, judged: Mapping[str, str], boot: Mapping[str, Any]
     ) -> dict[str, dict[str, int]]:
         """How often a classifier says what most people say, of the images where both name a value; all counts."""
-        said, values = (*self.names, NO_VALUE), (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
-        strangers = sorted({str(value) for value in judged.values()} - set(said))
+        judged_values, values = (*self.names, NO_VALUE), (*self.names, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
+        strangers = sorted({str(value) for value in judged.values()} - set(judged_values))
         if strangers:
-            raise InvalidInputError(f"judged: expected one of {list(said)}, got {strangers[:8]}")
+            raise InvalidInputError(f"judged: expected one of {list(judged_values)}, got {strangers[:8]}")
         people = count_votes(self.table, len(self.names)).argmax(1)
-        confusion = {value: dict.fromkeys(said, 0) for value in values}
+        confusion = {value: dict.fromkeys(judged_values, 0) for value in values}
         for variant, images in self.variants.items():
             hits: dict[str, list[bool]] = {}
             for (prompt, _), row in images.items():

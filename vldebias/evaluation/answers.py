@@ -250,13 +250,13 @@ class Annotations:
         Raises:
             InvalidInputError: nobody answered for the attribute, or values that are not among those.
         """
-        asked = [answer for answer in self.answers if answer.attribute == attribute]
-        if not asked:
+        answers = [answer for answer in self.answers if answer.attribute == attribute]
+        if not answers:
             raise InvalidInputError(
                 f"annotations: no answer for {attribute!r}; there are answers for {list(self.attributes)}"
             )
         code = {value: i for i, value in enumerate((*names, CANNOT_TELL, NO_PERSON))}
-        strangers = Counter(answer.value for answer in asked if answer.value not in code)
+        strangers = Counter(answer.value for answer in answers if answer.value not in code)
         if strangers:
             listed = ", ".join(f"{value!r} ({count})" for value, count in strangers.most_common(8))
             raise InvalidInputError(
@@ -266,10 +266,10 @@ class Annotations:
         rows = {name: i for i, name in enumerate(self.annotators(attribute))}
         columns = {image: i for i, image in enumerate(images)}
         table = np.full((len(rows), len(columns)), NOT_ANSWERED, dtype=np.int64)
-        for answer in asked:
+        for answer in answers:
             if answer.image in columns:
                 table[rows[answer.annotator], columns[answer.image]] = code[answer.value]
-        others = tuple(dict.fromkeys(a.image for a in asked if a.image not in columns))
+        others = tuple(dict.fromkeys(a.image for a in answers if a.image not in columns))
         return table, tuple(rows), others
 
 
@@ -343,10 +343,10 @@ def _read_csv(path: Path, columns: Mapping[str, str], attribute: str | None) -> 
                 )
             for row in reader:
                 cells = {name: (row.get(column) or "").strip() for name, column in source.items()}
-                given: dict[str, Any] = {name: unshielded(cell) for name, cell in cells.items()}
-                given = {name: text for name, text in given.items() if text or name not in _OPTIONAL}
+                fields: dict[str, Any] = {name: unshielded(cell) for name, cell in cells.items()}
+                fields = {name: text for name, text in fields.items() if text or name not in _OPTIONAL}
                 try:
-                    answers.append(Answer.model_validate(given | constant))
+                    answers.append(Answer.model_validate(fields | constant))
                 except ValidationError as error:
                     problems.append(f"line {reader.line_num}: {_problem(error)}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -33,8 +33,8 @@ def frame(asked: Iterable[Asked], table: ShareTable, against: ShareTable | None 
             row |= dict(zip((value, f"{value} low", f"{value} high"), ends, strict=True))
             row |= {f"{value} above parity": np.nan if one.stated else one.chance[i], f"{value} lean": one.gap[i]}
             for name, other in beside.items():
-                found = other.find(one.prompt)
-                row |= {f"{value} {name}": np.nan if found is None else found[other.values.index(value)]}
+                shares = other.find(one.prompt)
+                row |= {f"{value} {name}": np.nan if shares is None else shares[other.values.index(value)]}
         rows.append(row | {"covered": one.covered, "distance": one.distance})
     return need("pandas").DataFrame(rows)
 

@@ -150,17 +150,17 @@ class AuditTask(Task):
             raise InvalidInputError("prompts: expected one or more, got none")
         prompts = load_prompts(self.prompts)
         known = self.calibrated(host, listed, name)
-        asked = known.ask(self.asked, prompts)
-        open_ = [one for one in asked if not one.stated]
-        out = TaskResult(self._provenance(host, known, prompts, asked, name))
-        self._rows(out, asked, known)
+        predictions = known.ask(self.asked, prompts)
+        open_ = [one for one in predictions if not one.stated]
+        out = TaskResult(self._provenance(host, known, prompts, predictions, name))
+        self._rows(out, predictions, known)
         notes = self._shelf(out, open_, known, prompts) if open_ else []
         self._quality(out, known)
-        out.provenance.description = " ".join([*self._sentences(asked, known, name), *notes])
+        out.provenance.description = " ".join([*self._sentences(predictions, known, name), *notes])
         out.pictures["audit-prompts"] = (
             f"Predicted share of {known.table.values[0]} of each prompt with its {LEVEL:.0%} interval, in the order in "
             "which to look at them; hollow: not covered by the calibration.",
-            plot_prompts(asked, known.table.values),
+            plot_prompts(predictions, known.table.values),
         )
         out.pictures["calibration"] = (
             "The calibration: lean of each text and the share that was judged, with the line; triangles at the "
@@ -211,8 +211,8 @@ class AuditTask(Task):
         distance = {name: np.linalg.norm(one - even, axis=1) for name, one in shares.items()}
         n = {"prompts": len(asked)}
         out.add_resampled("predicted_discrepancy", distance, n=n, resamples=self.resamples, seed=self.seed)
-        told = ", ".join(f"{one.mean():.2f} under {name}" for name, one in distance.items())
-        notes.append(f"Expected parity gap (L2): {told.replace('under none', 'as they are')}.")
+        means = ", ".join(f"{one.mean():.2f} under {name}" for name, one in distance.items())
+        notes.append(f"Expected parity gap (L2): {means.replace('under none', 'as they are')}.")
         if any(Need.VALUES not in get_method(name).needs for name in distance if name != NONE):
             notes.append(
                 "Of methods that change texts this says what a search will do; a pipeline may draw as before, so draw "
@@ -239,28 +239,28 @@ class AuditTask(Task):
         table, line, values = known.table, known.lines[0], known.table.values
         who = table.about.get("model", "the pipeline whose images were judged")
         counts = Counter(one.advice(values).partition(":")[0] for one in asked)
-        told = ", ".join(f"{what} {n}" for what, n in counts.most_common())
+        numbers = ", ".join(f"{what} {n}" for what, n in counts.most_common())
         first = next((one for one in sorted(asked, key=lambda one: one.rank) if not one.stated), None)
-        said = [
+        sentences = [
             f"Predicted from texts alone, nothing was drawn: what {who} draws, by {len(line.x)} judged prompts "
-            f"({table.about.get('source', 'given')}). Of {len(asked)} prompts: {told}."
+            f"({table.about.get('source', 'given')}). Of {len(asked)} prompts: {numbers}."
         ]
         if first is not None:
             side = first.side
-            said.append(
+            sentences.append(
                 f"Look first at “{first.prompt}”: {first.share[side]:.0%} {values[side]} "
                 f"[{first.low[side]:.0%}, {first.high[side]:.0%}], above parity with a chance of "
                 f"{first.chance[side]:.0%}."
             )
         if known.wider > 1:
-            said.append(
+            sentences.append(
                 f"The calibration was not made for {name}: its intervals are {known.wider:g} times as wide, and still "
                 "only as good as the two lean alike; calibrate on some images of your own."
             )
-        said.append(f"Each calibrated prompt, left out of the line, is predicted with R2 {line.r2:.2f}.")
+        sentences.append(f"Each calibrated prompt, left out of the line, is predicted with R2 {line.r2:.2f}.")
         if line.r2 < POOR:
-            said.append("That is hardly better than one share for all prompts: draw, these texts do not tell.")
-        return said
+            sentences.append("That is hardly better than one share for all prompts: draw, these texts do not tell.")
+        return sentences
 
     def _provenance(
         self, host: Host, known: Calibrated, prompts: PromptSet, asked: Sequence[Asked], name: str
@@ -302,10 +302,10 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     if "\0" in text:
         raise InvalidInputError(f"{path}: holds zero bytes, as no text does; expected a file with one prompt a line")
     lines = text.splitlines()
-    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
-    if not found:
+    prompts = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and not line.startswith("#")))
+    if not prompts:
         raise InvalidInputError(f"{path}: expected prompts, one a line, got none")
-    return found
+    return prompts
 
 
 def audit(

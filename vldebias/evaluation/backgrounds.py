@@ -69,18 +69,18 @@ def subject_prompts(subjects: Sequence[str] = ("waterbird",), prompts: Prompts =
     Raises:
         InvalidInputError: no subject, one twice, or an animal that the edit is fitted on.
     """
-    given = load_prompts(prompts)
-    known = sorted(set(subjects) & set(given.class_names))
+    prompt_set = load_prompts(prompts)
+    known = sorted(set(subjects) & set(prompt_set.class_names))
     if not subjects or known or len(set(subjects)) < len(subjects):
         raise InvalidInputError(
-            f"subjects: expected different animals that {given.name!r} does not fit on, got {list(subjects)}"
+            f"subjects: expected different animals that {prompt_set.name!r} does not fit on, got {list(subjects)}"
             + (f"; it fits on {known}" if known else "")
         )
-    values = [words[0] for words in given.attributes.values()]
-    pair = given.templates[0]
+    values = [words[0] for words in prompt_set.attributes.values()]
+    pair = prompt_set.templates[0]
     return replace(
-        given,
-        name=f"{given.name}, {', '.join(subjects)}",
+        prompt_set,
+        name=f"{prompt_set.name}, {', '.join(subjects)}",
         held_out_class_names=tuple(subjects),
         held_out_classes=tuple(fill("a photo of a {concept}", concept=subject) for subject in subjects),
         held_out_groups=tuple(tuple(fill(pair, concept=s, attribute=value) for value in values) for s in subjects),

@@ -114,8 +114,8 @@ def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: fl
         prompts_hash=load_prompts(prompts).hash,
         settings={"class": host.name, "device": _device(host), "notes": {f.name: f.note for f in findings if f.note}},
     )
-    told = TaskResult(about)
-    told.rows = [
+    result = TaskResult(about)
+    result.rows = [
         Measurement(
             task=TASK, metric=one.name, method="default", value=one.value, interval=(one.value, one.value), change=None,
             better="neither", n={"models": 1},
@@ -123,7 +123,7 @@ def result_of(findings: list[Finding], loaded: Loaded, prompts: str, seconds: fl
         for one in findings
         if one.value is not None
     ]  # fmt: skip
-    return Result.of("check", [told], seconds=round(seconds, 1))
+    return Result.of("check", [result], seconds=round(seconds, 1))
 
 
 def _device(host: Host) -> str:
@@ -204,9 +204,9 @@ def _cosines(loaded: Loaded, prompts: str, edits: Mapping[str, Edit]) -> Iterato
     for role, edit in edits.items():
         if edit.sampled or edit.reads_text:
             continue
-        found = problem.diagnose(role, edit, one)
-        if found.spurious_spread is not None:
-            for when, value in zip(("before", "after"), found.spurious_spread, strict=True):
+        diagnostics = problem.diagnose(role, edit, one)
+        if diagnostics.spurious_spread is not None:
+            for when, value in zip(("before", "after"), diagnostics.spurious_spread, strict=True):
                 yield Finding(f"{role}: spread of class cosines over the spurious texts, {when}", value, figure=True)
     for told in text_evidence(target, one, edits):
         for when, (mean, _, _) in (("before", told.before), ("after", told.after)):

@@ -92,12 +92,12 @@ class ClipScore(Strict):
             )
         rows = texts.embed([self.prefix + prompt for prompt in images.prompts])
         text = dict(zip(images.prompts, rows, strict=True))
-        asked = torch.stack([text[prompt] for prompt, _ in images.common])
+        prompt_rows = torch.stack([text[prompt] for prompt, _ in images.common])
         _, index, sizes = np.unique([prompt for prompt, _ in images.common], return_inverse=True, return_counts=True)
         values = {}
         for variant in images.variants:
             features = torch.cat(list(images.features(variant, encoder.encode, self.batch_size)))
-            scores = clip_score(features, asked, scale=self.scale).numpy()
+            scores = clip_score(features, prompt_rows, scale=self.scale).numpy()
             # Means of prompts are the units, or the images where there is one prompt.
             values[variant] = scores if len(sizes) == 1 else np.bincount(index, weights=scores) / sizes
         fingerprint = texts.host.fingerprint()

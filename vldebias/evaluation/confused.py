@@ -75,11 +75,11 @@ def confused_block(
         for method, own in methods.items():
             if not own.sum():
                 continue
-            found, n = unconfused_shares(own, confusion, seed=seed), {"images": round(float(own.sum()))}
-            one = found.discrepancy()
+            shares, n = unconfused_shares(own, confusion, seed=seed), {"images": round(float(own.sum()))}
+            one = shares.discrepancy()
             done.add("discrepancy", method, one.value, (one.low, one.high), n=n, subset=subset)
             for code, value in enumerate(names):
-                one = found.interval(code)
+                one = shares.interval(code)
                 of = f"{subset}: {value}" if subset else value
                 done.add("share", method, one.value, (one.low, one.high), n=n, subset=of)
     return done

@@ -83,13 +83,13 @@ def add_corrected(
     bare = [method for method, one in images.items() if not one.labelled]
     if bare:
         raise InvalidInputError(f"labels: no image of {', '.join(bare)} is labelled; draw the sample over all methods")
-    found = {method: one.corrected() for method, one in images.items()}
-    said = {method: one.as_judged(values) for method, one in images.items()}
+    mended = {method: one.corrected() for method, one in images.items()}
+    judged = {method: one.as_judged(values) for method, one in images.items()}
     for code, value in enumerate(names):
-        by = {m: (said[m].interval(code), one.interval(code), _here(one).interval(code)) for m, one in found.items()}
+        by = {m: (judged[m].interval(code), one.interval(code), _here(one).interval(code)) for m, one in mended.items()}
         _add(result, "share", by, images, f"{subset}: {value}" if subset else value)
     for metric, of in (("discrepancy", CorrectedShares.discrepancy), ("max_skew", CorrectedShares.max_skew)):
-        by = {m: (of(said[m], values), of(one, values), of(_here(one), values)) for m, one in found.items()}
+        by = {m: (of(judged[m], values), of(one, values), of(_here(one), values)) for m, one in mended.items()}
         _add(result, metric, by, images, subset)
     squares = {method: one.squares(values) for method, one in images.items()}
     whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
@@ -106,7 +106,7 @@ def add_corrected(
     about["labelled images"] = {method: one.labelled for method, one in images.items()}
     about["prompts without two labels under every method, left out of the squared gap"] = int((~whole).sum())
     about["more labels, drawn likewise, that halve the interval"] = {
-        m: "more than there are images" if (more := one.more_labels()) is None else more for m, one in found.items()
+        m: "more than there are images" if (more := one.more_labels()) is None else more for m, one in mended.items()
     }
     return about
 

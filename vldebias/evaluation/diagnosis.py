@@ -300,8 +300,8 @@ class DiagnoseTask(ImageTask):
             head = Folds.of(rows, fold_numbers(codes, self.folds, self.seed)).head(codes, len(values), PENALTY)
         else:
             names = classes.names
-        found = margins(head, rows, Labels(codes, names), seed=self.seed)
-        for metric, values_ in _margin_kinds(found).items():
+        result = margins(head, rows, Labels(codes, names), seed=self.seed)
+        for metric, values_ in _margin_kinds(result).items():
             for code, name in enumerate(names):
                 mine = values_[codes == code]
                 if len(mine):
@@ -311,14 +311,14 @@ class DiagnoseTask(ImageTask):
                     )
         for code, name in enumerate(names):
             out.add(
-                "k_variance", NONE, float(found.variance[code]), n={"images": int((codes == code).sum())}, subset=name
+                "k_variance", NONE, float(result.variance[code]), n={"images": int((codes == code).sum())}, subset=name
             )
         shape = geometry(rows, Labels(codes, names), seed=self.seed)
         for metric in ("alignment", "uniformity", "within_variance", "effective_rank", "same_cosine", "other_cosine"):
             out.add(metric, NONE, getattr(shape, metric), n={"images": len(rows)})
         out.pictures["margins"] = (
             "Margins by class: 5 % to 95 % as a line, quartiles as a bar, the median as a tick.",
-            _plot(found),
+            _plot(result),
         )
 
 

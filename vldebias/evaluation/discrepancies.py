@@ -205,7 +205,7 @@ def add_fidelity(
 
     code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts: the prompts of one share it.
     """
-    asked = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
+    stated = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
     units = np.array([prompt.concept or prompt.prompt for prompt in sheet.prompts])
 
     def add(metric: str, hits: Mapping[str, Floats], chosen: NDArray[np.bool_], which: str) -> None:
@@ -215,11 +215,11 @@ def add_fidelity(
         subset = f"{sheet.part} {noun}{which}"
         result.add_resampled(metric, values, n=n, subset=subset, resamples=resamples, seed=seed)
 
-    right, every = sheet.hits(labels.codes, asked), np.ones(len(asked), dtype=bool)
+    right, every = sheet.hits(labels.codes, stated), np.ones(len(stated), dtype=bool)
     add("stated_right", right, every, "")
     for code, value in enumerate(labels.names):
-        if (asked == code).any():
-            add("stated_right", right, asked == code, f", stated {value}")
+        if (stated == code).any():
+            add("stated_right", right, stated == code, f", stated {value}")
     recognised = shown.hits(sheet) if shown is not None else None
     if recognised is not None:
         add("stated_recognised", recognised, every, "")

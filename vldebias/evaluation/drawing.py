@@ -81,16 +81,16 @@ class DrawnSet:
         Raises:
             InvalidInputError: none is left.
         """
-        asked = {"variant": variant, "part": part, "concept": concept}
+        criteria = {"variant": variant, "part": part, "concept": concept}
         chosen = tuple(
             image
             for image in self.images
             if (image.stated is not None) == stated
-            and all(value is None or getattr(image, key) == value for key, value in asked.items())
+            and all(value is None or getattr(image, key) == value for key, value in criteria.items())
         )
         if not chosen:
             raise InvalidInputError(
-                f"{self.folder}: no images of {asked} with stated={stated}; there are the variants "
+                f"{self.folder}: no images of {criteria} with stated={stated}; there are the variants "
                 f"{list(self.plan.variants)} and {len({i.concept for i in self.images})} concepts"
             )
         return DrawnSet(self.folder, self.plan, chosen)

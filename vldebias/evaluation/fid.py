@@ -87,8 +87,8 @@ class Fid(Strict):
                 f"{list(images.variants)}; draw both, or give images to compare with"
             )
         read: dict[str, Any] = {"encode": extractor.encode, "batch_size": self.batch_size}
-        given = images.features(NONE, **read) if reference is None else encoded(reference, **read)
-        target = FrechetReference(given, extractor.dim)
+        features = images.features(NONE, **read) if reference is None else encoded(reference, **read)
+        target = FrechetReference(features, extractor.dim)
         n = {"images": len(images.common), "reference images": target.moments.n, "blocks": int(index.max()) + 1}
         _warn_of_few(n, extractor.dim)
         result = images.result(

@@ -115,10 +115,10 @@ class Gallery:
         for method, rows in images.items():
             sharing[id(rows)].append(method)
         for methods in sharing.values():
-            rows, asked = images[methods[0]], [texts[method] for method in methods]
+            rows, rows_of_texts = images[methods[0]], [texts[method] for method in methods]
             deepest = reach(max(own.k), len(rows))
-            found = rows.top(torch.cat(asked), deepest, ties=own.ties, seed=own.seed)
-            ranked |= zip(methods, np.split(found, np.cumsum([len(some) for some in asked])[:-1]), strict=True)
+            order = rows.top(torch.cat(rows_of_texts), deepest, ties=own.ties, seed=own.seed)
+            ranked |= zip(methods, np.split(order, np.cumsum([len(some) for some in rows_of_texts])[:-1]), strict=True)
         return ranked
 
     def measure(
@@ -173,8 +173,8 @@ class Gallery:
                 values: dict[str, list[Floats]] = {}
                 for query, order in enumerate(orders):
                     top = resampled_places(order, weights, max(own.k))
-                    found = None if hits is None else hits[query, order][top]
-                    for metric, one in self.measure(codes[order][top], prior, found).items():
+                    relevant_hits = None if hits is None else hits[query, order][top]
+                    for metric, one in self.measure(codes[order][top], prior, relevant_hits).items():
                         values.setdefault(metric, []).append(one)
                 for metric, several in values.items():
                     blocks[method].setdefault(metric, []).append(np.stack(several))

@@ -295,8 +295,8 @@ class GenerationTask(Task):
             "batch_size",
             "options",
         )
-        given = {key: getattr(self, key) for key in settings}
-        plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **given)
+        same = {key: getattr(self, key) for key in settings}
+        plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **same)
         drawn = draw(pipe, plan, task.fitted, images, progress=progress)
         results = self._judged(drawn, judge, second, progress)
         if self.strips is not None:
@@ -383,9 +383,9 @@ class GenerationTask(Task):
         labels = labels_of(judge, probabilities, self.attributes, self.sure)
         shown, stated = _shown(drawn, judge, probabilities), sheets(drawn, stated=True)
         of_stated, code_of = stated_attribute(prompts, judge) if stated else ("", {})
-        said = [(image.variant, drawn.about(image)) for image in drawn]
-        black = Counter(variant for variant, about in said if about.get("flagged"))
-        alone = Counter(variant for variant, about in said if about.get("left_alone"))
+        facts = [(image.variant, drawn.about(image)) for image in drawn]
+        black = Counter(variant for variant, about in facts if about.get("flagged"))
+        alone = Counter(variant for variant, about in facts if about.get("left_alone"))
         common: dict[str, Any] = {"noun": self.noun, "resamples": self.resamples, "seed": self.seed}
         results = []
         for attribute in self.attributes:
@@ -462,11 +462,11 @@ class GenerationTask(Task):
             progress.say(f"{self.name}: nobody labelled {attribute}, so the judge stands alone")
             return []
         people, weights = labelled_images(annotations, attribute, judged.names, [image.path for image in drawn])
-        said, parts = np.where(judged.codes == UNKNOWN, len(judged.names), judged.codes), {}
+        codes, parts = np.where(judged.codes == UNKNOWN, len(judged.names), judged.codes), {}
         for sheet in sheets(drawn, stated=False):
             prompts = np.repeat(np.arange(len(sheet.prompts)), sheet.images_each)
             flat = {name: rows.ravel() for name, rows in sheet.rows.items()}
-            images = {n: JudgedImages(prompts, said[rows], people[rows], weights[rows]) for n, rows in flat.items()}
+            images = {n: JudgedImages(prompts, codes[rows], people[rows], weights[rows]) for n, rows in flat.items()}
             parts[f"{sheet.part} {self.noun}"] = images
         mended = corrected_block(raw, judged.names, parts, resamples=self.resamples, seed=self.seed)
         if mended is None:

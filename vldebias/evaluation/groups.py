@@ -388,8 +388,8 @@ class _Block:
             for lam in dict.fromkeys(self.task.lams):
                 edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
                 one = self.task.fitted(edit, float(lam))
-                told = f"{method}, lam = {lam:g}"
-                yield method, self.split.right(self._scores({told: one})[told]), one.details
+                name = f"{method}, lam = {lam:g}"
+                yield method, self.split.right(self._scores({name: one})[name]), one.details
 
     def _cosines(self, result: TaskResult, by_value: Mapping[str, tuple[str, ...]]) -> None:
         """`cosine` of a class with a value, mean over its spurious prompts, and `cosine_spread` over the values.

@@ -109,8 +109,8 @@ class ZeroShotSpec(JudgeSpec, ABC):
 
     def of_model(self, loaded: Loaded) -> dict[str, Any]:
         """What every zero-shot judge is given of its model."""
-        given = {"model": loaded.host, "preprocess": loaded.preprocess, "tokenizer": loaded.tokenizer}
-        return given | {"name": loaded.name}
+        parts = {"model": loaded.host, "preprocess": loaded.preprocess, "tokenizer": loaded.tokenizer}
+        return parts | {"name": loaded.name}
 
 
 @register_judge
@@ -159,10 +159,10 @@ def judge_to_compare(name: str, first: JudgeSpec | None, judge: Judge, attribute
         return MiniatureSpec()
     if path.suffix.lower() in (".yaml", ".yml"):
         try:
-            found: JudgeSpec = TypeAdapter(Annotated[Any, one_of(JUDGES, "kind")]).validate_python(read_yaml(path))
+            spec: JudgeSpec = TypeAdapter(Annotated[Any, one_of(JUDGES, "kind")]).validate_python(read_yaml(path))
         except ValidationError as error:
             raise InvalidInputError(f"{path}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-        return found
+        return spec
     if path.suffix.lower() in ENDINGS:
         there = set(read_table(path).column_names)
         known = tuple(one for one in dict.fromkeys(chain(*(a.split(" x ") for a in attributes))) if one in there)

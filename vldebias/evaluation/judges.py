@@ -208,11 +208,11 @@ class MiniatureJudge:
             given = read[f"{field}_probabilities"] * read["world_probabilities"][:, column : column + 1]
             return given.double().cpu().numpy()
 
-        found = {field: chances(field, "portraits") for field in PEOPLE_FIELDS}
-        found |= {field: chances(field, "birds") for field in ("species", "place")}
+        per_field = {field: chances(field, "portraits") for field in PEOPLE_FIELDS}
+        per_field |= {field: chances(field, "birds") for field in ("species", "place")}
         # The first half of the species is land birds, the first half of the places is land.
-        halves = {"bird": found["species"], "background": found["place"]}
-        return found | {name: array.reshape(len(array), 2, -1).sum(axis=2) for name, array in halves.items()}
+        halves = {"bird": per_field["species"], "background": per_field["place"]}
+        return per_field | {name: array.reshape(len(array), 2, -1).sum(axis=2) for name, array in halves.items()}
 
 
 class ClassifierJudge:
@@ -508,10 +508,10 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
             if isinstance(judge, TableJudge):
-                said = judge.look_up([image.path for image in batch])
+                read = judge.look_up([image.path for image in batch])
             else:
-                said = predict(judge, [drawn.read(image) for image in batch])
-            rounded = [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in said.items()} for i in range(len(batch))]
+                read = predict(judge, [drawn.read(image) for image in batch])
+            rounded = [{a: np.round(rows[i], _DIGITS).tolist() for a, rows in read.items()} for i in range(len(batch))]
             _keep(home / f"{here.rank}.jsonl", [keys[image] for image in batch], rounded)
             bar.advance(len(batch))
     here.wait()
@@ -540,18 +540,18 @@ class KeptJudge:
         """What it says of every image, one of `values` or NO_VALUE, and its probability of that (n,)."""
         chances = self.probabilities(attribute)
         labels = decide(chances, self.names[attribute], sure)
-        said = [labels.names[code] if code >= 0 and labels.names[code] in values else NO_VALUE for code in labels.codes]
-        return said, chances.max(axis=1)
+        seen = [labels.names[code] if code >= 0 and labels.names[code] in values else NO_VALUE for code in labels.codes]
+        return seen, chances.max(axis=1)
 
 
 def kept_judges(drawn: DrawnSet) -> list[KeptJudge]:
     """The judges that answered about the images of a folder, the last one at the end."""
-    found = []
+    judges = []
     for path in sorted((drawn.folder / JUDGEMENTS).glob(f"*/{JUDGE}"), key=lambda path: path.stat().st_mtime_ns):
         about = read_json(path)
         names = {attribute: tuple(values) for attribute, values in about["names"].items()}
-        found.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
-    return found
+        judges.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
+    return judges
 
 
 def kept_judge(drawn: DrawnSet, attribute: str, values: Sequence[str]) -> KeptJudge | None:

@@ -94,8 +94,8 @@ class LabelRatesTask(ImageTask):
             InvalidInputError: a column that is missing, or widths that do not fit.
         """
         sets = [load_prompts(one) for one in self.prompts]
-        asked = list(chain(*self.labels.values()))
-        self.check_images(images, texts, asked[0])
+        prompts = list(chain(*self.labels.values()))
+        self.check_images(images, texts, prompts[0])
         columns = {column: images.column(column) for column in self.by}
         others, counts = disjoint(reference, images, progress, self.methods)
         with progress.step(self.name):
@@ -103,7 +103,7 @@ class LabelRatesTask(ImageTask):
             rows = images.unit
             kinds = np.array([kind for kind, several in self.labels.items() for _ in several])
             taken = {
-                name: kinds[scores(self.rows(texts, asked, one.edit), self.images(rows, one.edit)).argmax(axis=0)]
+                name: kinds[scores(self.rows(texts, prompts, one.edit), self.images(rows, one.edit)).argmax(axis=0)]
                 for name, one in fitted.items()
             }
         about = self.provenance(

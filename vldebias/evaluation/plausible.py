@@ -50,22 +50,22 @@ def doubt_features(images: Embeddings) -> None:
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
     """Warn of columns that look like a slip, of values that a prompt set writes otherwise, of small intersections."""
-    said = False
+    warned = False
     for column in columns:
         labels = images.column(column)
-        found = [*_misspelt(labels, sets), *doubts(labels)]
-        if found:
-            warn(f"labels {column!r}: " + "; also ".join(found), SuspectInputWarning)
-        said = said or bool(found)
-    if not said and len(columns) > 1:
-        found = doubts(cross(*map(images.column, columns)))
-        if found:
-            warn(f"labels {' x '.join(columns)}: " + "; also ".join(found), SuspectInputWarning)
+        problems = [*_misspelt(labels, sets), *doubts(labels)]
+        if problems:
+            warn(f"labels {column!r}: " + "; also ".join(problems), SuspectInputWarning)
+        warned = warned or bool(problems)
+    if not warned and len(columns) > 1:
+        problems = doubts(cross(*map(images.column, columns)))
+        if problems:
+            warn(f"labels {' x '.join(columns)}: " + "; also ".join(problems), SuspectInputWarning)
 
 
 def _misspelt(labels: Labels, sets: Sequence[PromptSet]) -> list[str]:
     """Values that are nearly a value of an attribute of which the column has others."""
-    found = []
+    problems = []
     for prompts in sets:
         values = {value.casefold(): value for value in prompts.attributes}
         places = {name: place_of(name, prompts) for name, n in labels.counts.items() if n}
@@ -73,8 +73,8 @@ def _misspelt(labels: Labels, sets: Sequence[PromptSet]) -> list[str]:
         for name in strangers if len(strangers) < len(places) else ():
             near = difflib.get_close_matches(name.casefold(), values, n=1, cutoff=0.8)
             if near:
-                found.append(f"{name!r} is no value of {prompts.name}; did you mean {values[near[0]]!r}?")
-    return found
+                problems.append(f"{name!r} is no value of {prompts.name}; did you mean {values[near[0]]!r}?")
+    return problems
 
 
 def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:

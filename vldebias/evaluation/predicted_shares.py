@@ -55,8 +55,8 @@ class Leans:
 
     def at(self, rows: torch.Tensor) -> Floats:
         """(m, k) leans of embedded texts (m, d)."""
-        found: Floats = (rows @ self.rows.T).numpy()
-        return found
+        products: Floats = (rows @ self.rows.T).numpy()
+        return products
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class Calibrated:
 
     def distances(self, rows: torch.Tensor) -> Floats:
         """1 - cosine (m,) with the nearest text of the calibration."""
-        found: Floats = (1 - (rows @ self.rows.T).amax(1)).numpy()
-        return found
+        nearest: Floats = (1 - (rows @ self.rows.T).amax(1)).numpy()
+        return nearest
 
     def shares(self, gaps: Floats) -> Floats:
         """Predicted shares (m, k) at leans (m, k), which sum to 1."""

@@ -98,11 +98,11 @@ def read_judged(
 
 def _shares(prompts: Sequence[str], chances: NDArray[np.float64]) -> dict[str, tuple[float, ...]]:
     """prompt -> mean probability of each value among its images that show one, leaving out what is none of them."""
-    told = chances.sum(1)
-    known = chances.max(1) >= 1 - told
+    valued = chances.sum(1)
+    known = chances.max(1) >= 1 - valued
     shares = {}
     for prompt in dict.fromkeys(prompts):
         at = known & (np.array(prompts) == prompt)
         if at.any():
-            shares[prompt] = tuple((chances[at] / told[at, None]).mean(0).tolist())
+            shares[prompt] = tuple((chances[at] / valued[at, None]).mean(0).tolist())
     return shares

@@ -108,16 +108,16 @@ def _among(rows: UnitRows, others: UnitRows) -> NDArray[np.bool_]:
     hashes, theirs = _hashes(rows), _hashes(others)
     order = np.argsort(theirs, kind="stable")
     low, high = (np.searchsorted(theirs, hashes, side, sorter=order) for side in ("left", "right"))
-    found = np.zeros(len(rows), dtype=bool)
+    shared = np.zeros(len(rows), dtype=bool)
     undecided = np.flatnonzero(low < high)
     while len(undecided):
         for start in range(0, len(undecided), BLOCK):
             some = undecided[start : start + BLOCK]
             pair = (one.numpy().view(np.uint32) for one in (rows[some], others[order[low[some]]]))
-            found[some] = np.equal(*pair).all(axis=1)
+            shared[some] = np.equal(*pair).all(axis=1)
         low[undecided] += 1
-        undecided = undecided[~found[undecided] & (low[undecided] < high[undecided])]
-    return found
+        undecided = undecided[~shared[undecided] & (low[undecided] < high[undecided])]
+    return shared
 
 
 def _hashes(rows: UnitRows) -> NDArray[np.uint64]:

@@ -111,8 +111,8 @@ class Utility(Strict):
             "accuracy": {column: list(prompts.values()) for column, prompts in self.classes.items()},
             "precision": f"an image is relevant where its {self.relevant} is the one that the query names",
         }
-        asked = {"recall": self.captions, "accuracy": self.classes, "precision": self.relevant}
-        return {name: text for name, text in texts.items() if asked[name]}
+        measures = {"recall": self.captions, "accuracy": self.classes, "precision": self.relevant}
+        return {name: text for name, text in texts.items() if measures[name]}
 
 
 @register_task
@@ -371,12 +371,12 @@ class _Block:
         this caption among the first k? A caption counts once for each of its images, which are drawn together, for
         they are not independent; the subset "" is the mean of both directions.
         """
-        given = np.array([bool(caption) for caption in self.gallery.captions])
-        captions, code = np.unique(np.array(self.gallery.captions)[given], return_inverse=True)
+        captioned = np.array([bool(caption) for caption in self.gallery.captions])
+        captions, code = np.unique(np.array(self.gallery.captions)[captioned], return_inverse=True)
         codes, own = torch.from_numpy(code), torch.arange(len(captions))
         ahead: dict[str, dict[str, NDArray[np.int64]]] = {"image to text": {}, "text to image": {}}
         for method, project in under.items():
-            rows, seen = project(captions.tolist()).float(), images[method][given]
+            rows, seen = project(captions.tolist()).float(), images[method][captioned]
             ahead["image to text"][method] = first_hits(seen, rows, codes, own).numpy()
             ahead["text to image"][method] = first_hits(rows, seen, own, codes).numpy()[code]
         table: dict[tuple[str, str], dict[str, Floats]] = {}
@@ -384,7 +384,7 @@ class _Block:
             hits = {way: {m: (a < k).astype(float) for m, a in by.items()} for way, by in ahead.items()}
             both = {m: np.mean([hits[way][m] for way in hits], axis=0) for m in under}
             table |= {(f"recall@{k}", subset): values for subset, values in {"": both, **hits}.items()}
-        self._means(table, {"images": int(given.sum()), "captions": len(captions)}, code)
+        self._means(table, {"images": int(captioned.sum()), "captions": len(captions)}, code)
 
     def _accuracy(self, utility: Utility, under: Mapping[str, Project], images: Mapping[str, UnitRows]) -> None:
         """Zero-shot accuracy in each column, and the mean over columns where there are several."""
@@ -458,5 +458,5 @@ def relevance(labels: Labels, column: str, queries: Sequence[str]) -> NDArray[np
         raise InvalidInputError(
             f"utility: relevant={column!r}: expected each query to name one of {list(labels.names)}, got {wrong}"
         )
-    asked = np.array([labels.names.index(named[query][0]) for query in queries])
-    return asked[:, None] == labels.codes
+    codes = np.array([labels.names.index(named[query][0]) for query in queries])
+    return codes[:, None] == labels.codes

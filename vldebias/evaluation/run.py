@@ -122,11 +122,11 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     Raises:
         InvalidInputError: no such folder, or no manifest in it.
     """
-    given = Path(result)
-    folder = given if given.is_dir() else given.parent
-    if not given.exists() or not (folder / MANIFEST).is_file():
+    place = Path(result)
+    folder = place if place.is_dir() else place.parent
+    if not place.exists() or not (folder / MANIFEST).is_file():
         raise InvalidInputError(
-            f"{given}: expected the folder of a run, with its {MANIFEST}; without one nothing can be verified: "
+            f"{place}: expected the folder of a run, with its {MANIFEST}; without one nothing can be verified: "
             "ask for the whole folder, or run the suite again"
         )
     manifest = read_json(folder / MANIFEST)
@@ -170,12 +170,12 @@ def _check_texts(session: Session, suite: Suite, tasks: Sequence[Task]) -> None:
     rows = session.text_rows
     if rows is None:
         return
-    asked = list(dict.fromkeys(text for task in tasks for text in task.texts()))
-    missing = [text for text in asked if text not in rows]
+    prompts = list(dict.fromkeys(text for task in tasks for text in task.texts()))
+    missing = [text for text in prompts if text not in rows]
     if missing:
         shown = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
         raise InvalidInputError(
-            f"text embeddings: {len(missing)} of the {len(asked)} prompts of {suite.name} are not there: {shown}; "
+            f"text embeddings: {len(missing)} of the {len(prompts)} prompts of {suite.name} are not there: {shown}; "
             f"`vldebias eval texts {suite.name}` prints them all, one a line: embed them with the model that made the "
             "image features"
         )

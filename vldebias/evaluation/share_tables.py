@@ -223,8 +223,8 @@ def _cells(path: Path) -> tuple[dict[str, str], list[str], list[tuple[int, dict[
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as csv in UTF-8: {error}") from error
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    said = (line.lstrip("# ").partition(":") for line in lines[:first])
-    about = {name.strip(): text.strip() for name, colon, text in said if colon}
+    comments = (line.lstrip("# ").partition(":") for line in lines[:first])
+    about = {name.strip(): text.strip() for name, colon, text in comments if colon}
     reader = csv.DictReader(lines[first:], strict=True)
     try:
         rows = [
@@ -269,10 +269,10 @@ def _wide(
     table: dict[str, Floats] = {}
     for concept, own in read:
         if lacking:
-            (given,) = own.values()
-            if given > whole:
-                raise InvalidInputError(f"{path}: {concept}: one column of two values has shares, got {given:g}")
-            own[lacking[0]] = whole - given
+            (share,) = own.values()
+            if share > whole:
+                raise InvalidInputError(f"{path}: {concept}: one column of two values has shares, got {share:g}")
+            own[lacking[0]] = whole - share
         numbers = np.array([own[value] for value in values])
         table[concept] = numbers / whole if lacking else numbers
     return table

@@ -266,17 +266,17 @@ def _labels(task: SharesTask, column: Any, where: str) -> Labels:
     else:
         there = {text.strip() for text in as_texts(column, where)} - {"", *task.unknown}
         known = dict(sorted(((text, task.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
-    found = as_labels(column, known, where, task.unknown)
-    small = Counter(name.casefold() for name in found.names)
-    twice = sorted((name for name in found.names if small[name.casefold()] > 1), key=str.casefold)
-    nothing = [name for name in found.names if name.casefold() in NOTHING]
+    labels = as_labels(column, known, where, task.unknown)
+    small = Counter(name.casefold() for name in labels.names)
+    twice = sorted((name for name in labels.names if small[name.casefold()] > 1), key=str.casefold)
+    nothing = [name for name in labels.names if name.casefold() in NOTHING]
     if nothing:
         warn(
             f"{where}: {nothing} count as values; where they mean none say --unknown {nothing[0]}", SuspectInputWarning
         )
     if twice:
         warn(f"{where}: {twice} differ in capitals alone; say --same {twice[0]}={twice[1]}", SuspectInputWarning)
-    return found
+    return labels
 
 
 def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> None:

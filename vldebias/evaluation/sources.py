@@ -73,9 +73,9 @@ def refuse_uncommitted(path: Path, files: Iterable[str], root: Path = ROOT) -> N
     if path.resolve().parent != root / "eval" / "results" or not (root / ".git").exists():
         return
     command = ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=all", "--", *files]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if told:
-        names = ", ".join(line[3:] for line in told.splitlines())
+    changed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    if changed:
+        names = ", ".join(line[3:] for line in changed.splitlines())
         raise InvalidInputError(
             f"{path}: got sources that differ from the last commit: {names}; expected a result of committed sources; "
             "commit them and measure again, or write it to another folder"

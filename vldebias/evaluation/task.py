@@ -206,8 +206,8 @@ class Task(Strict, ABC):
 
     def measured(self, session: Session) -> list[TaskResult]:
         """`measure` of those `inputs` that it names."""
-        wanted, there = self.input_names(), {**session.given, **self.inputs(session)}
-        return self.measure(**{name: one for name, one in there.items() if name in wanted})
+        names, there = self.input_names(), {**session.given, **self.inputs(session)}
+        return self.measure(**{name: one for name, one in there.items() if name in names})
 
     @classmethod
     def input_names(cls) -> tuple[str, ...]:

@@ -247,8 +247,8 @@ class DiffusersHost(Host):
         if name not in self._after_prompt:
             probed: list[Reading] = []
             for probe in PROBES:
-                *_, (*_, given) = self._encoded([probe], None)
-                probed += given[name][-1:]
+                *_, (*_, kept) = self._encoded([probe], None)
+                probed += kept[name][-1:]
             self._after_prompt[name] = tokens_after_prompt(probed)
         if mask is None and isinstance(value, Tensor):
             mask = readings[name][-1].mask[:, -length:]  # where the output is shorter, the start was cut off
@@ -294,8 +294,8 @@ class DiffusersHost(Host):
     @property
     def guides(self) -> bool:  # type: ignore[override]
         """See `Host.guides`: a UNet that is told its prompt by one tensor alone, in a call that tells its guidance."""
-        told = hasattr(type(self._pipe), "guidance_scale") and getattr(self._pipe, "unet", None) is not None
-        return told and self._family.name == "StableDiffusion"
+        guided = hasattr(type(self._pipe), "guidance_scale") and getattr(self._pipe, "unet", None) is not None
+        return guided and self._family.name == "StableDiffusion"
 
     def guide(self, states: Tensor, images: int, added: Guidance) -> None:
         """See `Host.guide`."""

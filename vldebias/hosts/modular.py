@@ -76,11 +76,11 @@ def find_text_block(pipe: Any) -> tuple[Any, TextBlock]:
         UnsupportedHostError: there is none that is known; the message says why.
     """
     known = {name: block for block in BLOCKS for name in block.classes}
-    found = [(leaf, one) for leaf in _leaves(pipe._blocks) if (one := _named(leaf, known)) is not None]
-    if found:  # of a conditional block the one without an image, which is named first
-        block = found[0][1]
+    blocks = [(leaf, one) for leaf in _leaves(pipe._blocks) if (one := _named(leaf, known)) is not None]
+    if blocks:  # of a conditional block the one without an image, which is named first
+        block = blocks[0][1]
         places = {name: place for place, name in enumerate(block.classes)}
-        return min((leaf for leaf, one in found if one is block), key=lambda leaf: _named(leaf, places)), block
+        return min((leaf for leaf, one in blocks if one is block), key=lambda leaf: _named(leaf, places)), block
     why = next((why for leaf in _leaves(pipe._blocks) if (why := _named(leaf, REFUSED_BLOCKS)) is not None), None)
     names = ", ".join(type(leaf).__name__ for leaf in _leaves(pipe._blocks))
     raise UnsupportedHostError(
@@ -134,7 +134,7 @@ class ModularHost(DiffusersHost):
             yield batch, part, result, {name: given[:1] for name, given in readings.items()}
 
     def _default(self, argument: str) -> Any:
-        return next((given.default for given in self._block.inputs if given.name == argument), None)
+        return next((own.default for own in self._block.inputs if own.name == argument), None)
 
     def project_state(self, apply: Apply, state: Any) -> None:
         """Change what the block has put into the state.

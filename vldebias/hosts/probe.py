@@ -53,8 +53,8 @@ class PipelineHost(DiffusersHost):
                 super().of(model)
             except UnsupportedHostError as unlisted:
                 first, _, rest = str(unlisted).partition("\n")
-                asked = str(error).removeprefix(f"{type(model).__name__}: ").partition("; describe it")[0]
-                raise UnsupportedHostError(f"{first} Asked what it returns: {asked}.\n{rest}") from error
+                problem = str(error).removeprefix(f"{type(model).__name__}: ").partition("; describe it")[0]
+                raise UnsupportedHostError(f"{first} Asked what it returns: {problem}.\n{rest}") from error
             raise
         if model not in _PROPOSED:
             _PROPOSED[model] = family
@@ -136,8 +136,8 @@ def registration(family: Family) -> str:
     """The call that makes a family permanent, as a line of Python."""
 
     def told(one: Any) -> str:
-        given = {f.name: getattr(one, f.name) for f in fields(one) if getattr(one, f.name) != f.default}
-        inside = {n: f"({', '.join(map(told, v))},)" if n == "parts" else repr(v) for n, v in given.items()}
+        changed = {f.name: getattr(one, f.name) for f in fields(one) if getattr(one, f.name) != f.default}
+        inside = {n: f"({', '.join(map(told, v))},)" if n == "parts" else repr(v) for n, v in changed.items()}
         return f"{type(one).__name__}({', '.join(f'{n}={v}' for n, v in inside.items())})"
 
     return f"register_family({told(family)})"
@@ -161,8 +161,8 @@ def _encoded(pipe: Any, prompt: str, negative: str | None = None) -> tuple[Any, 
         with reading(*(part for part in pipe.components.values() if isinstance(part, nn.Module))):
             result = pipe.encode_prompt(**arguments)
     except Exception as error:  # of a pipeline that nobody knows
-        said = f"{type(error).__name__}: {str(error)[:200]}"
-        raise _refusal(type(pipe).__name__, f"its encode_prompt fails on a prompt alone ({said})") from error
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
+        raise _refusal(type(pipe).__name__, f"its encode_prompt fails on a prompt alone ({problem})") from error
     if not isinstance(result, tuple | list):
         raise _refusal(type(pipe).__name__, f"its encode_prompt returns a {type(result).__name__}, not a tuple")
     return tuple(result)
@@ -179,15 +179,15 @@ def _reads(pipe: Any, part: Any) -> bool:
 
 def _differing(results: Sequence[tuple[Any, ...]]) -> dict[int, Tensor]:
     """Place -> embeddings that are not the same in all results."""
-    found = {}
+    places = {}
     for place, values in enumerate(zip(*results, strict=True)):
         inside = [None if value is None else opened(value) for value in values]
         tensors = [one[0] for one in inside if one is not None]
         if len(tensors) < len(results) or not tensors[0].is_floating_point():
             continue
         if any(one.shape != tensors[0].shape or not torch.equal(one, tensors[0]) for one in tensors):
-            found[place] = tensors[0]
-    return found
+            places[place] = tensors[0]
+    return places
 
 
 def _is_mask(one: Tensor) -> bool:
@@ -206,5 +206,5 @@ def _inside_template(pipe: Any, encoders: Sequence[str]) -> bool:
         alone = tokenizer(PROBES[1]).input_ids
     except Exception:  # of a tokenizer that is called in its own way alone; the ids tell where the prompt ends
         return True
-    given = readings[0].ids[0][readings[0].mask[0] != 0].tolist()
-    return list(given[: len(alone)]) != list(alone)
+    tokens = readings[0].ids[0][readings[0].mask[0] != 0].tolist()
+    return list(tokens[: len(alone)]) != list(alone)

@@ -44,9 +44,9 @@ def check_reach(pipe: Any, family: Family) -> None:
 
     def of_the_first(*args: Any, **kwargs: Any) -> Any:
         call = inspect.signature(original).bind(*args, **kwargs)
-        asked = call.arguments.get("prompt")
-        if _is_of(asked, PROBES[1]):
-            call.arguments["prompt"] = PROBES[0] if isinstance(asked, str) else [PROBES[0]]
+        prompts = call.arguments.get("prompt")
+        if _is_of(prompts, PROBES[1]):
+            call.arguments["prompt"] = PROBES[0] if isinstance(prompts, str) else [PROBES[0]]
         return original(*call.args, **call.kwargs)
 
     def other(index: int) -> Encode:

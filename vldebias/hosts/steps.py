@@ -192,19 +192,19 @@ class StepSeam(Seam):
         held = drawing.known.get(id(tensor))
         if held is not None and held[0]() is tensor and held[1] == tensor._version:
             return held[2]
-        found: list[_Place] = []
+        places: list[_Place] = []
         for key, pairs in drawing.rows.items() if tensor.is_floating_point() else ():
             for which, pair in enumerate(pairs):
                 row = pair[bool(drawing.flows)]
                 if tensor.shape == row.shape and torch.equal(tensor, row.to(tensor)):
-                    found.append((None, key, which))
+                    places.append((None, key, which))
                 elif tensor.shape[1:] == row.shape:
-                    same, taken = row.to(tensor), {at for at, _, _ in found}
+                    same, taken = row.to(tensor), {at for at, _, _ in places}
                     rest = (at for at in range(len(tensor)) if at not in taken)
-                    found += [(at, key, which) for at in rest if torch.equal(tensor[at], same)]
-        drawing.found |= {key for _, key, _ in found}
-        drawing.known[id(tensor)] = ref(tensor), tensor._version, found
-        return found
+                    places += [(at, key, which) for at in rest if torch.equal(tensor[at], same)]
+        drawing.found |= {key for _, key, _ in places}
+        drawing.known[id(tensor)] = ref(tensor), tensor._version, places
+        return places
 
 
 def _rows(value: Any) -> list[Tensor]:

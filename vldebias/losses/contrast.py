@@ -199,8 +199,8 @@ class Contrast:
         """(2, n, M) similarities of the anchors to M further rows each, features (n, M, d), or two for both sides."""
         sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
-            given = [side.to(self.positive.dtype) for side in sides]
-            pairs = zip(self.anchors, given, strict=True)
+            moved = [side.to(self.positive.dtype) for side in sides]
+            pairs = zip(self.anchors, moved, strict=True)
             return torch.stack([torch.einsum("nd,nmd->nm", anchors, side) for anchors, side in pairs])
 
     def reduce(self, losses: Tensor) -> Tensor:

@@ -227,13 +227,13 @@ def matrix_total(a: Tensor, b: Tensor, bias: Tensor, *, pair: int = 0, chunk_siz
 class _SoftplusTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: int, size: int, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-        wanted = any(ctx.needs_input_grad)
+        needed = any(ctx.needs_input_grad)
         total, to_a, to_b, to_bias = (torch.zeros_like(one) for one in (bias, a, b, bias))
         for block in row_blocks(len(a), size):
             s = torch.mm(a[block], b.T).add_(bias)
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
-            if wanted:
+            if needed:
                 slope = s.sigmoid_()
                 to_bias += slope.sum()
                 torch.mm(slope, b, out=to_a[block])
@@ -248,13 +248,13 @@ class _SoftplusTotal(torch.autograd.Function):
         if torch.is_grad_enabled():  # differentiated again: left to autograd, on the whole matrix
             with torch.autocast(a.device.type, enabled=False):
                 again = softplus(score_block(a, b, ctx.pair) + bias).sum()
-            wanted = ctx.needs_input_grad[2:]
-            found = iter(
+            needed = ctx.needs_input_grad[2:]
+            slopes = iter(
                 torch.autograd.grad(
-                    again, [one for one, w in zip((a, b, bias), wanted, strict=True) if w], outer, create_graph=True
+                    again, [one for one, w in zip((a, b, bias), needed, strict=True) if w], outer, create_graph=True
                 )
             )
-            return None, None, *(next(found) if w else None for w in wanted)
+            return None, None, *(next(slopes) if w else None for w in needed)
         return None, None, *(outer[0] * one for one in gradients)
 
 

@@ -148,8 +148,8 @@ class Auto(Method):
         for method in methods:
             for lam in lams if method.has_lam else lams[:1]:
                 projection = _solve(replace(problem, lam=lam), role, method, parts)
-                found = projection.lam if isinstance(projection.lam, tuple) else [projection.lam]
-                distinct.setdefault((projection.method, *(f"{x:.6g}" for x in found)), (method, projection))
+                weights = projection.lam if isinstance(projection.lam, tuple) else [projection.lam]
+                distinct.setdefault((projection.method, *(f"{x:.6g}" for x in weights)), (method, projection))
         return list(distinct.values())
 
 

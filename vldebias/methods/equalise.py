@@ -126,8 +126,8 @@ class GroupMeans:
         cls = torch.zeros_like(value) if self._classes is None else cosines(features, self._classes).argmax(1)
         half = (torch.arange(len(features)) + self._seen) % 2
         sure = probability >= self._settings.confidence
-        if (wanted := _SAMPLE - len(self.sample)) > 0:
-            self.sample = torch.cat([self.sample, normalize(features[:wanted].double(), dim=1)])
+        if (missing := _SAMPLE - len(self.sample)) > 0:
+            self.sample = torch.cat([self.sample, normalize(features[:missing].double(), dim=1)])
         self._seen += len(features)
         self._left_out += int((~sure).sum())
         cell = ((half * len(self._class_names) + cls) * len(self._value_names) + value)[sure]

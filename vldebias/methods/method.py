@@ -370,7 +370,7 @@ class Problem:
         def pairs(of: Sequence[tuple[str, str]]) -> Tensor:
             return self.embed(chain.from_iterable(of), role).unflatten(0, (len(of), 2))
 
-        found = text_diagnostics(
+        figures = text_diagnostics(
             edit,
             pairs=pairs(prompt_set.pairs),
             held_out=pairs(prompt_set.held_out_pairs) if prompt_set.held_out_pairs else None,
@@ -378,7 +378,7 @@ class Problem:
             spurious=self.embed(prompt_set.spurious, role) if prompt_set.spurious else None,
         )
         seen = self.reference if images is None else images
-        return found if seen is None else replace(found, boundary=self.boundary(role, edit, prompt_set, seen))
+        return figures if seen is None else replace(figures, boundary=self.boundary(role, edit, prompt_set, seen))
 
     def boundary(self, role: str, edit: Edit, prompt_set: PromptSet, images: Reference) -> Boundary | None:
         """Where `edit`, attached, puts the boundary between the classes of a set that has two; None of other sets.

@@ -298,8 +298,8 @@ class RankShares(Method):
         attributes = problem.attributes
         lam = problem.weight if isinstance(problem.weight, float) else LAM_OF_MODELS
         names = [list(s.attributes) for s in attributes]
-        given = None if isinstance(self.shares, str) else self.shares
-        targets = Shares.of(names, given)
+        shares = None if isinstance(self.shares, str) else self.shares
+        targets = Shares.of(names, shares)
         own = None if self.population is None else Shares.of(names, self.population)
         rows = [problem.zero_shot(s, role) for s in attributes]
         moments = GroupMoments(rows, targets.names, reference)

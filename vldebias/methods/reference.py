@@ -69,8 +69,8 @@ class Reference:
                 f"reference: image features have width {features.shape[1]}, texts {texts.shape[1]}; "
                 "embed both with one model"
             )
-        found = cosines(features, texts)
-        probability, value = (self.logit_scale * found).softmax(1).max(1)
+        scores = cosines(features, texts)
+        probability, value = (self.logit_scale * scores).softmax(1).max(1)
         if self.confidence > 0 and features.dtype != torch.float64:
             near = (probability - self.confidence).abs() <= self.logit_scale * _error(features)
             probability[near] = (self.logit_scale * cosines(features[near].double(), texts)).softmax(1).amax(1)
@@ -114,11 +114,11 @@ def cosines(rows: Tensor, texts: Tensor) -> Tensor:
     lengths = rows.norm(dim=1, keepdim=True)
     if rows.dtype == torch.float64:
         return rows @ texts.T / lengths
-    found = (rows @ texts.float().T).double() / lengths.double()
+    products = (rows @ texts.float().T).double() / lengths.double()
     if len(texts) > 1:
-        close = (found >= found.amax(1, keepdim=True) - _error(rows)).sum(1) > 1
-        found[close] = cosines(rows[close].double(), texts)
-    return found
+        close = (products >= products.amax(1, keepdim=True) - _error(rows)).sum(1) > 1
+        products[close] = cosines(rows[close].double(), texts)
+    return products
 
 
 def _error(rows: Tensor) -> float:

@@ -77,8 +77,8 @@ class Stated(SampledEdit, PromptRewrite):
 
     def wordings(self, rows: Rows) -> list[tuple[str, ...]]:
         """For each row its prompt with the values that it is given."""
-        given = zip(rows.texts, self.targets(rows), self.codes(rows), strict=True)
-        return [(self._stating(text, shares.codes[code], rows.kept),) for text, shares, code in given]
+        prompts = zip(rows.texts, self.targets(rows), self.codes(rows), strict=True)
+        return [(self._stating(text, shares.codes[code], rows.kept),) for text, shares, code in prompts]
 
     def _open(self, text: str, kept: bool = True) -> tuple[int, ...]:
         """Places of the attributes that are drawn for a prompt: those that it does not state."""

@@ -58,8 +58,8 @@ class SampledEdit(Edit):
             return [shares.at(number) for shares, number in zip(self.targets(rows), rows.numbers, strict=True)]
         if rows is None or rows.seeds is None or len(rows.seeds) != len(rows.texts):
             raise InvalidInputError(f"{self!r}: a value is drawn by prompt and seed; expected both for each row")
-        given = zip(self.targets(rows), rows.texts, rows.seeds, strict=True)
-        return [shares.draw(seed, text, self.stratify) for shares, text, seed in given]
+        prompts = zip(self.targets(rows), rows.texts, rows.seeds, strict=True)
+        return [shares.draw(seed, text, self.stratify) for shares, text, seed in prompts]
 
     def settings(self) -> dict[str, Any]:
         """As of every edit, the fields of the shares among them."""

@@ -137,11 +137,11 @@ class _Table:
             )
         if len(array) < 2:
             raise InvalidInputError(f"labels: agreement needs two or more annotators, got {len(array)}")
-        given = array.astype(np.float64)
-        if np.isinf(given).any():
+        answers = array.astype(np.float64)
+        if np.isinf(answers).any():
             raise InvalidInputError("labels: expected finite numbers or NaN, got an infinite value")
         if missing is not None:
-            given = np.where(given == missing, np.nan, given)
+            answers = np.where(answers == missing, np.nan, answers)
         elif array.dtype.kind == "i" and (array == -1).any() and (array >= -1).all():
             warn(
                 "labels: -1 counts as an answer like the others; say missing=-1 where it means that there is none, or "
@@ -150,14 +150,14 @@ class _Table:
             )
         if level not in LEVELS:
             raise InvalidInputError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
-        answered = np.isfinite(given)
+        answered = np.isfinite(answers)
         pairable = answered.sum(0) >= 2
         if not pairable.any():
             raise InvalidInputError(
-                f"labels: none of {given.shape[1]} units was answered by two annotators; agreement needs some overlap"
+                f"labels: none of {answers.shape[1]} units was answered by two annotators; agreement needs some overlap"
             )
         annotator, unit = np.nonzero(answered[:, pairable])
-        values, code = np.unique(given[:, pairable][annotator, unit], return_inverse=True)
+        values, code = np.unique(answers[:, pairable][annotator, unit], return_inverse=True)
         if len(values) == 1:
             raise InvalidInputError(
                 f"labels: all {len(code)} pairable answers are {values[0]:g}; agreement beyond chance cannot be told "
@@ -166,7 +166,7 @@ class _Table:
         shape = (int(pairable.sum()), len(values))
         counts = csr_array((np.ones(len(code)), (unit, code)), shape=shape)
         counts.sum_duplicates()
-        return cls(given, level, values, counts, answered.sum(0)[pairable].astype(np.float64), pairable)
+        return cls(answers, level, values, counts, answered.sum(0)[pairable].astype(np.float64), pairable)
 
 
 def _alphas(table: _Table, weights: Floats) -> Floats:
@@ -220,6 +220,6 @@ def _between_annotators(labels: Floats) -> Floats:
     values, code = np.unique(labels[annotator, unit], return_inverse=True)
     ones, rows = np.ones(len(unit)), len(labels)
     answered = csr_array((ones, (annotator, unit)), shape=labels.shape)
-    given = csr_array((ones, (annotator, unit * len(values) + code)), shape=(rows, labels.shape[1] * len(values)))
-    both, same = (answered @ answered.T).toarray(), (given @ given.T).toarray()
+    agreed = csr_array((ones, (annotator, unit * len(values) + code)), shape=(rows, labels.shape[1] * len(values)))
+    both, same = (answered @ answered.T).toarray(), (agreed @ agreed.T).toarray()
     return np.divide(same, both, out=np.full_like(both, np.nan), where=both > 0)

@@ -54,15 +54,15 @@ def unconfused_shares(counts: Floats, confusion: Floats, *, resamples: int = 200
         InvalidInputError: other shapes, a row without images, or a table that is not invertible beyond its own noise:
             more than 2.5 % of the tables like it turn it round.
     """
-    said, table = np.asarray(counts, np.float64), np.asarray(confusion, np.float64)
-    if said.ndim != 1 or len(said) != len(table) or said.sum() <= 0:
+    seen, table = np.asarray(counts, np.float64), np.asarray(confusion, np.float64)
+    if seen.ndim != 1 or len(seen) != len(table) or seen.sum() <= 0:
         raise InvalidInputError(
-            f"counts: expected images of each of {len(table)} values, got shape {said.shape} of {said.sum():g} images"
+            f"counts: expected images of each of {len(table)} values, got shape {seen.shape} of {seen.sum():g} images"
         )
     drawn = tables_like(table, resamples, seed)
-    shares = _solved((table / table.sum(1, keepdims=True))[None], (said / said.sum())[None])[0]
-    each = np.random.default_rng(seed + 1).dirichlet(said + 0.5, size=resamples)
-    return UnconfusedShares(shares, _solved(drawn, each), int(said.sum()))
+    shares = _solved((table / table.sum(1, keepdims=True))[None], (seen / seen.sum())[None])[0]
+    each = np.random.default_rng(seed + 1).dirichlet(seen + 0.5, size=resamples)
+    return UnconfusedShares(shares, _solved(drawn, each), int(seen.sum()))
 
 
 def tables_like(confusion: Floats, resamples: int = 2000, seed: int = 0) -> Floats:

@@ -108,20 +108,20 @@ class CorrectedShares:
         """
         if not 2 <= values <= self.answers.shape[1]:
             raise InvalidInputError(f"values: expected 2 .. {self.answers.shape[1]}, got {values}")
-        told = self.answers[:, :values].sum(1)
-        if (told <= 0).all():
+        named = self.answers[:, :values].sum(1)
+        if (named <= 0).all():
             raise InvalidInputError("people could tell the value of no labelled image; label more")
-        some = told > 0
-        part = self.strata[some] * told[some]
-        answers = self.answers[some, :values] / told[some, None]
+        some = named > 0
+        part = self.strata[some] * named[some]
+        answers = self.answers[some, :values] / named[some, None]
         among = replace(
             self,
             strata=part / part.sum(),
-            n=self.n[some] * told[some],
+            n=self.n[some] * named[some],
             answers=answers,
             images=self.images * part.sum(),
         )
-        if values == self.answers.shape[1] or np.allclose(told, 1):
+        if values == self.answers.shape[1] or np.allclose(named, 1):
             return among
         # A ratio: how many can be told of each stratum is an estimate too, which makes the labels worth less.
         slope = np.eye(values, self.answers.shape[1]) - np.outer(among.shares, np.arange(len(self.shares)) < values)
@@ -140,41 +140,41 @@ class CorrectedShares:
         if values == 2:
             return self._interval(*(np.sqrt(2) * end for end in among._folded()))
         away = among.shares - even
-        found, most = float(np.linalg.norm(away)), float(np.sqrt(1 - even))
+        length, most = float(np.linalg.norm(away)), float(np.sqrt(1 - even))
         size, directions = np.linalg.eigh(among.covariance())
         noise = np.random.default_rng(0).standard_normal((_DRAWS, values)) * np.sqrt(np.maximum(size, 0.0))
         noise = noise @ directions.T
-        ahead = noise @ (away / found) if found > 0 else noise[:, 0]
+        ahead = noise @ (away / length) if length > 0 else noise[:, 0]
         t = np.linspace(0, most, _STEPS + 1)
         drawn = np.sqrt(np.maximum(t[:, None] ** 2 + 2 * t[:, None] * ahead + (noise**2).sum(1), 0.0))
         reach = np.quantile(np.abs(drawn - t[:, None]), self.level, axis=1)
-        held = t[np.abs(found - t) <= reach]
+        held = t[np.abs(length - t) <= reach]
         step = t[1]
-        low, high = (held[0], held[-1]) if len(held) else (found, found)
-        return self._interval(found, min(found, low - step / 2 if low > 0 else 0.0), max(found, high + step / 2))
+        low, high = (held[0], held[-1]) if len(held) else (length, length)
+        return self._interval(length, min(length, low - step / 2 if low > 0 else 0.0), max(length, high + step / 2))
 
     def _folded(self) -> tuple[float, float, float]:
         """Of two values how far the share is from 1/2, and the ends of that: those t with which |share - 1/2| goes."""
         one, normal = self.interval(0), torch.special.ndtr
-        found = abs(one.value - 0.5)
+        distance = abs(one.value - 0.5)
         low, high = (one.low, one.high) if one.value >= 0.5 else (1 - one.high, 1 - one.low)
         z = float(torch.special.ndtri(torch.tensor((1 + self.level) / 2, dtype=torch.float64)))
         t = np.linspace(0, 0.5, _FOLDED + 1)
-        spread = np.array([0.5 + found - low, high - 0.5 - found]) / z  # under the shares of the ends
+        spread = np.array([0.5 + distance - low, high - 0.5 - distance]) / z  # under the shares of the ends
         sd = np.sqrt(np.interp(0.5 + t, [low, high], spread**2)) + 1e-12
 
         def below(at: Floats) -> Floats:
             chances: Floats = normal(torch.from_numpy((at - t) / sd)).numpy()
             return chances
 
-        near, far = np.maximum(t - np.abs(found - t), 0.0), t + np.abs(found - t)
+        near, far = np.maximum(t - np.abs(distance - t), 0.0), t + np.abs(distance - t)
         nearer = (
             below(far) - below(near) + below(-near) - below(-far)
         )  # P(||share - 1/2| - t| less than what was found)
         held = np.flatnonzero(nearer <= self.level)
         if not len(held):
-            return found, found, found
-        return found, float(t[max(held[0] - 1, 0)]), float(t[min(held[-1] + 1, _FOLDED)])
+            return distance, distance, distance
+        return distance, float(t[max(held[0] - 1, 0)]), float(t[min(held[-1] + 1, _FOLDED)])
 
     def max_skew(self, values: int) -> Interval:
         """max_a log(share_a |A|) of all images together, among those whose value can be told.
@@ -189,8 +189,8 @@ class CorrectedShares:
         careful = replace(among, level=strict)
         low = max(careful.interval(a).low for a in range(values))
         high = max(among.interval(a).high for a in range(values))
-        found = float(among.shares.max())
-        ends = np.log(np.maximum(np.array([found, min(low, found), high]) * values, 1.0))
+        most = float(among.shares.max())
+        ends = np.log(np.maximum(np.array([most, min(low, most), high]) * values, 1.0))
         return self._interval(*ends.tolist())
 
     def more_labels(self) -> int | None:
@@ -265,12 +265,12 @@ def corrected_shares(
 
 def rated(people: Values, answers: int) -> Floats:
     """(n, answers) shares of raters from codes (n,), of which NOT_LABELLED gives zeros, or from themselves."""
-    given = np.asarray(people)
-    if given.ndim == 2 and given.shape[1] == answers:
-        total = given.sum(1, keepdims=True)
-        if not np.isfinite(given).all() or (given < 0).any():
+    array = np.asarray(people)
+    if array.ndim == 2 and array.shape[1] == answers:
+        total = array.sum(1, keepdims=True)
+        if not np.isfinite(array).all() or (array < 0).any():
             raise InvalidInputError("people: expected numbers of answers from 0 on")
-        return np.divide(given, total, out=np.zeros(given.shape, np.float64), where=total > 0)
+        return np.divide(array, total, out=np.zeros(array.shape, np.float64), where=total > 0)
     codes = vector(people, "people")
     if codes.dtype.kind not in "iu" or codes.min() < NOT_LABELLED or codes.max() >= answers:
         raise InvalidInputError(f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(codes)[:8]}")
@@ -315,8 +315,8 @@ def corrected_squares(
 
     predicted = np.stack([rates[code] for code in judged])
     guess, error = centred(predicted), centred(told) - centred(predicted)
-    found = np.full(int(prompts.max()) + 1, np.nan)
-    for p in range(len(found)):
+    squares = np.full(int(prompts.max()) + 1, np.nan)
+    for p in range(len(squares)):
         every = np.flatnonzero(prompts == p)
         some = every[asked[every]]
         if len(some) < 2:
@@ -328,8 +328,8 @@ def corrected_squares(
         grown = len(some) / (len(some) - 1)
         noise = grown * ((w**2) @ off**2).sum() + guess[every].var(0, ddof=1).sum() / len(every)
         noise += 2 * grown * (w @ (off * lean)).sum() / len(every)
-        found[p] = ((mean**2).sum() - noise) / rate**2 if rate > 0 else 1 - 1 / values
-    return found
+        squares[p] = ((mean**2).sum() - noise) / rate**2 if rate > 0 else 1 - 1 / values
+    return squares
 
 
 def independent(after: Interval, before: Interval) -> tuple[float, float, float]:

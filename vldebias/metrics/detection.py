@@ -79,10 +79,10 @@ def precision_among_lowest(
 
 def _checked(scores: Values, wrong: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The rank (n,) of each score among the distinct ones, and which rows are wrong."""
-    values, given = vectors(scores=scores, wrong=wrong)
+    values, mask = vectors(scores=scores, wrong=wrong)
     if not np.isfinite(values).all():
         raise InvalidInputError(f"scores: {int((~np.isfinite(values)).sum())} of {len(values)} are not finite")
-    is_wrong = truth(given, "wrong")
+    is_wrong = truth(mask, "wrong")
     if is_wrong.all() or not is_wrong.any():
         raise InvalidInputError(
             f"wrong: {int(is_wrong.sum())} of {len(is_wrong)} rows are wrong; both kinds are needed to tell them apart"

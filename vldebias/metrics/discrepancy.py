@@ -56,13 +56,13 @@ def attribute_shares(labels: Values, n_groups: int, *, unknown: int | None = Non
         raise InvalidInputError(f"n_groups: expected at least 2 attribute values, got {n_groups}")
     if unknown is not None and 0 <= unknown < n_groups:
         raise InvalidInputError(f"unknown: expected a label outside 0 .. {n_groups - 1}, got {unknown}")
-    given = vector(labels, "labels")
-    known = given if unknown is None else given[given != unknown]
+    column = vector(labels, "labels")
+    known = column if unknown is None else column[column != unknown]
     if len(known) == 0:
-        raise InvalidInputError(f"labels: all {len(given)} are unknown ({unknown}); there is no share to report")
+        raise InvalidInputError(f"labels: all {len(column)} are unknown ({unknown}); there is no share to report")
     _, index = codes(known, n_groups, "labels")
     counts = np.bincount(index, minlength=n_groups)
-    return AttributeShares(tuple((counts / counts.sum()).tolist()), len(known), 1 - len(known) / len(given))
+    return AttributeShares(tuple((counts / counts.sum()).tolist()), len(known), 1 - len(known) / len(column))
 
 
 def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:

@@ -380,13 +380,13 @@ def draw_scene(
 def phrases(scene: Scene, picture: int, hair: int, old: bool) -> list[str]:
     """What can be said of one picture, in no order but for the hair, which is last."""
     seen = {name: int(codes[picture]) for name, codes in scene._asdict().items()}
-    said = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
+    parts = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
     if seen["garment"] >= 0:
-        said.append(f"in a {COLOURS[seen['cloth']]} {GARMENTS[seen['garment']][0]}")
+        parts.append(f"in a {COLOURS[seen['cloth']]} {GARMENTS[seen['garment']][0]}")
     for kind, table in (("worn", WORN), ("held", HELD)):
         if seen[kind] >= 0:
-            said.append(_with(COLOURS[seen[f"{kind}_colour"]], list(table)[seen[kind]]))
-    return [*said, "with grey hair" if old else HAIR_WORDS[hair]]
+            parts.append(_with(COLOURS[seen[f"{kind}_colour"]], list(table)[seen[kind]]))
+    return [*parts, "with grey hair" if old else HAIR_WORDS[hair]]
 
 
 def _with(colour: str, thing: str) -> str:
@@ -395,10 +395,10 @@ def _with(colour: str, thing: str) -> str:
 
 def all_phrases() -> list[str]:
     """Every phrase that a caption can have."""
-    said = [phrase for words in _SAID.values() for phrase in words]
-    said += [f"in a {colour} {name}" for colour in COLOURS for name, _ in GARMENTS]
-    said += [_with(colour, name) for colour in COLOURS for name in (*WORN, *HELD)]
-    return [*said, *HAIR_WORDS, "with grey hair"]
+    every = [phrase for words in _SAID.values() for phrase in words]
+    every += [f"in a {colour} {name}" for colour in COLOURS for name, _ in GARMENTS]
+    every += [_with(colour, name) for colour in COLOURS for name in (*WORN, *HELD)]
+    return [*every, *HAIR_WORDS, "with grey hair"]
 
 
 def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:

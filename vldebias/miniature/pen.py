@@ -132,8 +132,8 @@ class Pen:
         if not len(pick):
             return
         size = self.pixels.shape[1]
-        given = (self.x, self.y, self.scale, self.flip)
-        x, y, scale, flip = (np.broadcast_to(np.float32(v), len(self.pixels))[pick] for v in given)
+        frame = (self.x, self.y, self.scale, self.flip)
+        x, y, scale, flip = (np.broadcast_to(np.float32(v), len(self.pixels))[pick] for v in frame)
         left, right, top, bottom = shape.bounds
         first = np.where(flip > 0, left, -right) * scale + x
         last = np.where(flip > 0, right, -left) * scale + x

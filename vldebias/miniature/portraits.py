@@ -160,9 +160,9 @@ def _looks(
         ("tone", TONES, people.tone_shares(profession)),
         ("age", AGES, np.stack([1 - old, old], axis=1)),
     ):
-        asked = fixed.get(slot)
-        if asked is not None:
-            drawn[slot] = np.full(draws.n, _index(slot, asked, names))
+        fixed_codes = fixed.get(slot)
+        if fixed_codes is not None:
+            drawn[slot] = np.full(draws.n, _index(slot, fixed_codes, names))
         else:
             drawn[slot] = draws.choice(slot, np.ones(len(names)) if balanced else shares)
     shares = people.concept_shares(drawn["gender"], drawn["tone"], life.concepts)

@@ -180,18 +180,18 @@ class Recipe(_Strict):
 
     def check_keys(self) -> None:
         """Each file writes its pairs in one way: listed, made from words, or taken from parts."""
-        given = self.model_fields_set
-        ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if given.intersection(way)]
+        keys = self.model_fields_set
+        ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if keys.intersection(way)]
         if len(ways) != 1:
-            came = " and ".join(key for way in ways for key in way if key in given) or "no pairs"
+            came = " and ".join(key for way in ways for key in way if key in keys) or "no pairs"
             choice = "pairs or groups; or attribute, templates and concepts; or parts"
             refuse("pairs", came, f"one way to write them: {choice}", "choose one")
         generated = ways[0] is _GENERATED
         for key in ("attribute", *_GENERATED):
-            if generated and key not in given:
+            if generated and key not in keys:
                 refuse(key, "no such key", "attribute, templates and concepts together", f"add '{key}: ...'")
         for key in ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing"):
-            if key in given:
+            if key in keys:
                 other = "beside templates, which make it" if generated else "without templates"
                 refuse(key, "this key", f"it not to be there {other}", "take it out")
 

@@ -287,7 +287,7 @@ class MapBatches(Dataset[dict[str, Any]]):
         An error is handed over as a text: one that is raised in a worker arrives inside a traceback of the loader's.
         """
         spares = self.sampler.spares(number)
-        rows, said, views, failed = [], [], [], dict[str, str]()
+        rows, captions, views, failed = [], [], [], dict[str, str]()
         try:
             for row in self.sampler.rows(number).tolist():
                 taken, image, unread = self.unreadable.read(
@@ -300,12 +300,12 @@ class MapBatches(Dataset[dict[str, Any]]):
                 generators = (torch_generator("augmentation", *where, view) for view in range(self.how.looks))
                 own = self.order[self.starts[taken] : self.starts[taken + 1]]
                 rows.append(taken)
-                said.append(own[turns(len(own), self.more, *where)])
+                captions.append(own[turns(len(own), self.more, *where)])
                 views.append(torch.stack([self.augment(image, generator) for generator in generators]))
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}
-        pairs = torch.from_numpy(np.stack(said))
+        pairs = torch.from_numpy(np.stack(captions))
         return {
             **looks_of(torch.stack(views), self.how.two_views),
             **texts_of(self._tokens(pairs.flatten()), 1 + self.more),

@@ -86,7 +86,7 @@ def check_trackers(settings: TrainSettings) -> list[str]:
         InvalidInputError: one is not installed.
     """
     for name in settings.trackers:
-        found = find_spec(name)
-        if found is None or found.origin is None:  # without: any folder of its name
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:  # without: any folder of its name
             raise InvalidInputError(f"track: {name} is not installed; pip install {name}")
     return list(settings.trackers)

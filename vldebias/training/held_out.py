@@ -74,10 +74,10 @@ def draw_hardest(monitor: Monitor, cosines: Tensor, places: Tensor, path: Path) 
     Image, ImageDraw = need("PIL.Image"), need("PIL.ImageDraw")
     width, height = THUMB + _GAP, THUMB + _CAPTION
     sheet = Image.new("RGB", (width * (1 + shown), height * len(anchors)), "white")
-    pen, face, told = ImageDraw.Draw(sheet), font(12), []
+    pen, face, captions = ImageDraw.Draw(sheet), font(12), []
     for line, anchor in enumerate(anchors.tolist()):
         rows = [anchor, *others[anchor].topk(shown).indices.tolist()]
-        told.append([monitor.data.ids[int(places[row])] for row in rows])
+        captions.append([monitor.data.ids[int(places[row])] for row in rows])
         for column, row in enumerate(rows):
             text = monitor.class_texts[int(codes[row])][0]
             title = text if row == anchor else f"{text} {cosines[anchor, row]:.2f}"
@@ -86,4 +86,4 @@ def draw_hardest(monitor: Monitor, cosines: Tensor, places: Tensor, path: Path) 
             pen.multiline_text(place, lines, ink, face, anchor="ld")
             image = thumbnail(monitor.data.read, int(places[row]))
             sheet.paste(image, (column * width, line * height + _CAPTION))
-    return save_png(sheet, path, {"kind": "hardest negatives", "ids": told})
+    return save_png(sheet, path, {"kind": "hardest negatives", "ids": captions})

@@ -207,8 +207,8 @@ class TensorMonitor:
             return {}
         if not finite:
             return dict.fromkeys(SHAPE, math.nan)
-        found = asdict(geometry(images, Labels(codes.numpy(), tuple(map(str, range(len(sizes)))))))
-        return {name: found[name] for name in SHAPE}
+        shape = asdict(geometry(images, Labels(codes.numpy(), tuple(map(str, range(len(sizes)))))))
+        return {name: shape[name] for name in SHAPE}
 
     def sharpness(self, towers: Towers, rho: float) -> float:
         """Growth of the loss of the first batch one step of length `rho` along its gradient; the weights come back.
@@ -231,15 +231,15 @@ class TensorMonitor:
         pixels, codes, tokens = pixels[known], codes[known].to(device), towers.tokenize(texts)
 
         def loss() -> Tensor:
-            images, said = pair_features(towers, pixels, tokens)
-            return cross_entropy(images @ said.T / towers.temperature, codes)
+            images, texts = pair_features(towers, pixels, tokens)
+            return cross_entropy(images @ texts.T / towers.temperature, codes)
 
         kept = [parameter.grad for parameter in learning]
         with reading(towers.model), torch.enable_grad():
             here = loss()
-            found = torch.autograd.grad(here, learning, allow_unused=True)
+            slopes = torch.autograd.grad(here, learning, allow_unused=True)
             try:
-                for parameter, gradient in zip(learning, found, strict=True):
+                for parameter, gradient in zip(learning, slopes, strict=True):
                     parameter.grad = gradient
                 with Sharpness("sam", rho=rho).climbed(learning), torch.no_grad():
                     return float(loss() - here)

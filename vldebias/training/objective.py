@@ -254,10 +254,10 @@ class Trainee(nn.Module):
 
         One method for both, since what wraps this module for several processes follows calls of `forward` alone.
         """
-        found = self._features(batch)
+        parts = self._features(batch)
         if features:
-            return found
-        loss: Tensor = self.objective(**found, batch=batch)
+            return parts
+        loss: Tensor = self.objective(**parts, batch=batch)
         if self.debias is not None and self.debias.keep:
             loss = loss + self.debias.keep * self.debias.drift()
         return loss
@@ -274,25 +274,25 @@ class Trainee(nn.Module):
         further = batch.images[:0] if batch.further is None else batch.further.flatten(0, 1)
         seen = self.towers.image(torch.cat([images, further])) if len(further) else self.towers.image(images)
         first, *others = unit(seen[: len(images)]).chunk(len(shown))
-        found = {"first": first}
+        features = {"first": first}
         if others:
-            found["second"] = others[0]
+            features["second"] = others[0]
         else:
             more = {name: tokens.flatten(0, 1) for name, tokens in batch.further_texts.items()}
             every = {name: torch.cat([tokens, more[name]]) if more else tokens for name, tokens in batch.texts.items()}
             texts = self.text_features(every)
             said = unit(texts if self.debias is None else self.debias(texts))
-            found["second"] = said[: len(batch)]
+            features["second"] = said[: len(batch)]
             if more:
-                found["further_texts"] = said[len(batch) :].unflatten(0, (len(batch), -1))
+                features["further_texts"] = said[len(batch) :].unflatten(0, (len(batch), -1))
         if len(further):
-            found["positives"] = unit(seen[len(images) :]).unflatten(0, (len(batch), -1))
+            features["positives"] = unit(seen[len(images) :]).unflatten(0, (len(batch), -1))
         if self.frozen is not None:
             with torch.no_grad():
                 before = unit(self.frozen.image(images)).chunk(len(shown))
                 texts = before[1] if others else unit(self.frozen.text(batch.texts))
-                found |= dict(zip(FROZEN, (before[0], texts), strict=True))
-        return found
+                features |= dict(zip(FROZEN, (before[0], texts), strict=True))
+        return features
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Features (b, d) of captions; those that say the same go through the tower once."""

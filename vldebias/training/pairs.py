@@ -293,8 +293,8 @@ def said_wrong(data: ImageData, pairs: PairSource, column: str) -> NDArray[np.bo
             f"{data.name}: column {column!r}: expected yes or no (true, 1; false, 0) in every row, got "
             f"{', '.join(strange[:3]) or 'rows without a value'}"
         )
-    said = np.array([name.lower() in _WRONG for name in labels.names])[labels.codes]
-    of = dict(zip(data.ids, said.tolist(), strict=True))
+    marked = np.array([name.lower() in _WRONG for name in labels.names])[labels.codes]
+    of = dict(zip(data.ids, marked.tolist(), strict=True))
     return np.array([of[name] for name in pairs.ids])
 
 
@@ -346,8 +346,8 @@ def open_images(
         caption = (settings.caption or "caption") if settings.reads_captions else None
         options |= {"image": settings.image or "image", "caption": caption, "allow_outside": settings.allow_outside}
         return open_data("manifest", Path(where), split, **options)
-    given = {"image": settings.image, "images": settings.image_root}
-    options |= {name: value for name, value in given.items() if value is not None}
+    reader = {"image": settings.image, "images": settings.image_root}
+    options |= {name: value for name, value in reader.items() if value is not None}
     if settings.reads_captions:
         options["caption"] = settings.caption or "auto"
     return open_data("huggingface", where, split, streaming=settings.streaming and not held_out, **options)

@@ -208,13 +208,13 @@ def write_popularity(path: Path, captions: Sequence[str], log_popularity: NDArra
 
 def draw_curves(path: Path, history: Sequence[Entry]) -> Path:
     """The loss of every step, and the scores where the model was scored, apart from facts that have other scales."""
-    found = list(dict.fromkeys(name for entry in history for name in entry if name not in _OWN))
-    names = [name for name in found if name not in SCALES]
-    facts = [name for name in found if name in SCALES]
+    panels = list(dict.fromkeys(name for entry in history for name in entry if name not in _OWN))
+    names = [name for name in panels if name not in SCALES]
+    facts = [name for name in panels if name in SCALES]
     figure, (left, right, *more) = subplots(1, 3 if facts else 2, (15 if facts else 10, 4))
     left.plot([entry["step"] for entry in history], [entry["loss"] for entry in history], color="#4c72b0", lw=0.9)
     left.set(xlabel="step", ylabel="loss", title="loss of every step")
-    for name in found:
+    for name in panels:
         axes = more[0] if name in SCALES else right
         scored = [entry for entry in history if name in entry]
         axes.plot([entry["step"] for entry in scored], [entry[name] for entry in scored], marker=".", label=name)

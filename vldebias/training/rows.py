@@ -52,13 +52,13 @@ def present(data: ImageData, settings: TrainSettings) -> ImageData:
         return data
     gone = (~there).mean()
     first = paths[int(np.flatnonzero(~there)[0])]
-    told = f"{data.name}: {(~there).sum()} of {len(data)} images ({gone:.0%}) are not there, such as {first}"
+    note = f"{data.name}: {(~there).sum()} of {len(data)} images ({gone:.0%}) are not there, such as {first}"
     if settings.on_error == "raise" or not there.any() or (gone > MISSING and not settings.allow_missing):
         raise InvalidInputError(
-            f"{told}; expected at most {MISSING:.0%}. Name the folder that paths start from (--image-root), or go on "
+            f"{note}; expected at most {MISSING:.0%}. Name the folder that paths start from (--image-root), or go on "
             "without them (--allow-missing, on_error skip)"
         )
-    warn(f"{told}; they are left out")
+    warn(f"{note}; they are left out")
     return data[there]
 
 
@@ -114,8 +114,8 @@ def _thumbnails(data: ImageData, most: int) -> torch.Tensor:
 
     rows = numpy_generator("thumbnails", len(data)).permutation(len(data))[:most]
     with ThreadPoolExecutor(4) as pool:
-        found = [one for one in pool.map(small, rows.tolist()) if one is not None]
-    return torch.from_numpy(np.stack(found)) if found else torch.empty(0, 3 * SIDE**2)
+        pictures = [one for one in pool.map(small, rows.tolist()) if one is not None]
+    return torch.from_numpy(np.stack(pictures)) if pictures else torch.empty(0, 3 * SIDE**2)
 
 
 def groups_of(data: ImageData, settings: TrainSettings, towers: Towers) -> Labels | None:
@@ -127,13 +127,13 @@ def groups_of(data: ImageData, settings: TrainSettings, towers: Towers) -> Label
     if not settings.group_columns:
         return None
     by_texts = {TEXTS: _by_texts(data, settings, towers)} if TEXTS in settings.group_columns else {}
-    found = cross(*(by_texts.get(name) or data.column(name) for name in settings.group_columns))
-    present = np.unique(found.codes[found.known])
+    labels = cross(*(by_texts.get(name) or data.column(name) for name in settings.group_columns))
+    present = np.unique(labels.codes[labels.known])
     if len(present) < 2:
         raise InvalidInputError(f"{data.name}: columns {settings.group_columns}: expected two groups or more with rows")
-    code = np.full(len(found.names) + 1, -1)
+    code = np.full(len(labels.names) + 1, -1)
     code[present] = np.arange(len(present))  # without the combinations that do not occur
-    return Labels(code[found.codes], tuple(found.names[k] for k in present))
+    return Labels(code[labels.codes], tuple(labels.names[k] for k in present))
 
 
 def _by_texts(data: ImageData, settings: TrainSettings, towers: Towers) -> Labels:

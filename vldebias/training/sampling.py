@@ -99,10 +99,10 @@ class Sampler:
         if groups is not None:
             sizes = np.bincount(groups[groups >= 0], minlength=1)
             sizes = sizes[sizes > 0]
-            wanted = -(-self.joint_size // max(len(sizes), 1)) + 1
-            if len(sizes) < 2 or sizes.min() < wanted:
+            count = -(-self.joint_size // max(len(sizes), 1)) + 1
+            if len(sizes) < 2 or sizes.min() < count:
                 raise InvalidInputError(
-                    f"balance: a batch of {self.joint_size} takes up to {wanted} rows of each of {len(sizes)} groups, "
+                    f"balance: a batch of {self.joint_size} takes up to {count} rows of each of {len(sizes)} groups, "
                     f"of which the smallest has {sizes.min(initial=items)}; expected two groups or more with as many: "
                     "lower batch_size, or name fewer columns"
                 )

@@ -362,10 +362,10 @@ def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
         raise InvalidInputError(f"{path}: expected a name that ends in .parquet")
     pairs, rows = ranked.pairs, ranked.kept(share)
     text = datasets.Value("string")
-    said = {"caption": text, "score": datasets.Value("float32")}
+    kinds = {"caption": text, "score": datasets.Value("float32")}
     if pairs.several:
-        said = {name: datasets.Sequence(kind) for name, kind in said.items()}
-    columns = {"image": datasets.Image(), "caption": said["caption"], "id": text, "score": said["score"]}
+        kinds = {name: datasets.Sequence(kind) for name, kind in kinds.items()}
+    columns = {"image": datasets.Image(), "caption": kinds["caption"], "id": text, "score": kinds["score"]}
     schema = datasets.Features(columns).arrow_schema
     groups = np.split(rows, np.flatnonzero(np.diff(pairs.images[rows])) + 1) if len(rows) else []
 
@@ -387,7 +387,7 @@ def write_kept(path: str | Path, ranked: RankedPairs, share: float) -> Path:
                     "score": [[float(ranked.scores[row]) for row in group] for group in part],
                 }
                 if not pairs.several:
-                    table |= {name: [values[0] for values in table[name]] for name in said}
+                    table |= {name: [values[0] for values in table[name]] for name in kinds}
                 writer.write_table(pa.Table.from_pydict(table, schema))
 
     return write_atomically(path, write)

@@ -423,8 +423,8 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "keep_best": (not self.has_held_out, "held-out data (val_split, val_data)"),
         }
         for name, (nothing, needs) in unread.items():
-            given = getattr(self, name) not in (None, False, type(self).model_fields[name].default)
-            if given and nothing:
+            is_given = getattr(self, name) not in (None, False, type(self).model_fields[name].default)
+            if is_given and nothing:
                 raise ValueError(f"{name} {getattr(self, name)!r} goes with {needs}, and here nothing would read it")
         return self
 

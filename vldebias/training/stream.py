@@ -195,8 +195,8 @@ class StreamBatches:
         """The rows of a block in the order of an epoch, with captions drawn from the block."""
         if self.noise:
             seed = int(numpy_generator("blocks", self.how.seed, *where).integers(2**62))
-            said = [caption for row in block for caption in row.captions]
-            drawn = (said[k] for k in mixture_noise(len(said), self.noise, seed).source)
+            captions = [caption for row in block for caption in row.captions]
+            drawn = (captions[k] for k in mixture_noise(len(captions), self.noise, seed).source)
             block = [replace(row, captions=tuple(islice(drawn, len(row.captions)))) for row in block]
         order = numpy_generator("stream order", self.how.seed, epoch, *where).permutation(len(block))
         return [block[k] for k in order]
@@ -241,21 +241,21 @@ class StreamBatches:
         row = rows[taken]
         where = (self.how.seed, epoch, row.index)
         views = [self.augment(image, torch_generator("augmentation", *where, v)) for v in range(self.how.looks)]
-        said = []
+        captions = []
         if not self.how.two_views:
             listed = self.template is None and row.record.more_captions is not None
             more = self.how.further if listed else 0
-            said = [row.captions[k] for k in turns(len(row.captions), more, *where)]
-        return _Read(row, said, torch.stack(views), failed)
+            captions = [row.captions[k] for k in turns(len(row.captions), more, *where)]
+        return _Read(row, captions, torch.stack(views), failed)
 
     def _batch(self, read: Sequence[_Read]) -> Batch:
         self.unreadable.add({row: reason for one in read for row, reason in one.failed.items()})
-        said = [caption for one in read for caption in one.said]
-        tokens = {} if self.how.tokenize is None or not said else self.how.tokenize(said)
+        captions = [caption for one in read for caption in one.said]
+        tokens = {} if self.how.tokenize is None or not captions else self.how.tokenize(captions)
         return Batch(
             **looks_of(torch.stack([one.views for one in read]), self.how.two_views),
-            **texts_of(tokens, len(said) // len(read)),
+            **texts_of(tokens, len(captions) // len(read)),
             index=torch.tensor([one.row.index for one in read]),
-            captions=codes_of([one.said[0] for one in read]) if said else None,
+            captions=codes_of([one.said[0] for one in read]) if captions else None,
             labels=None if self.label is None else torch.tensor([one.row.label for one in read]),
         )

@@ -107,13 +107,13 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     if not any(True for block in blocks for _ in block.parameters()):
         raise UnsupportedHostError(f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count")
     depth = dict.fromkeys(_parameters(parts).values(), 0)
-    asked = {parameter: parameter.requires_grad for parameter in depth}
+    learns = {parameter: parameter.requires_grad for parameter in depth}
     hook = blocks[-1].register_forward_hook(lambda *call: _detached(call[-1]))
     try:  # what still has a gradient comes after
         depth |= dict.fromkeys(reached(towers, list(depth)), len(blocks) + 1)
     finally:
         hook.remove()
-        for parameter, before in asked.items():
+        for parameter, before in learns.items():
             parameter.requires_grad_(before)
     for number, block in enumerate(blocks, start=1):
         depth |= dict.fromkeys(block.parameters(), number)

@@ -46,16 +46,16 @@ class GroupDRO(Probe):
     def _fit(self, problem: RobustnessProblem, seed: int, on_step: OnStep) -> LinearHead:
         scaling = self._scaling(problem)
         values = sorted(set(self.candidates)) if problem.val is not None and self.candidates else [self.c]
-        found = []
+        candidates = []
         for c in values:
             fitted, losses = self._game(problem, scaling, c)
             head = LinearHead(*fitted.unscaled(scaling).head())
             score = problem.score(head)
-            found.append((score or (0.0, 0.0), c, head, losses, score))
+            candidates.append((score or (0.0, 0.0), c, head, losses, score))
             on_step(f"c = {c:g}")
-        _, c, head, losses, score = max(found, key=lambda one: one[0])
-        told = {"c": c, "worst training loss": float(losses.max()), **problem.describe(score)}
-        return LinearHead(head.weight, head.bias, told)
+        _, c, head, losses, score = max(candidates, key=lambda one: one[0])
+        facts = {"c": c, "worst training loss": float(losses.max()), **problem.describe(score)}
+        return LinearHead(head.weight, head.bias, facts)
 
     def _game(self, problem: RobustnessProblem, scaling: Scaling, c: float) -> tuple[Coefficients, NDArray[np.float64]]:
         """The coefficients with the least worst group loss over the rounds, and the losses of all groups under them."""

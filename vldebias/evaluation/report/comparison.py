@@ -142,14 +142,14 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
             f"no figure is in both {a.name!r} and {b.name!r}: tasks are {tasks[0]} and {tasks[1]}; "
             "expected two results of the same suite"
         )
-    said = [*_about_runs(a, b)]
+    notes = [*_about_runs(a, b)]
     for x, y in loose:
-        said += [*_differs(y.task, f"lam of {y.method}", x.lam, y.lam)]
-        said += [*_differs(y.task, f"strength of {y.method}", x.strength, y.strength)]
+        notes += [*_differs(y.task, f"lam of {y.method}", x.lam, y.lam)]
+        notes += [*_differs(y.task, f"strength of {y.method}", x.strength, y.strength)]
     for x, y in pairs:
-        said += [*_differs(y.task, f"which {metric_title(y.metric)} is better", x.better, y.better)]
+        notes += [*_differs(y.task, f"which {metric_title(y.metric)} is better", x.better, y.better)]
     matched = tuple(Pair(x, y) for x, y in pairs)
-    return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(dict.fromkeys(said)))
+    return Comparison(*(names or (a.name, b.name)), matched, tuple(rest_a), tuple(rest_b), tuple(dict.fromkeys(notes)))
 
 
 def independent_difference(a: Measurement, b: Measurement) -> tuple[float, float, float]:
@@ -259,9 +259,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             grid.add_column(escape(head), overflow="fold")
         for row in table.rows:
             a, b = (cell for cell in row.cells if cell is not None)
-            said = verdict(b) or "equal"
-            style = {"better": "green", "worse": "red"}.get(said)
-            grid.add_row(escape(row.title), number(a), number(b), change(b), said, style=style)
+            word = verdict(b) or "equal"
+            style = {"better": "green", "worse": "red"}.get(word)
+            grid.add_row(escape(row.title), number(a), number(b), change(b), word, style=style)
         console.print()
         console.print(grid)
     for name, rows in _only(comparison).items():

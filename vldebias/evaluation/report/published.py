@@ -69,20 +69,20 @@ class Beside:
 def published(result: Result) -> list[Beside]:
     """The paper's figures for the suite and the model of a result, with the rows that repeat them; none for others."""
     model = _model(result.provenance[0].model) if result.provenance else ""
-    wanted: list[tuple[str, str, str, float]] = []
+    others: list[tuple[str, str, str, float]] = []
     if result.name == "fairface" and model in SKEWS:
         for method, values in SKEWS[model].items():
             named = zip(("gender", "race", "age"), values, strict=True)
-            wanted += [(f"fairface {attribute}", METRICS[0], method, value) for attribute, value in named]
+            others += [(f"fairface {attribute}", METRICS[0], method, value) for attribute, value in named]
     elif model in FIGURES.get(result.name, {}):
         task, metrics, table = FIGURES[result.name][model]
         for method, values in table.items():
-            wanted += [(task, metric, method, value) for metric, value in zip(metrics, values, strict=True)]
+            others += [(task, metric, method, value) for metric, value in zip(metrics, values, strict=True)]
     rows = {(r.task, r.metric, r.method): r for r in result.rows if not r.subset and r.lam in (None, 1000.0)}
-    found = [
-        Beside(task, metric, method, value, rows.get((task, metric, method))) for task, metric, method, value in wanted
+    beside = [
+        Beside(task, metric, method, value, rows.get((task, metric, method))) for task, metric, method, value in others
     ]
-    return found if any(one.row is not None for one in found) else []
+    return beside if any(one.row is not None for one in beside) else []
 
 
 def _model(name: str) -> str:

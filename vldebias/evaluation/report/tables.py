@@ -90,13 +90,13 @@ class Block:
         """Measure -> its row of random rankings, where none lies within them or is less biased: nothing to remove."""
         wholes = [row for row in self.rows if not row.subset]
         none = {row.metric: row.value for row in wholes if row.method == NONE}
-        found = {}
+        intervals = {}
         for row in wholes:
             if row.method == CHANCE and row.metric in none:
                 low, high = row.interval
                 if none[row.metric] >= low if row.better == "higher" else none[row.metric] <= high:
-                    found[row.metric] = row
-        return found
+                    intervals[row.metric] = row
+        return intervals
 
     def verdict(self, row: Measurement) -> str:
         """That on the change of a row; "" of a whole where there is nothing to remove."""

@@ -93,9 +93,9 @@ def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, fl
     with torch.inference_mode(False), torch.enable_grad():
         inputs, codes = inputs.clone(), codes.clone()
         optimizer.step(closure)
-    found = weight.detach()
-    accuracy = float(((inputs @ found.T).argmax(1) == codes).double().mean())
-    _, s, vh = torch.linalg.svd(found[:, :-1] - found[:, :-1].mean(0), full_matrices=False)
+    kept = weight.detach()
+    accuracy = float(((inputs @ kept.T).argmax(1) == codes).double().mean())
+    _, s, vh = torch.linalg.svd(kept[:, :-1] - kept[:, :-1].mean(0), full_matrices=False)
     return vh[s > s[0] * 1e-8], accuracy
 
 
@@ -153,9 +153,9 @@ class ClipClip(Method):
         selection = need("sklearn.feature_selection")
         images = labelled(problem, role)
         known = [(rows.numpy(), codes.numpy()) for rows, codes in images.known()]
-        told = torch.from_numpy(sum(selection.mutual_info_classif(*one, random_state=0) for one in known))
+        information = torch.from_numpy(sum(selection.mutual_info_classif(*one, random_state=0) for one in known))
         width = images.rows.shape[1]
-        dims = told.argsort(descending=True, stable=True)[: max(1, round(self.share * width))]
+        dims = information.argsort(descending=True, stable=True)[: max(1, round(self.share * width))]
         clipped = Affine.imputing(dims, torch.zeros(len(dims)), width)
         return TwoTowers(clipped, clipped)
 

@@ -125,8 +125,8 @@ class GuidedValue(SampledEdit):
 
     def _signs(self, code: int) -> list[int]:
         """Of each text: 1 where it is of a value of the combination, else -1."""
-        given = self.shares.codes[code]
-        places = zip(self.concepts, given, strict=True)
+        values = self.shares.codes[code]
+        places = zip(self.concepts, values, strict=True)
         return [1 if place == value else -1 for own, value in places for place in range(len(own))]
 
 

@@ -29,13 +29,13 @@ def fair_pca(rows: Tensor, one_hot: Tensor, keep: int | None = None) -> Tensor:
     over all texts that state a value.
     """
     x, z = rows.double(), one_hot.double()
-    told = span_of((z - z.mean(0)).T @ x)
-    rest = torch.linalg.qr(told, mode="complete").Q[:, told.shape[1] :]
+    informative = span_of((z - z.mean(0)).T @ x)
+    rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
     if keep is None or keep >= rest.shape[1]:
-        return told
+        return informative
     inside = x @ rest
     _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
-    return torch.cat([told, rest @ vectors[:, : rest.shape[1] - keep]], 1)
+    return torch.cat([informative, rest @ vectors[:, : rest.shape[1] - keep]], 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -105,23 +105,23 @@ def contrast(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 def _alike(problem: Problem, role: str) -> Tensor:
     """(n, 2, d): texts of one group that name different values."""
-    found = [
+    pairs = [
         pair
         for prompts in problem.attributes
         for group in prompts.groups
         for pair in combinations(group, 2)
         if prompts.values_in(pair[0]) != prompts.values_in(pair[1])
     ]
-    return _embedded(problem, role, found, "two texts of a group that name different values of the attribute")
+    return _embedded(problem, role, pairs, "two texts of a group that name different values of the attribute")
 
 
 def _apart(problem: Problem, role: str) -> Tensor:
     """(n, 2, d): texts of two classes that name no value, or of two groups that name the same one."""
-    found = [pair for prompts in problem.sets for pair in combinations(prompts.classes, 2)]
-    for prompts in problem.attributes if not found else ():
+    pairs = [pair for prompts in problem.sets for pair in combinations(prompts.classes, 2)]
+    for prompts in problem.attributes if not pairs else ():
         for one, other in zip(prompts.groups, prompts.groups[1:], strict=False):
-            found += [(a, b) for a in one for b in other if prompts.values_in(a) == prompts.values_in(b)]
-    return _embedded(problem, role, found, "two class prompts, or groups about two concepts")
+            pairs += [(a, b) for a in one for b in other if prompts.values_in(a) == prompts.values_in(b)]
+    return _embedded(problem, role, pairs, "two class prompts, or groups about two concepts")
 
 
 def _embedded(problem: Problem, role: str, pairs: Sequence[tuple[str, str]], expected: str) -> Tensor:

@@ -91,9 +91,9 @@ class PromptRewrite(Edit):
                 f"method {self.method!r} reads prompts in other words, and needs the model beside their embeddings: "
                 "attach it with vldebias.debias"
             )
-        asked = list(chain.from_iterable(self.wordings(rows)))
+        texts = list(chain.from_iterable(self.wordings(rows)))
         if rows.states is not None:
-            states = self.mean(rows.states(asked).unflatten(0, (len(rows.texts), -1)), rows).to(z)
+            states = self.mean(rows.states(texts).unflatten(0, (len(rows.texts), -1)), rows).to(z)
             states = states[:, 0] if z.ndim == 2 else states
             if states.shape != z.shape:
                 raise InvalidInputError(
@@ -101,7 +101,7 @@ class PromptRewrite(Edit):
                     f"{tuple(z.shape)}; write the words into the prompts instead"
                 )
             return states if strength == 1 else torch.lerp(z, states, strength)
-        read = rows.embed(asked).unflatten(0, (len(rows.texts), -1))
+        read = rows.embed(texts).unflatten(0, (len(rows.texts), -1))
         mean = normalize(self.mean(read, rows), dim=1).to(z)
         return torch.lerp(z, z.norm(dim=-1, keepdim=True) * mean, strength)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from vldebias.data.dataset import ImageData, ImageStream, Record
 from vldebias.data.embeddings import Embeddings
 from vldebias.data.labels import Labels
 from vldebias.data.parallel import HERE, Runner, dealt, prefetch, processes
+from vldebias.data.pictures import why_unreadable
 from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.errors import InvalidInputError
 from vldebias.progress import SILENT, Progress
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 VARIABLE = "VLDEBIAS_CACHE"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone, no file handles
 _MANY = 16  # where not one of at least so many images can be read, the drive is gone and not the images
 
 
@@ -358,11 +357,7 @@ class _Run:
         try:
             image = record.read()
         except OSError as error:
-            if error.errno not in _OF_THE_IMAGE:
-                raise
-            # Without paths and addresses, which differ between two runs that are otherwise the same.
-            reason = error.strerror or re.sub(r" at 0x[0-9a-f]+", "", str(error))
-            return f"{type(error).__name__}: {reason}"
+            return why_unreadable(error)
         return self.encoder.prepare(image)
 
     def _features(self, batch: list[tuple[str, Pixels]]) -> Tensor:

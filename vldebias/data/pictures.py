@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -112,6 +114,15 @@ def _rgb(image: Image.Image) -> Image.Image:
         white = made.new("RGBA", image.size, "white")
         return made.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
+
+
+def why_unreadable(error: OSError) -> str:
+    """What is wrong with an image that cannot be read; what is wrong with the machine is raised again."""
+    if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
+        raise error
+    # Without paths and addresses, which differ between two runs that are otherwise the same.
+    reason = error.strerror or re.sub(r" at 0x[0-9a-f]+", "", str(error))
+    return f"{type(error).__name__}: {reason}"
 
 
 # ---- files below a folder ----------------------------------------------------------------------------------

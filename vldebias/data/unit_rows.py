@@ -183,7 +183,7 @@ class UnitRows:
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
         """The same rows under a change of each, which comes after those before."""
         before = self.change
-        return replace(self, change=change if before is None else _after(before, change))
+        return replace(self, change=change if before is None else lambda rows: change(before(rows)))
 
     def __getitem__(self, rows: Any) -> Tensor:
         """The unit rows at a slice, at indices or under a mask (numpy or torch), read now."""
@@ -268,10 +268,6 @@ class UnitRows:
             raise InvalidInputError(f"features: {len(places)} rows are zero or not finite, such as {first}")
         read /= lengths
         return read if self.change is None else self.change(_filled(read))[: len(read)]
-
-
-def _after(before: Callable[[Tensor], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda rows: change(before(rows))
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:

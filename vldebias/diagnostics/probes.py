@@ -91,7 +91,10 @@ def readable(
     read = parts.scores(codes, classes, balanced=True).argmax(1).numpy()
     chance = []
     for _ in range(permutations):
-        dealt = _permuted_within(codes, parts.number, rng)  # so that every fold keeps the sizes of its values
+        dealt = codes.copy()
+        for fold in range(parts.number.max() + 1):  # within it, so that it keeps the sizes of its values
+            inside = np.flatnonzero(parts.number == fold)
+            dealt[inside] = rng.permutation(codes[inside])
         named = parts.scores(dealt, classes, balanced=True, penalty=1e-2).argmax(1).numpy()
         chance.append(Readability(named == dealt, dealt, np.zeros(2)).accuracy)
     sample = np.sort(rng.permutation(len(codes))[:ASKED])
@@ -121,14 +124,6 @@ def known_rows(features: Any, labels: Any) -> tuple[Tensor, Codes, int]:
         raise InvalidInputError(f"labels: expected two or more values, got {list(column.names)}")
     codes = np.searchsorted(values, column.codes[known])
     return rows if known.all() else rows[torch.from_numpy(known)], codes, len(values)
-
-
-def _permuted_within(codes: Codes, number: Codes, rng: np.random.Generator) -> Codes:
-    dealt = codes.copy()
-    for fold in range(number.max() + 1):
-        rows = np.flatnonzero(number == fold)
-        dealt[rows] = rng.permutation(codes[rows])
-    return dealt
 
 
 def _nearest(rows: Tensor, asked: Codes, among: Codes) -> Codes:

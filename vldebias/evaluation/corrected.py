@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.metrics.bootstrap import Interval
-from vldebias.metrics.corrected import CorrectedShares, corrected_shares, corrected_squares, independent, rated
+from vldebias.metrics.corrected import CorrectedShares, corrected_shares, corrected_squares, independent
 from vldebias.metrics.discrepancy import squared_discrepancies
 
 ABOUT = (
@@ -153,8 +153,3 @@ def corrected_block(
             settings |= {f"{subset}: {key}" if subset else key: value for key, value in {**about, **without}.items()}
     mended.provenance.settings = {**raw.provenance.settings, **settings}
     return mended if mended.rows else None
-
-
-def of_codes(codes: NDArray[np.int64], answers: int) -> NDArray[np.float64]:
-    """People's answers (n, answers) from codes, one beyond the values for unknown; -1 where nobody was asked."""
-    return rated(codes, answers)

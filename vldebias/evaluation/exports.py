@@ -108,7 +108,7 @@ def latex(result: Result) -> str:
              "% \\usepackage{booktabs}"]  # fmt: skip
     for block in blocks(result):
         for table in (one for one in block.tables if not one.detail):
-            heads = [table.corner, *(f"{c.title} ({c.hint})" if c.hint else c.title for c in table.columns)]
+            heads = [table.corner, *map(str, table.columns)]
             body = [[row.title, *(_latex_cell(cell, block) for cell in row.cells)] for row in table.rows]
             caption = _tex(f"{block.title}: {table.caption.lower()}; {_LATEX_NOTE}")
             lines += [

@@ -9,7 +9,7 @@ a loss of quality.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -90,7 +90,15 @@ class Fid(Strict):
         features = images.features(NONE, **read) if reference is None else encoded(reference, **read)
         target = FrechetReference(features, extractor.dim)
         n = {"images": len(images.common), "reference images": target.moments.n, "blocks": int(index.max()) + 1}
-        _warn_of_few(n, extractor.dim)
+        fewest, enough = min(n["images"], n["reference images"]), max(ENOUGH, extractor.dim + 1)
+        if fewest < enough:
+            dim = extractor.dim
+            singular = f", and with {dim} dimensions their covariance is singular" if fewest <= dim else ""
+            warn(
+                f"FID of {n['images']} images to {n['reference images']}: fewer than {enough} bias it upwards"
+                f"{singular}; compare variants with the same number of images, and do not compare with figures of "
+                "others"
+            )
         result = images.result(
             task=task,
             title="FID of drawn images",
@@ -127,16 +135,6 @@ def _blocks(prompts: Sequence[str], blocks: int) -> NDArray[np.int64]:
             "when a block is left out"
         )
     return (unit % blocks).astype(np.int64)
-
-
-def _warn_of_few(n: Mapping[str, int], dim: int) -> None:
-    fewest, enough = min(n["images"], n["reference images"]), max(ENOUGH, dim + 1)
-    if fewest < enough:
-        singular = f", and with {dim} dimensions their covariance is singular" if fewest <= dim else ""
-        warn(
-            f"FID of {n['images']} images to {n['reference images']}: fewer than {enough} bias it upwards{singular}; "
-            "compare variants with the same number of images, and do not compare with figures of others"
-        )
 
 
 @dataclass(frozen=True, eq=False)

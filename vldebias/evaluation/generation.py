@@ -155,16 +155,8 @@ class GenerationTask(Task):
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
-        changed: dict[str, Any] = {}
-        if options.seeds is not None:
-            changed["seeds"] = tuple(options.seeds)
-        for key in ("images", "fit_images", "steps"):
-            if (value := getattr(options, key)) is not None:
-                changed[key] = value
-        if options.labels:
-            changed["labels"] = tuple(options.labels)
-        if options.judge_confusion is not None:
-            changed["judge_confusion"] = options.judge_confusion
+        keys = ("images", "fit_images", "steps", "seeds", "labels", "judge_confusion")
+        changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
             named = [name for name in options.methods if name != NONE and is_for_pipelines(name)]

@@ -16,12 +16,13 @@ from vldebias.data import UNKNOWN, Labels
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.evaluation.confused import confused_block
-from vldebias.evaluation.corrected import JudgedImages, corrected_block, of_codes
+from vldebias.evaluation.corrected import JudgedImages, corrected_block
 from vldebias.evaluation.drawing import drawn_result
 from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.task import Name, Session, Task, register_task
 from vldebias.files import digest
 from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.corrected import rated
 from vldebias.metrics.discrepancy import discrepancies, shares_radius
 from vldebias.metrics.metric import computed
 
@@ -255,7 +256,7 @@ class _Images:
         """For the corrected figures."""
         rows, codes = self._of(method)
         assert self.people is not None
-        people = of_codes(self.people[rows], len(self.names) + 1)
+        people = rated(self.people[rows], len(self.names) + 1)
         return JudgedImages(self.prompts.codes[rows], codes[rows], people, self.weights[rows])
 
 

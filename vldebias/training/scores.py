@@ -5,7 +5,6 @@ Source: the thesis, section 5.3.2 and Figure 5-5: s+ = f(x)^T g(v) at temperatur
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import re
@@ -23,6 +22,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data.dataset import fingerprint_of
 from vldebias.data.parallel import prefetch
+from vldebias.data.pictures import why_unreadable
 from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from vldebias.hosts.towers import Tokens, Towers
 
 SHARES = (0.01, 0.05, 0.1, 0.2)  # of the lowest scores
-_OF_THE_IMAGE = (None, errno.ENOENT)  # any other number is the machine's: no permission, drive gone
 
 Prepare = Callable[["Image.Image"], Tensor]
 Placed = tuple[Tensor, Tensor]
@@ -100,9 +99,7 @@ def pixel_batches(
         try:
             return row, prepare(read(row))
         except OSError as error:
-            if error.errno not in _OF_THE_IMAGE:
-                raise
-            return row, f"{type(error).__name__}: {error.strerror or error}"
+            return row, why_unreadable(error)
 
     def readable() -> Iterator[tuple[int, Tensor]]:
         for row, pixels in prefetch(rows, load, workers, 2 * batch_size):

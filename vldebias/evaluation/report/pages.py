@@ -15,7 +15,7 @@ from vldebias.evaluation.report.charts import charts
 from vldebias.evaluation.report.front import conclusion, evidence, forest, nothing_to_remove, opening
 from vldebias.evaluation.report.published import HEAD as PUBLISHED_HEAD
 from vldebias.evaluation.report.published import SOURCE, published
-from vldebias.evaluation.report.tables import Block, Table, blocks
+from vldebias.evaluation.report.tables import Block, Column, Table, blocks
 from vldebias.evaluation.report.words import change, label, metric_title, number, verdict
 from vldebias.evaluation.result import CHANCE, Measurement, Result, TaskProvenance
 from vldebias.files import write_atomically
@@ -156,9 +156,8 @@ def _markdown_pivot(table: Table, block: Block) -> str:
             return ""
         return number(row) + (f"<br>{change(row)} {block.verdict(row)}" if row.change else "")
 
-    head = [table.corner, *(f"{c.title} ({c.hint})" if c.hint else c.title for c in table.columns)]
-    body = [[f"{row.title} ({row.hint})" if row.hint else row.title, *map(cell, row.cells)] for row in table.rows]
-    return _markdown_grid(head, body)
+    body = [[str(Column(row.title, row.hint)), *map(cell, row.cells)] for row in table.rows]
+    return _markdown_grid([table.corner, *map(str, table.columns)], body)
 
 
 def _markdown_grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:

@@ -25,6 +25,9 @@ class Column:
     title: str
     hint: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.title} ({self.hint})" if self.hint else self.title
+
 
 @dataclass(frozen=True)
 class Row:

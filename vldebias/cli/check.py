@@ -67,15 +67,12 @@ def check_command(
     else:
         about = result.provenance[0].settings
         libraries = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        rows = [(one.name, _said(one), one.note) for one in findings]
+        rows = []
+        for one in findings:
+            passed = "not tried" if one.value is None else "ok" if one.value else "WRONG"
+            rows.append((one.name, f"{one.value:.3f}" if one.figure and one.value is not None else passed, one.note))
         aside(f"{loaded.name} ({about['class']}), {about['device']}")
         print_grid(("check", "result", "note"), rows)
         aside(f"{result.platform}; {libraries}; {prompts}")
     if any(one.failed for one in findings):
         raise typer.Exit(1)
-
-
-def _said(one: Finding) -> str:
-    if one.value is None:
-        return "not tried"
-    return f"{one.value:.3f}" if one.figure else "ok" if one.value else "WRONG"

@@ -228,19 +228,15 @@ def _show(problem: Problem, edits: Mapping[str, Edit], folder: Path, images: Ref
         diagnosed = _diagnosed(problem, role, edit, images)
         for name, diagnostics in diagnosed.items():
             for key, heading in HEADINGS.items():
-                rows.append((heading, name, role, *_cells(getattr(diagnostics, key))))
+                value = getattr(diagnostics, key)
+                pair = value if isinstance(value, tuple) else (None, value)  # of what compares the two one figure
+                rows.append((heading, name, role, *("" if one is None else f"{one:.3f}" for one in pair)))
         for one in problem.sets if diagnosed and not problem.host.generative else ():
             if len(one.classes) == 2:
                 said = diagnosed[one.name].boundary or "boundary between the classes: --images says where it moves"
                 aside(f"{one.name}, {said}")
     if rows:
         print_grid(("measure", "prompt set", "role", "before", "after"), rows)
-
-
-def _cells(value: float | tuple[float, float] | None) -> tuple[str, str]:
-    """Before and after; of what compares the two the one figure."""
-    before, after = value if isinstance(value, tuple) else (None, value)
-    return "" if before is None else f"{before:.3f}", "" if after is None else f"{after:.3f}"
 
 
 def _split(report: MeansReport) -> str:

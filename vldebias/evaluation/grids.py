@@ -99,7 +99,10 @@ def grid(
     """
     if attachment_of(pipe) is not None:
         raise AlreadyAttachedError(f"{type(pipe).__name__} carries {attachment_of(pipe)!r}: call .remove() on it first")
-    rows = list(texts) if texts is not None and not isinstance(texts, str) else [texts] if texts else _texts(prompts)
+    if texts is None or texts == "":
+        sets = map(load_prompts, _listed(prompts))
+        texts = list(dict.fromkeys(p for one in sets for p in (*one.held_out_classes, *one.classes)))[:ROWS]
+    rows = [texts] if isinstance(texts, str) else list(texts)
     named = dict(methods) if isinstance(methods, Mapping) else {_called(method): method for method in methods}
     if not rows or not named or not len(seeds):
         raise InvalidInputError(f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}")
@@ -111,11 +114,6 @@ def grid(
                 drawn = generate(pipe, flat, noise, steps=steps, guidance=guidance, batch_size=batch_size)
             images[name] = drawn.unflatten(0, (len(rows), len(seeds)))
     return _composed(rows, images, [f"seed {seed}" for seed in seeds])
-
-
-def _texts(prompts: Prompts) -> list[str]:
-    classes = [p for given in map(load_prompts, _listed(prompts)) for p in (*given.held_out_classes, *given.classes)]
-    return list(dict.fromkeys(classes))[:ROWS]
 
 
 def _listed(prompts: Prompts) -> Sequence[Any]:

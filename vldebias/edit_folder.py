@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, VldebiasWarning, warn
-from vldebias.files import parse_json, write_atomically
+from vldebias.files import add_tensors, parse_json, write_atomically
 from vldebias.hub import asked_once, reason
 from vldebias.provenance import Choice, Fingerprint, Provenance
 
@@ -160,10 +160,7 @@ def _digest(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over a config, but for its own digest, and the tensors."""
     content = {key: value for key, value in config.items() if key != "sha256"}
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    add_tensors(total, sorted(tensors.items()))
     return total.hexdigest()
 
 

@@ -13,7 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
@@ -161,6 +161,15 @@ def digest(path: str | Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
+    """Names, types, shapes and contents of tensors into a hash of hashlib; mapped ones are not copied."""
+    import torch
+
+    for name, tensor in tensors:
+        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 # ---- one writer --------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from vldebias.data.dataset import Columns
 from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.data.unit_rows import Parts, Picked, RowNumbers, UnitRows
 from vldebias.errors import InvalidInputError, warn
-from vldebias.files import write_atomically
+from vldebias.files import add_tensors, write_atomically
 
 Array = NDArray[Any]
 Keys = Mapping[str, str | Sequence[str]]
@@ -382,10 +382,7 @@ def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], Array]]:
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and content, in the order of the names; mapped tensors are not copied."""
     total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    add_tensors(total, sorted(tensors.items()))
     return total.hexdigest()
 
 

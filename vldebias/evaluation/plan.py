@@ -38,14 +38,6 @@ class PlannedPrompt(Strict):
     stated: str | None = None
 
 
-def noise_of(prompt: str, seed: int) -> int:
-    """Seed of the generator of an image: another for every prompt.
-
-    Some noise leans to one gender; shared by all prompts it would do so everywhere at once.
-    """
-    return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
-
-
 @dataclass(frozen=True)
 class Drawn:
     """One drawn image, whoever drew it.
@@ -73,8 +65,11 @@ class Drawn:
 
     @property
     def noise(self) -> int:
-        """Seed of the generator of this image: the same under every variant, another for every prompt."""
-        return noise_of(self.prompt, self.seed)
+        """Seed of the generator of this image: the same under every variant, another for every prompt.
+
+        Some noise leans to one gender; shared by all prompts it would do so everywhere at once.
+        """
+        return int.from_bytes(hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()[:6], "big")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from vldebias.data.pictures import why_unreadable
 from vldebias.data.store import Notes, Shard, ShardStore
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.files import write_atomically
+from vldebias.files import add_tensors, write_atomically
 from vldebias.hosts.seam import reading
 from vldebias.losses.checks import check_choice
 from vldebias.metrics.detection import auroc, precision_among_lowest
@@ -232,10 +232,7 @@ def _store(towers: Towers, pairs: PairSource, folder: Path, shard_size: int, by:
     """Where the scores of these pairs under this model are kept."""
     model = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(towers.model)).encode())
     model.update(str((towers.size, towers.mean, towers.std)).encode())
-    for name, tensor in towers.model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            model.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            model.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    add_tensors(model, ((name, one) for name, one in towers.model.state_dict().items() if isinstance(one, Tensor)))
     about = {
         "kind": "positive scores" if by == "cosine" else "features of pairs",
         "data": pairs.name,

@@ -31,9 +31,6 @@ from vldebias.hosts.seam import bare
 if TYPE_CHECKING:
     from PIL import Image
 
-SCALARS = ("logit_scale", "logit_bias", "temperature")
-"""What a model has of a loss of its own: log(1/t) and SigLIP's bias; ALIGN has t itself."""
-
 Part = nn.Module | nn.Parameter
 Tokens = Mapping[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""The sources' statements as functions of a few numbers, for tests and teaching; constants as the proofs give them.
+"""The sources' statements as functions of a few numbers, to test against; constants as the proofs give them.
 
 Where a printed constant does not follow from its proof, the proof's stands here and the docstring says so.
 """
@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 
@@ -45,13 +43,7 @@ def worst_case_loss(positive: Floats, negatives: Floats, q: float) -> float:
 
 
 def farthest_points(k: int, d: int, radius: float = 1.0) -> Tensor:
-    """A solution of Problem 4.7 for k <= d + 1: k points (k, d) on a sphere whose least distance is largest, a simplex.
-
-    Raises:
-        InvalidInputError: fewer than 2 points, or more than d + 1, for which no closed form is known.
-    """
-    if not 2 <= k <= d + 1:
-        raise InvalidInputError(f"k: expected 2 .. d + 1 = {d + 1} points, got {k}")
+    """A solution of Problem 4.7 for k <= d + 1: a simplex of k points (k, d) on a sphere, least distance largest."""
     corners = torch.eye(k, dtype=torch.float64) - 1 / k
     basis = torch.linalg.svd(corners)[2][: k - 1]  # of the k - 1 dimensions in which they lie
     flat = torch.nn.functional.normalize(corners @ basis.T, dim=1) * radius
@@ -69,13 +61,7 @@ def nearest_centre_risk(excess: float, least: float, classes: int, t: float = 1.
 
 
 def noisy_risk(optimal: float, noise: float, largest: float) -> float:
-    """Corollary 5.1: most that the minimiser under label noise <= `noise` < 1/2 risks, loss -y e^s with s <= largest.
-
-    Raises:
-        InvalidInputError: noise outside of [0, 1/2).
-    """
-    if not 0 <= noise < 0.5:
-        raise InvalidInputError(f"noise: expected a rate in [0, 0.5), got {noise}")
+    """Corollary 5.1: most that the minimiser risks under label noise <= `noise` < 1/2, loss -y e^s, s <= largest."""
     return (optimal + 2 * noise * math.exp(largest)) / (1 - 2 * noise)
 
 

@@ -36,7 +36,8 @@ def _made(name: str, cells: Callable[[], Cells]) -> str:
     if not measured(name) or len(cells()) < 2:
         return missing(RUNS[name])
     told = read(name).provenance[0].settings
-    busy = f"on {told['cores']} cores with {told['load']:g} processes that wanted one"
+    cores = f"{told['cores']} core{'s' * (told['cores'] != 1)}"
+    busy = f"on {cores}, wanted by {told['load']:g} processes"
     return table(*cells(), note=f"From `eval/results/{name}.json`, {busy}.")
 
 

@@ -57,7 +57,7 @@ def check_output(block: str, expected: str | None, path: Path, came: str) -> Non
 def commands(block: str) -> Iterator[list[str]]:
     """The words of each `vldebias` command of a block, without what a shell would do with its output."""
     for line in block.replace("\\\n", " ").splitlines():
-        words = shlex.split(line.split(" > ")[0], comments=True)
+        words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         if "vldebias" in words:
             yield words[words.index("vldebias") + 1 :]
 
@@ -167,7 +167,8 @@ def test_commands_run_and_print_what_stands_beneath(
                 words = ["eval", "run", *words[1:]] if "run" not in words else words
             ran = CliRunner().invoke(app, words)
             assert ran.exit_code == 0, (words, ran.output, ran.exception)
-            printed += ran.stdout
+            first = re.search(r" \| head -(\d+)$", line)
+            printed += "".join(ran.stdout.splitlines(keepends=True)[: int(first[1]) if first else None])
     check_output(block, expected, path, printed)
 
 

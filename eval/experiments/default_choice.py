@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from eval.experiments.rivals_table import Rows
 from eval.experiments.run import parser, run
 from eval.tables import fills, measured, moved, read, rows_in, span, table
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
+from vldebias.metrics import Metric
 
 NEAR = 0.02  # scores that are as good as one another
 TABLES = ("rivals_real", "rivals_miniature")
@@ -112,26 +113,24 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
     names = list(dict.fromkeys(place.table for place in places))
     chosen = {"": choose(places), **{name: choose([p for p in places if p.table == name]) for name in names}}
     done.provenance.settings.update({"near": NEAR, "chosen": {name or "all": form for name, form in chosen.items()}})
+
+    def add(metric: str, form: str, value: float, where: str) -> None:
+        done.add(Metric(metric, metric), form, value, n={"tables": 1}, subset=where)
+
     for place in places:
         figures = {"gain": place.gain, "cost": place.cost, "score": place.score, "harm": float(place.harm)}
         for metric, value in figures.items():
-            done.rows.append(_row(kind, metric, place.form, value, place.table))
+            add(metric, place.form, value, place.table)
     for form in dict.fromkeys(place.form for place in places):
         own = [place for place in places if place.form == form]
         if len(own) < len(names):  # a table lacks it: nothing is said over all
             continue
-        done.rows.append(_row(kind, "score", form, sum(p.score for p in own) / len(own), "mean of all"))
-        done.rows.append(_row(kind, "score", form, min(p.score for p in own), "worst"))
+        add("score", form, sum(p.score for p in own) / len(own), "mean of all")
+        add("score", form, min(p.score for p in own), "worst")
     for name, form in chosen.items():
         if form is not None:
-            done.rows.append(_row(kind, "chosen", form, 1.0, name or "mean of all"))
+            add("chosen", form, 1.0, name or "mean of all")
     return done
-
-
-def _row(task: str, metric: str, form: str, value: float, where: str) -> Measurement:
-    exact, n = (value, value), {"tables": 1}
-    return Measurement(task=task, metric=metric, method=form, value=value, interval=exact, better="neither", n=n,
-                       subset=where)  # fmt: skip
 
 
 @fills("docs/explanation/the-default.md", "default_choice")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.experiments.experiment import place_of, subset
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
+from vldebias.metrics import Metric
 
 
 def records(
@@ -29,21 +30,13 @@ def records(
         place = {name: row[name] for name in columns if row.get(name) is not None}
         rest = {name: value for name, value in row.items() if name not in (method, *columns)}
         for metric, value in _numbers(rest):
-            part.rows.append(_figure(task, metric, str(row[method]), value, subset(place)))
+            part.add(Metric(metric, metric), str(row[method]), value, n={"measured": 1}, subset=subset(place))
         other = {name: value for name, value in rest.items() if not isinstance(value, (int, float, Mapping)) and value}
         if other:
             beside.append({"method": str(row[method]), "subset": subset(place), **other})
     if beside:
         part.provenance.settings["beside"] = beside
     return part
-
-
-def _figure(task: str, metric: str, method: str, value: float, where: str) -> Measurement:
-    exact = (value, value)
-    n = {"measured": 1}
-    return Measurement(
-        task=task, metric=metric, method=method, value=value, interval=exact, better="neither", n=n, subset=where
-    )
 
 
 def _numbers(row: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:

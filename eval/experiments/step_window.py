@@ -134,7 +134,7 @@ def provenance(studio: Studio, methods: Sequence[str], seeds: Sequence[int]) -> 
         description=f"'A photo of a [profession].', {STEPS} steps, guidance {GUIDANCE}, the same noise for all; judged "
         f"by the world's own classifier, unknown below {SURE}. Windows against strengths at equal discrepancy.",
         model="miniature StableDiffusionPipeline",
-        fingerprint=_fingerprint(studio.pipe.unet),
+        fingerprint=(mark := weights_fingerprint(studio.pipe.unet)) and mark.to_dict(),
         prompts=SET,
         prompts_hash=load_prompts(SET).hash,
         split="generated",
@@ -143,11 +143,6 @@ def provenance(studio: Studio, methods: Sequence[str], seeds: Sequence[int]) -> 
         n={"images each and seed": studio.images},
         settings={"steps": STEPS, "guidance": GUIDANCE, "strengths": list(STRENGTHS), "windows": [*map(list, WINDOWS)]},
     )
-
-
-def _fingerprint(unet: Any) -> dict[str, Any] | None:
-    mark = weights_fingerprint(unet)
-    return None if mark is None else mark.to_dict()
 
 
 @shows("docs/explanation/pipelines.md", "step_window")

@@ -22,12 +22,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from eval.experiments.cells import RESULTS
-from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, chance, file
+from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, chance, file, protocol
 from eval.experiments.rivals import LIGHT, Split
 from eval.experiments.run import parser, run
 from eval.tables import Cells, shows
 from vldebias.data import Embeddings
-from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Result, TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.methods import METHODS, get_method
 from vldebias.metrics import Metric
@@ -183,23 +183,10 @@ def _facts(task: TaskResult, metrics: Mapping[str, float], method: str = "none")
 
 
 def _task(name: str, title: str, texts: Texts, prompts: PromptSet, queries: Sequence[str], split: str) -> TaskResult:
-    weights = texts.host.fingerprint()
-    return TaskResult(
-        TaskProvenance(
-            task=name,
-            title=title,
-            description="Geometry of queries, images and gender; MaxSkew of the linear methods, mean over references.",
-            model=str(texts.host.model_id or "miniature CLIP"),
-            fingerprint=None if weights is None else weights.to_dict(),
-            prompts=prompts.name,
-            prompts_hash=prompts.hash,
-            split=split,
-            methods={},
-            seeds=list(SEEDS),
-            n={"queries": len(queries), "pairs": len(prompts.pairs)},
-            settings={"k": K, "queries": list(queries)},
-        )
-    )
+    about = "Geometry of queries, images and gender; MaxSkew of the linear methods, mean over references."
+    n = {"queries": len(queries), "pairs": len(prompts.pairs)}
+    how: dict[str, Any] = {"split": split, "seeds": SEEDS, "k": K, "queries": list(queries)}
+    return TaskResult(protocol(name, title, about, n, {}, (texts, prompts), **how))
 
 
 def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[TaskResult]:

@@ -19,8 +19,9 @@ from typing import Any
 from eval.experiments.cells import interval
 from eval.tables import Cells, shows, span, table
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
 from vldebias.files import read_json
+from vldebias.metrics import Metric
 
 METHODS = ("none", "orth", "cali 1000", "orth-cali 1000", "difference")
 DRAWN = ("discrepancy", "tone discrepancy", "age discrepancy", "recognised")
@@ -134,9 +135,8 @@ def written(figures: Sequence[Mapping[str, Any]], builds: Sequence[str], conditi
         for row in own:
             if row["value"] is not None:
                 ends = [row["value"] if row[end] is None else row[end] for end in ("low", "high")]
-                given = {"task": section, "metric": row["metric"], "method": row["part"], "value": row["value"]}
                 n = {"builds": sum(value is not None for value in row["builds"])}
-                part.rows.append(Measurement(**given, interval=(ends[0], ends[1]), better="neither", n=n))
+                part.add(Metric(row["metric"], row["metric"]), row["part"], row["value"], (ends[0], ends[1]), n=n)
         parts.append(part)
     return Result.of("worlds", parts, seconds=None)
 

@@ -199,30 +199,27 @@ def work(cell: Cell) -> dict[str, float]:
         return figures
     figures |= worth(cell, found) | {"wrong": float(wrong.mean())}
     if cell["arm"] == BASE:
-        figures |= _named(STOPPED, rival(cell, found, watch.best))
-        figures |= _named(FILTERED, filtered(cell, found, watch.early, images, texts, wrong))
+        found.model.load_state_dict(watch.best)
+        figures |= named(STOPPED, worth(cell, found))
+        again, kept, scores = filtered(cell, found, watch, images, texts, KEPT)
+        area = {"auroc": auroc(scores.numpy(), wrong, resamples=2).value} if wrong.any() else {}
+        figures |= named(FILTERED, worth(cell, again) | {"kept": kept, **area})
     return figures
 
 
-def rival(cell: Cell, found: Any, weights: dict[str, Tensor]) -> dict[str, float]:
-    found.model.load_state_dict(weights)
-    return worth(cell, found)
-
-
 def filtered(
-    cell: Cell, found: Any, early: dict[str, Tensor], images: Tensor, texts: Sequence[str], wrong: np.ndarray
-) -> dict[str, float]:
-    """InfoNCE once more, on the pairs whose early scores are highest."""
-    found.model.load_state_dict(early)
+    cell: Cell, found: Any, watch: Watch, images: Tensor, texts: Sequence[str], shares: Sequence[float]
+) -> tuple[Any, float, Tensor]:
+    """InfoNCE once more, on the pairs whose early scores are highest: the share that validates best, and the scores."""
+    found.model.load_state_dict(watch.early)
     codes = torch.tensor([TEXTS.index(text) for text in texts])
     scores = softmax_scores(_features(found, images), text_features(found, TEXTS, 64), codes, t=cell["temperature"])
     order, best = scores.argsort(descending=True), (-1.0, 0.0, found)
-    for share in KEPT:
+    for share in shares:
         kept = order[: round(share * len(order))].sort().values
-        again, watch = train(cell, images[kept], [texts[row] for row in kept.tolist()])
-        best = max(best, (watch.seen[-1], share, again), key=lambda one: one[0])
-    area = {"auroc": auroc(scores.numpy(), wrong, resamples=2).value} if wrong.any() else {}
-    return worth(cell, best[2]) | {"kept": best[1], **area}
+        again, validated = train(cell, images[kept], [texts[row] for row in kept.tolist()])
+        best = max(best, (validated.seen[-1], share, again), key=lambda one: one[0])
+    return best[2], best[1], scores
 
 
 def worth(cell: Cell, found: Any) -> dict[str, float]:
@@ -244,7 +241,8 @@ def _features(found: Any, images: Tensor) -> Tensor:
     return torch.cat([image_features(found, part) for part in images.split(500)])
 
 
-def _named(arm: str, figures: Mapping[str, float]) -> dict[str, float]:
+def named(arm: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of another arm than the cell's."""
     return {f"{arm}: {name}": value for name, value in figures.items()}
 
 

@@ -18,22 +18,24 @@ import torch
 from eval.experiments.cells import Cell, packed
 from eval.experiments.does_it_pay import (
     BASE,
+    FILTERED,
     HELD_OUT,
     HELD_OUT_SEED,
     METRIC,
     SHIPPED,
     VALIDATION,
+    filtered,
     learned_from,
     learner,
     monitor,
+    named,
     seen,
     train,
 )
 from eval.experiments.experiment import Experiment
-from eval.experiments.small_clip import ARCHITECTURE, TEXTS
-from vldebias.training.scores import image_features, softmax_scores, text_features
+from eval.experiments.small_clip import ARCHITECTURE
 
-FILTERED, MIXED = "InfoNCE, filtered", "WiSE-FT"
+MIXED = "WiSE-FT"
 
 
 def work(cell: Cell) -> dict[str, Any]:
@@ -49,18 +51,10 @@ def work(cell: Cell) -> dict[str, Any]:
     if cell["start"] != "scratch" and cell["arm"] in cell["mixed"]:
         begun = learner(cell["start"], cell["seed"]).model.state_dict()
         found.model.load_state_dict({name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end})
-        figures |= _named(f"{cell['arm']}, {MIXED}", worth(cell, found))
+        figures |= named(f"{cell['arm']}, {MIXED}", worth(cell, found))
     if cell["arm"] == BASE:
-        found.model.load_state_dict(watch.early)
-        codes = torch.tensor([TEXTS.index(text) for text in texts])
-        features = torch.cat([image_features(found, part) for part in images.split(500)])
-        scores = softmax_scores(features, text_features(found, TEXTS, 64), codes, t=cell["temperature"])
-        order, best = scores.argsort(descending=True), (-1.0, found)
-        for share in cell["kept"]:
-            kept = order[: round(share * len(order))].sort().values
-            again, seen_again = train(cell, images[kept], [texts[row] for row in kept.tolist()])
-            best = max(best, (seen_again.seen[-1], again), key=lambda one: one[0])
-        figures |= _named(FILTERED, worth(cell, best[1]))
+        again, *_ = filtered(cell, found, watch, images, texts, cell["kept"])
+        figures |= named(FILTERED, worth(cell, again))
     return figures
 
 
@@ -68,10 +62,6 @@ def worth(cell: Cell, found: Any) -> dict[str, Any]:
     """Zero-shot on held-out renders, with what each of them scored."""
     rows = monitor(cell["start"], HELD_OUT, HELD_OUT_SEED).rows(found)[METRIC].numpy()
     return {METRIC: float(rows.mean()), **packed(METRIC, rows)}
-
-
-def _named(arm: str, figures: dict[str, Any]) -> dict[str, Any]:
-    return {f"{arm}: {name}": value for name, value in figures.items()}
 
 
 def description(experiment: Experiment, steps: int) -> dict[str, Any]:

@@ -53,6 +53,21 @@ def test_a_model_that_is_compiled_after_attaching(gender: PromptSet) -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
+def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
+    """Compiled code does not look for new hooks: the edit was left out without a word, the first and the second."""
+    clip = Case("CLIPModel")
+    base, compiled = clip.features(), torch.compile(clip.model.get_text_features, backend="eager")
+    torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
+    for strength in (1.0, 0.5):
+        with clip.debias(gender, keep_stated=False, strength=strength) as attachment:
+            expected = attachment.projections["joint"](base, strength)
+            torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, expected)
+        torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@torch.no_grad()
 def test_a_pipeline_whose_encoder_is_compiled(gender: PromptSet) -> None:
     pipe, plain = diffusers_tiny.own(diffusers_tiny.sd()), diffusers_tiny.sd()
     base = diffusers_tiny.encode(pipe)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -230,6 +231,12 @@ class JointHost(Host):
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
             message = f"{self.name} reads {limit} tokens; the rest of {shown} is cut off: shorten it"
             warn(message, TruncatedPromptWarning)
+
+
+def forget_compiled() -> None:
+    """For what is attached as a hook, which code that was compiled before does not look for again."""
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled
+        torch.compiler.reset()
 
 
 def refuse_frozen_code(model: nn.Module) -> None:

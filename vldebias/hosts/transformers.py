@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.base import Apply
-from vldebias.hosts.joint import JointHost, refuse_frozen_code
+from vldebias.hosts.joint import JointHost, forget_compiled, refuse_frozen_code
 from vldebias.hosts.merge import merge_marker, write_merge_marker
 from vldebias.hosts.seam import Installed, Seam
 from vldebias.hosts.side import IMAGE, TEXT
@@ -358,7 +358,7 @@ class TransformersHost(JointHost):
             image = _ImageHook(self.name, apply)
             seams.append(image)
             handles.append(self._head(IMAGE).register_forward_hook(image.read_features))
-
+        forget_compiled()
         return Installed(seams, handles)
 
 

@@ -251,6 +251,8 @@ class Problem:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         if lam is not None:
             try:
+                if isinstance(lam, bool):  # float() would read it
+                    raise TypeError
                 lam = tuple(float(x) for x in lam) if isinstance(lam, Sequence) else float(lam)
             except (TypeError, ValueError):
                 raise InvalidInputError(f"lam: expected a number or one per prompt set, got {lam!r}") from None

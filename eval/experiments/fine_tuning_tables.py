@@ -97,7 +97,7 @@ def losses_words() -> str:
         words.append(f"{who} {base.value:.3f} with InfoNCE" + ("," if start == "heads" else ""))
         how = "untrained" if arm == START else f"with {arm}"
         told = f"{rows[arm][0.4].value:.3f} ({moved(rows[arm][0.4])}) {how}" if arm != BASE else ""
-        words.append(f"and {told}, the best that was tried;" if told else "and nothing is ahead of that;")
+        words.append(f"and {told}, the best at that share;" if told else "and nothing is ahead of that;")
     words[-1] = words[-1].rstrip(";")
     return paragraph(
         *words, "(zero-shot accuracy, renders of the miniature world). [Which loss when](#when-to-use-which-loss)."

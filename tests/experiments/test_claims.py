@@ -132,6 +132,11 @@ def of_the_tutorial() -> Claims:
     yield "it keeps", changes["worst group, projection"][2] >= 0
     page = (ROOT / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
     first = next(line for line in page.splitlines() if line.startswith("vldebias train"))
+    other = {row.metric: row.change for row in rows("finetune_tutorial", method="heads, GCE") if row.change}
+    for metric in ("zero-shot, projection", "recall@1 image->text"):
+        yield f"GCE: {metric} rises a little", 0 < other[metric][1] and other[metric][0] < 0.01
+    for metric in ("worst group", "worst group, projection"):
+        yield f"GCE: {metric} stays", other[metric][1] <= 0 <= other[metric][2]
     measured = committed("finetune_tutorial").provenance[0].methods[arm]
     yield "its command", first == f"vldebias train {arms('finetune_tutorial')[arm]['command']}"
     yield "is the one that was measured", measured == arms("finetune_tutorial")[arm]

@@ -63,6 +63,11 @@ class TestDiagnose:
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
+    def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
+        found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
+        metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
+        assert {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+
     def test_groups_labels_and_margins_have_rows(self, result: Result) -> None:
         subsets = {row.subset for row in result.rows if row.metric == "accuracy"}
         assert subsets == {"no/female", "no/male", "yes/female", "yes/male"}

@@ -305,14 +305,11 @@ class DiagnoseTask(ImageTask):
             for code, name in enumerate(names):
                 mine = values_[codes == code]
                 if len(mine):
-                    low, middle, high = np.percentile(mine, (25, 50, 75))
-                    out.add(
-                        metric, NONE, float(middle), (float(low), float(high)), n={"images": len(mine)}, subset=name
-                    )
+                    low, middle, high = map(float, np.percentile(mine, (25, 50, 75)))
+                    out.add(metric, NONE, middle, (low, high), n={"images": len(mine)}, subset=name)
         for code, name in enumerate(names):
-            out.add(
-                "k_variance", NONE, float(result.variance[code]), n={"images": int((codes == code).sum())}, subset=name
-            )
+            n = {"images": int((codes == code).sum())}
+            out.add("k_variance", NONE, float(result.variance[code]), n=n, subset=name)
         shape = geometry(rows, Labels(codes, names), seed=self.seed)
         for metric in ("alignment", "uniformity", "within_variance", "effective_rank", "same_cosine", "other_cosine"):
             out.add(metric, NONE, getattr(shape, metric), n={"images": len(rows)})
@@ -323,7 +320,10 @@ class DiagnoseTask(ImageTask):
 
 
 def _margin_kinds(found: Margins) -> dict[str, np.ndarray]:
-    return {"margin": found.margin, "gn_margin": found.normalised, "kv_margin": found.kv, "kv_gn_margin": found.kv_gn}
+    kinds = {"margin": found.margin, "gn_margin": found.normalised}
+    if (found.lipschitz * found.variance).any():  # else classes are points, and there is nothing to divide by
+        kinds |= {"kv_margin": found.kv, "kv_gn_margin": found.kv_gn}
+    return kinds
 
 
 def _plot(found: Margins) -> Plot:

@@ -187,6 +187,11 @@ def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(one: str, o
     assert alike(one, other) == same
 
 
+def test_every_tutorial_has_a_picture() -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "tutorials").glob("*.md")}
+    assert [name for name, text in texts.items() if "![" not in text] == []
+
+
 def test_tutorials_show_what_their_blocks_print() -> None:
     """Of every tutorial whose blocks print, one at least has its output beneath."""
     printing = {one.values[2] for one in with_output("python") if "print(" in one.values[0]}

@@ -26,6 +26,7 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance, Task
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.images import JointHost
+from vldebias.hosts.reach import same_tensors, tensors_in
 from vldebias.loading import Loaded
 from vldebias.methods import load_edits
 from vldebias.prompts import load_prompts
@@ -76,25 +77,25 @@ def check(
         yield Finding("drawn", None, f"a call with a prompt alone fails ({type(error).__name__}: {str(error)[:150]})")
         read = _reader(host, loaded, None)
         bare = read()
-    yield Finding("the same twice", float(_same(bare, read())))
+    yield Finding("the same twice", float(same_tensors(bare, read())))
     edits = fit_projections(loaded.host, prompts, tokenizer=loaded.tokenizer)
     attachment = debias(loaded.host, edits, tokenizer=loaded.tokenizer)
     attached = read()
-    yield Finding("attached: changed", float(not _same(bare, attached)))
+    yield Finding("attached: changed", float(not same_tensors(bare, attached)))
     attachment.strength = 0.0
-    yield Finding("strength 0: as without", float(_same(bare, read())))
+    yield Finding("strength 0: as without", float(same_tensors(bare, read())))
     attachment.strength = 1.0
     with attachment.disabled():
-        yield Finding("disabled: as without", float(_same(bare, read())))
-    yield Finding("attached again: the same", float(_same(attached, read())))
+        yield Finding("disabled: as without", float(same_tensors(bare, read())))
+    yield Finding("attached again: the same", float(same_tensors(attached, read())))
     yield Finding("seconds, attached / without", _cost(read, attachment.disabled), f"{REPEATS} by turns", figure=True)
     attachment.remove()
-    yield Finding("removed: as without", float(_same(bare, read())))
+    yield Finding("removed: as without", float(same_tensors(bare, read())))
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
         with debias(loaded.host, load_edits(folder), tokenizer=loaded.tokenizer):
-            yield Finding("saved and loaded: the same", float(_same(attached, read())))
+            yield Finding("saved and loaded: the same", float(same_tensors(attached, read())))
     yield from _cosines(loaded, prompts, edits)
     if merge:
         yield _merged(loaded, edits, read, bare)
@@ -144,7 +145,9 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
             def encoded() -> list[Tensor]:
                 turns = dict.fromkeys(part.when for part in host._parts)
                 with torch.no_grad():
-                    return _tensors([host._encode([prompt], None, when) for prompt in PROMPTS for when in turns])
+                    return list(
+                        tensors_in([host._encode([prompt], None, when) for prompt in PROMPTS for when in turns])
+                    )
 
             return encoded
         takes = inspect.signature(type(pipe).__call__).parameters
@@ -153,7 +156,7 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
 
         def drawn() -> list[Tensor]:
             made = {"generator": torch.Generator().manual_seed(0)} if "generator" in takes else {}
-            return _tensors(list(pipe(prompt=PROMPTS[0], return_dict=False, **known, **made)))
+            return list(tensors_in(list(pipe(prompt=PROMPTS[0], return_dict=False, **known, **made))))
 
         return drawn
     if isinstance(host, JointHost):
@@ -164,16 +167,6 @@ def _reader(host: Host, loaded: Loaded, draw: Mapping[str, Any] | None) -> Calla
 
         return embedded
     return lambda: [host.embed(list(PROMPTS), host.roles[0])]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [one for part in value for one in _tensors(part)] if isinstance(value, list | tuple) else []
-
-
-def _same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def _cost(read: Callable[[], Any], without: Callable[[], Any]) -> float:
@@ -224,7 +217,7 @@ def _merged(loaded: Loaded, edits: Mapping[str, Edit], read: Callable[[], list[T
         attachment.remove()
         return Finding("merged: as attached", None, str(error))
     now = read()
-    if _same(now, bare) and draws:
+    if same_tensors(now, bare) and draws:
         return Finding("merged: as attached", None, "the denoiser holds it now, and nothing was drawn")
     off = _norm([a - b for a, b in zip(now, expected, strict=True)])
     moved = _norm([a - b for a, b in zip(expected, bare, strict=True)])

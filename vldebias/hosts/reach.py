@@ -60,12 +60,12 @@ def check_reach(pipe: Any, family: Family) -> None:
         return encode
 
     first = given(PROBES[0], original)
-    if not _same(first, given(PROBES[0], original)):
+    if not same_tensors(first, given(PROBES[0], original)):
         raise UnsupportedHostError(f"{name}: two calls from one noise differ, so where the prompt goes is unseen")
-    if not _same(first, given(PROBES[1], of_the_first)):
+    if not same_tensors(first, given(PROBES[1], of_the_first)):
         raise UnsupportedHostError(f"{name}: the prompt reaches its denoiser beside encode_prompt too")
     for part in family.parts:
-        if _same(first, given(PROBES[0], other(part.index))):
+        if same_tensors(first, given(PROBES[0], other(part.index))):
             raise UnsupportedHostError(
                 f"{name}: its denoiser does not read what encode_prompt returns at place {part.index}, {part.role!r}"
             )
@@ -112,7 +112,7 @@ def first_inputs(pipe: Any, prompt: str, encode: Encode, encoders: list[Any]) ->
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if asked and not inside:
-            raise _Reached([one.detach().clone() for one in _tensors((args, kwargs))])
+            raise _Reached([one.detach().clone() for one in tensors_in((args, kwargs))])
 
     takes = inspect.signature(type(pipe).__call__).parameters
     needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD][1:]
@@ -156,14 +156,16 @@ def _is_of(given: Any, prompt: str = PROBES[0]) -> bool:
     return given == prompt or (isinstance(given, list | tuple) and list(given) == [prompt])
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Of a tensor itself, of lists and mappings, however deep, theirs."""
     if isinstance(value, Tensor):
         yield value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _tensors(one)
+        yield from tensors_in(one)
 
 
-def _same(one: list[Tensor], other: list[Tensor]) -> bool:
+def same_tensors(one: list[Tensor], other: list[Tensor]) -> bool:
+    """As many, of the same shapes and values."""
     return len(one) == len(other) and all(
         a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True)
     )

@@ -101,6 +101,11 @@ def fail(key: str, came: str, expected: str, remedy: str, error: type[VldebiasEr
     raise error(f"{key}: got {came}; expected {expected}; {remedy}{end}")
 
 
+def shortened(text: str, most: int) -> str:
+    """A text, cut where it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def need(module: str) -> Any:
     """`module` of a package that only some installations have, imported.
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, warn
+from vldebias.errors import InvalidInputError, PromptSetError, VldebiasError, did_you_mean, fail, shortened, warn
 
 LOCK = ".vldebias.lock"  # of a folder that a run writes
 
@@ -308,7 +308,7 @@ def parse_yaml(text: str, where: str, *, error: type[VldebiasError] = InvalidInp
         came = " ".join(str(reason).split())[:300]
         fail(f"{where}: file", came, "YAML in UTF-8", "correct the file at that place", error)
     if mapping and not isinstance(content, dict):
-        shown = f"{_short(content)} ({type(content).__name__})"
+        shown = f"{shortened(repr(content), 60)} ({type(content).__name__})"
         fail(f"{where}: file", shown, "a mapping of keys to values", "write 'key: value' lines", error)
     return content
 
@@ -364,11 +364,6 @@ def _text(path: Path, error: type[VldebiasError], max_bytes: int) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as reason:
         fail(key, str(reason), "UTF-8", "save it in that encoding", error)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class _Yaml(yaml.SafeLoader):

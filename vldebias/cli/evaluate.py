@@ -30,7 +30,7 @@ from vldebias.cli.common import (
     tell,
 )
 from vldebias.cli.flags import flags_of_options, with_flags
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.options import Options
 
 
@@ -519,8 +519,7 @@ def _print_data(facts: dict[str, Any]) -> None:
         if rows:
             print_grid(("column", "images"), rows)
     for name, value in (facts.get("about") or {}).items():
-        text = str(value)
-        aside(f"{name}: {text if len(text) <= 160 else text[:157] + '...'}")
+        aside(f"{name}: {shortened(str(value), 160)}")
     if bad is not None:
         aside(f"{len(bad)} images cannot be read")
         for one in bad[:20] if out.is_terminal else ():

@@ -38,7 +38,7 @@ from vldebias.data.on_ray import OnRay
 from vldebias.data.parallel import HERE, Runner
 from vldebias.data.shard_files import digest_of, open_embeddings
 from vldebias.data.unit_rows import Parts, Picked
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, shortened
 from vldebias.evaluation.result import TaskResult
 from vldebias.evaluation.texts import Texts
 from vldebias.options import Options
@@ -142,8 +142,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         lacking = [_place(one["loc"]) for one in error.errors() if one["type"] == "missing"]
         return f"{', '.join(lacking)}: missing; add {'it' if len(lacking) == 1 else 'them'}"
-    came = repr(first["input"])
-    came = came if len(came) <= 80 else came[:77] + "..."
+    came = shortened(repr(first["input"]), 80)
     return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}; got {came}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.edit import Fingerprint
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.evaluation.report.pages import html
 from vldebias.evaluation.report.tables import Column, Row, Table
 from vldebias.evaluation.report.words import change, direction, label, metric_title, number, verdict, verdict_on
@@ -193,7 +193,7 @@ def _differs(where: str, what: str, a: Any, b: Any) -> Iterator[str]:
 
 def _short(value: Any) -> str:
     text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
-    return text if len(text) <= 90 else text[:87] + "..."
+    return shortened(text, 90)
 
 
 def _about_runs(a: Result, b: Result) -> Iterator[str]:

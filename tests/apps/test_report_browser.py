@@ -34,16 +34,8 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_an_audit_is_readable_in_both_schemes(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     """The page as the command writes it, with its plots, which stay on white."""
     (tmp_path / "p.txt").write_text("A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n")
-    asked = [
-        "audit",
-        str(tmp_path / "p.txt"),
-        "--prompts",
-        "gender",
-        "--model",
-        "miniature",
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    asked = ["audit", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o")]
+    asked += ["--prompts", "gender", "--model", "miniature"]
     assert CliRunner().invoke(app, asked).exit_code == 0
     ground = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}[scheme]
     with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False, color_scheme=scheme) as page:

@@ -369,16 +369,8 @@ def test_a_folder_that_was_drawn_is_judged_and_calibrated_on(drawn: Path, tmp_pa
 
     (tmp_path / "p.txt").write_text("A photo of a worker.\nA photo of a student.\n")
     (tmp_path / "against.csv").write_text("occupation,women\nnurse,88\nworker,40\n")
-    asked = [
-        "audit",
-        str(tmp_path / "p.txt"),
-        "--prompts",
-        "gender",
-        "--model",
-        "miniature",
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    asked = ["audit", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o")]
+    asked += ["--prompts", "gender", "--model", "miniature"]
     asked += ["--calibrate", str(drawn), "--judge", "miniature", "--against", str(tmp_path / "against.csv"), "--json"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, (done.output, done.exception)

@@ -157,6 +157,13 @@ def test_batches_do_not_show(gender: PromptSet) -> None:
     torch.testing.assert_close(rows[-1:], host.embed(prompts[-1:]), atol=1e-6, rtol=1e-6)
 
 
+@torch.no_grad()
+def test_a_batch_without_rows_stays_one(gender: PromptSet) -> None:
+    model = make_clip()
+    with debias(model, gender):
+        assert model.encode_text(open_clip_tokenizer()(["a doctor"])[:0]).shape == (0, DIM)
+
+
 def test_long_prompts_warn(gender: PromptSet) -> None:
     host = open_clip_host(make_clip(), open_clip_tokenizer())
     host.embed(["doctor " * 75])  # 77 with start and end

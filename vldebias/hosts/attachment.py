@@ -308,7 +308,7 @@ class Attachment:
                 or an edit that samples and was not given the texts of these rows.
         """
         use = use_of(self._key)
-        if self._state != "attached" or use.paused:
+        if self._state != "attached" or use.paused or not len(embeddings):
             return embeddings
         # Step by step, strength is that of the step: what is edited at 0 can then be made stronger at another.
         strength = self._strength or (1.0 if self._host.window else 0.0)

@@ -82,7 +82,7 @@ def verdicts_block() -> str:
 
 def _starred(row: Measurement) -> str:
     assert row.change is not None
-    return f"{row.change[0]:+.3f}{'*' if verdict(row) in ('better', 'worse') else ''}"
+    return f"{row.change[0]:+.3f}" + (r"\*" if verdict(row) in ("better", "worse") else "")  # several stand in a cell
 
 
 @fills("docs/fine-tuning.md", "losses")

@@ -46,8 +46,8 @@ class TestVerdict:
         lines = made.verdicts_block().splitlines()
         assert sum("not measured yet" in line for line in lines) == 4
         clean, wrong = (line for line in lines if line.startswith("| images alone"))
-        assert "nothing is wrong | RINCE q=1 | 0.900 at 0 | +0.030*" in clean
-        assert "| RINCE q=1 | 0.900 at 0.4 | +0.030*" in wrong
+        assert r"nothing is wrong | RINCE q=1 | 0.900 at 0 | +0.030\*" in clean
+        assert r"| RINCE q=1 | 0.900 at 0.4 | +0.030\*" in wrong
 
 
 def test_the_tutorial_says_what_it_gains_and_loses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing."""
+"""99 calls that are plausible and mostly wrong: what each is answered, and that the right ones are answered nothing."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_what_leaves_a_relu_is_no_embedding() -> None:
 
 
 def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:
-    assert len(CASES) == len({case.name for case in CASES}) == 98
+    assert len(CASES) == len({case.name for case in CASES}) == 99
     unsaid = [case for case in CASES if case.why]
     assert len(unsaid) <= 5
     assert all(case.want == SILENT for case in unsaid)

@@ -29,7 +29,6 @@ def figures(result: Result) -> list[tuple[str, str, str, float]]:
     return [(row.metric, row.method, row.subset, row.value) for row in result.rows]
 
 
-@pytest.mark.filterwarnings("ignore:.*a group of its own for '-1'")  # as it should say
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
 def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
     """-1 was read as unknown: a group of three less. Beside 0 it is asked about."""

@@ -198,7 +198,7 @@ def tightened(counts: Counts, budgets: Counts) -> Counts:
     """The budgets, those that are too wide brought down to what is there; seconds keep room for a slower machine."""
     counts = {name: parts for name, parts in counts.items() if name != SECONDS}
     lower = {n: {f: min(v, budgets.get(n, {}).get(f, v)) for f, v in parts.items()} for n, parts in counts.items()}
-    return {**{name: parts for name, parts in budgets.items() if name not in lower}, **lower}
+    return {**budgets, **lower}
 
 
 def written(budgets: Counts) -> str:

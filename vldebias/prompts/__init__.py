@@ -1,7 +1,13 @@
-"""Prompt sets as data: the schema of the YAML files, the sets made from them, and the words that state an attribute."""
+"""Prompt sets as data, the words that state an attribute, and prompts in which sampled values are stated."""
 
-from vldebias.prompts.prompt_set import PromptSet, list_prompts, load_prompts, make_prompt_set
-from vldebias.prompts.recipe import check_slots, fill
-from vldebias.prompts.stated_words import StatedWords
-
-__all__ = ["PromptSet", "StatedWords", "check_slots", "fill", "list_prompts", "load_prompts", "make_prompt_set"]
+from vldebias.prompts.balance import BalancedPrompts as BalancedPrompts
+from vldebias.prompts.balance import Balancer as Balancer
+from vldebias.prompts.balance import balance_prompts as balance_prompts
+from vldebias.prompts.balance import can_balance as can_balance
+from vldebias.prompts.prompt_set import PromptSet as PromptSet
+from vldebias.prompts.prompt_set import list_prompts as list_prompts
+from vldebias.prompts.prompt_set import load_prompts as load_prompts
+from vldebias.prompts.prompt_set import make_prompt_set as make_prompt_set
+from vldebias.prompts.stated_words import StatedWords as StatedWords
+from vldebias.prompts.templates import check_slots as check_slots
+from vldebias.prompts.templates import fill as fill

@@ -3,28 +3,37 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
-from vldebias.errors import PromptSetError
-from vldebias.files import prompt_file, prompt_names
-from vldebias.prompts.recipe import Recipe, fill, naming, read_recipe, refuse, validate
-from vldebias.prompts.stated_words import StatedWords
+from vldebias.errors import PromptSetError, did_you_mean, shortened
+from vldebias.files import prompt_file, prompt_names, read_yaml
+from vldebias.prompts.stated_words import StatedWords, before_person
+from vldebias.prompts.templates import check_slots, fill
 
 Prompts = tuple[str, ...]
-Pair = tuple[str, str]
 
-AGNOSTIC = "a photo of a {attribute}"
-
+MAX_PAIRS = 200_000
 _LISTS = ("classes", "class_names", "spurious", "held_out_classes", "held_out_class_names")
-_ENDINGS = (".yaml", ".yml")
 _GROUPS = ("groups", "held_out_groups")
+_ENDINGS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -33,12 +42,10 @@ class PromptSet:
 
     Attributes:
         name: stem of the YAML file it comes from, or the name it was made with.
-        groups: prompts that differ in the attribute alone; every two prompts of a group are a pair. A group
-            of two is an ordinary pair. Of a larger one the pair sum is had from the scatter around its mean.
+        groups: prompts that differ in the attribute alone; every two prompts of a group are a pair.
         spurious: prompts that describe the attribute (columns of A in P0 = I - A (A^T A)^+ A^T).
         classes: prompts that name what should be kept, one per name in `class_names`.
-        held_out_groups, held_out_classes, held_out_class_names: the same for concepts that `groups` does not
-            use, to measure on unseen prompts.
+        held_out_groups, held_out_classes, held_out_class_names: the same for concepts that `groups` does not use.
         attributes: value of the attribute -> words for it.
         templates: what made `groups`; empty where they are listed one by one.
         stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
@@ -47,8 +54,7 @@ class PromptSet:
         description, source, limits, note: prose: what for, where from, what not, what to know.
 
     Raises:
-        PromptSetError: a field is not a tuple of texts, a group has fewer than two prompts or one twice, a
-            prompt is listed twice, or classes and their names differ in number.
+        PromptSetError: something else than texts, a group of one, a repetition, or classes without a name each.
     """
 
     name: str
@@ -67,21 +73,31 @@ class PromptSet:
     source: str = ""
     limits: str = ""
     note: str = ""
-    _recipe: Recipe | None = field(default=None, repr=False, compare=False)
+    _recipe: "Recipe | None" = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        with naming(f"prompt set {self.name!r}"):
-            _check(self)
+        with _naming(f"prompt set {self.name!r}"):
+            content = _validated(_Content, {key: getattr(self, key) for key in _Content.model_fields})
+            for kind in ("", "held_out_"):
+                names, classes = len(getattr(self, f"{kind}class_names")), len(getattr(self, f"{kind}classes"))
+                if names != classes:
+                    raise PromptSetError(f"{kind}class_names: got {names} names; expected {classes}, one per class.")
+            if len(content.attributes) == 1:
+                raise PromptSetError(f"attributes: got {self.attributes}; expected two or more values and their words.")
+            if seen := set(chain(*content.groups)).intersection(chain(*content.held_out_groups)):
+                raise PromptSetError(f"held_out_groups: got {min(seen)!r}, which groups has; expected unseen prompts.")
+        for key, value in content:
+            object.__setattr__(self, key, value)
 
     @cached_property
-    def pairs(self) -> tuple[Pair, ...]:
+    def pairs(self) -> tuple[tuple[str, str], ...]:
         """Every pair of every group, in the order of the groups."""
-        return _pairs(self.groups)
+        return tuple(pair for group in self.groups for pair in combinations(group, 2))
 
     @cached_property
-    def held_out_pairs(self) -> tuple[Pair, ...]:
+    def held_out_pairs(self) -> tuple[tuple[str, str], ...]:
         """Every pair of every held-out group."""
-        return _pairs(self.held_out_groups)
+        return tuple(pair for group in self.held_out_groups for pair in combinations(group, 2))
 
     @cached_property
     def texts(self) -> Prompts:
@@ -100,101 +116,63 @@ class PromptSet:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def values_in(self, text: str) -> tuple[str, ...]:
-        """The values of the attribute (of all attributes, where the set has parts) that a text names, in their order.
+        """Return the values of the attribute (of all attributes, where the set has parts) that a text names, in order.
 
         Whole words from left to right, the longest phrase first (`StatedWords`), so that "an East Asian man" does not
         name "Asian" as well. A text states a value if it names this one alone.
         """
-        words, owners = self._words_of_values
+        words, owners = self._owners
         named = {value for word in words.find(text) for value in owners[word]}
         return tuple(value for value in self._values if value in named)
 
-    def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Value of the attribute -> the texts that name this value and no other: those of a zero-shot classifier.
+    def by_value(self, texts: Iterable[str] | None = None) -> dict[str, Prompts]:
+        """Return value of the attribute -> the texts that name it and no other: those of a zero-shot classifier.
 
         Args:
             texts: to choose from; a value may then be left without one. None: the spurious prompts where they cover
                 every value, since they are about the attribute alone, else the groups.
 
         Raises:
-            PromptSetError: without `texts`, and the set has no attribute words or several attributes, or a value has
-                no prompt of its own.
+            PromptSetError: without `texts`, and there is no single attribute, or a value has no prompt of its own.
         """
-        if texts is not None:
-            named = {text: self.values_in(text) for text in dict.fromkeys(texts)}
-            return {value: tuple(text for text, hit in named.items() if hit == (value,)) for value in self._values}
-        if self.parts or len(self.attributes) < 2:
-            kind = f"{len(self.parts)} attributes" if self.parts else "no words for its attribute"
-            raise PromptSetError(
-                f"prompt set {self.name!r}: expected one attribute with words for each value, got {kind}; "
-                "use the sets of one attribute, or give the set an `attribute` mapping"
-            )
-        empty = [value for value, own in self._prompts_of_values.items() if not own]
-        if empty:
-            raise PromptSetError(
-                f"prompt set {self.name!r}: no prompt names a word of {empty} alone; add one under `spurious`"
-            )
-        return dict(self._prompts_of_values)
+        if texts is None:
+            empty = [value for value, own in self._by_value.items() if not own]
+            if not self.names_values:
+                raise PromptSetError(
+                    f"prompt set {self.name!r}: expected one attribute with words for each value, and a prompt that "
+                    f"names it alone; got {max(1, len(self.parts))} attributes of {len(self._values)} values, no "
+                    f"prompt for {empty}; add one under `spurious`, or use the sets of one attribute"
+                )
+            return dict(self._by_value)
+        named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
+        return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._values}
 
     @property
     def names_values(self) -> bool:
         """Whether `by_value()` has an answer: it is about one attribute, each value of which has prompts of its own."""
-        return not self.parts and len(self.attributes) > 1 and all(self._prompts_of_values.values())
+        return not self.parts and len(self.attributes) > 1 and all(self._by_value.values())
 
     @cached_property
-    def _prompts_of_values(self) -> dict[str, Prompts]:
-        """Value -> the spurious prompts that name it alone, or prompts of the groups where some value has none."""
-        prompts = self.by_value(self.spurious)
-        return prompts if all(prompts.values()) else self.by_value(chain(*self.groups))
+    def _by_value(self) -> dict[str, Prompts]:
+        own = self.by_value(self.spurious)
+        return own if all(own.values()) else self.by_value(chain(*self.groups))
 
     @cached_property
     def _values(self) -> dict[str, Prompts]:
         """Value -> words, of all parts."""
         values: dict[str, Prompts] = {}
-        for part in self.parts or (self,):
-            for value, words in part.attributes.items():
-                values[value] = (*values.get(value, ()), *words)
+        for value, words in chain(*(part.attributes.items() for part in self.parts or (self,))):
+            values[value] = (*values.get(value, ()), *words)
         return values
 
     @cached_property
-    def _words_of_values(self) -> tuple[StatedWords, dict[str, list[str]]]:
+    def _owners(self) -> tuple[StatedWords, dict[str, list[str]]]:
         """The words of all values, and the values that each stands for; equal but for their case, they are one."""
         words = StatedWords(chain(*self._values.values()))
         owners: dict[str, list[str]] = {word: [] for word in words.words}
-        for value, own in self._values.items():
-            for word in own:
-                owners[words.find(word)[0]].append(value)
+        for value, word in ((value, word) for value, own in self._values.items() for word in own):
+            owners[words.find(word)[0]].append(value)
         return words, owners
-
-    def class_agnostic(self) -> "PromptSet":
-        """The set with pairs of "a photo of a [attribute word]", which name no class; all else stays (Table A.9).
-
-        Section A.4.2 of the thesis takes "a photo of a [spurious attribute]" in the place of "a photo of a [class
-        name] with [spurious attribute]" and finds that robustness drops: class names matter. Pairs of the spurious
-        prompts themselves would not do: their differences lie in the span of A, where P0 is zero, so that
-        P0 (I + lam M)^-1 = P0. The paper's rows differ, so its pairs were other sentences, which it does not print;
-        these are the quoted template, filled with the words of the set.
-
-        Values with as many words each are paired word by word, in their order (CelebA: male and female, man and
-        woman). Otherwise all words are one group, every two of them a pair, as Table A.5 has it for Waterbirds.
-        A set over several attributes is changed part by part.
-
-        Raises:
-            PromptSetError: the set names no words of its attribute.
-        """
-        parts = tuple(part.class_agnostic() for part in self.parts)
-        if not (parts or self.attributes):
-            raise PromptSetError(
-                f"{self.name}: class-agnostic pairs are made of the words of the attribute and the set names none; "
-                "give it `attribute: {value: [word, ...], ...}`"
-            )
-        rows = [tuple(fill(AGNOSTIC, attribute=word) for word in words) for words in self.attributes.values()]
-        aligned = len(set(map(len, rows))) == 1
-        groups = tuple(zip(*rows, strict=True)) if aligned else (tuple(dict.fromkeys(chain(*rows))),)
-        if parts:
-            groups = tuple(dict.fromkeys(group for part in parts for group in part.groups))
-        name = f"{self.name}, class-agnostic"
-        return replace(self, name=name, parts=parts, groups=groups, held_out_groups=())
 
     def __repr__(self) -> str:
         counts = f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
@@ -203,45 +181,26 @@ class PromptSet:
     def to_yaml(self, path: str | Path) -> Path:
         """Write a file that `load_prompts` reads back (its stem becomes the name) and return its path.
 
-        A set made from words stays words, templates and concepts; any other is written prompt by prompt, and
-        its templates are then lost.
-
         Raises:
-            PromptSetError: the path does not end in .yaml, or a changed set has parts.
+            PromptSetError: the path does not end in .yaml, or the set was put together by hand or changed.
         """
         path = Path(path)
         if path.suffix not in _ENDINGS:
-            refuse("path", repr(str(path)), "a name that ends in .yaml", "add the ending")
-        text = yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True, width=110)
-        path.write_text(text, encoding="utf-8")
+            raise PromptSetError(f"path: got {str(path)!r}; expected a name that ends in .yaml.")
+        if self._recipe is None or _build(self._recipe, self.name) != self:  # dataclasses.replace copies the recipe
+            raise PromptSetError(f"{self.name!r}: got a set made by hand or changed; expected one of make_prompt_set.")
+        content = self._recipe.model_dump(mode="json", exclude_unset=True)
+        path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110), encoding="utf-8")
         return path
-
-    def _content(self) -> dict[str, Any]:
-        # A copy by dataclasses.replace carries the recipe of its original: only a recipe that still makes
-        # this set is written.
-        if self._recipe is not None and _build(self._recipe, self.name) == self:
-            return self._recipe.model_dump(exclude_unset=True)
-        if self.parts:
-            refuse("parts", "a changed set of several attributes", "one attribute", "write its parts one by one")
-        content = {
-            **{key: getattr(self, key) for key in ("description", "source", "limits", "note")},
-            "classes": dict(zip(self.class_names, self.classes, strict=True)),
-            "held_out_classes": dict(zip(self.held_out_class_names, self.held_out_classes, strict=True)),
-            "spurious": list(self.spurious),
-            "attribute": {value: list(words) for value, words in self.attributes.items()},
-            **{key: [list(group) for group in getattr(self, key)] for key in _GROUPS},
-        }
-        content = {key: value for key, value in content.items() if value}
-        return content | {"stated_words": list(self.stated_words)}  # also where empty, against the default
 
 
 def list_prompts() -> list[str]:
-    """Names of the sets that come with the package, sorted: the stems of prompts/*.yaml."""
+    """Return the names of the sets that come with the package, sorted: the stems of prompts/*.yaml."""
     return prompt_names()
 
 
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
-    """A prompt set by its name or from a YAML file; a PromptSet comes back unchanged.
+    """Return a prompt set by its name or from a YAML file; a PromptSet comes back unchanged.
 
     Args:
         name_or_path: a name from `list_prompts`; or a path: a Path, or a text with a folder or .yaml in it; or what
@@ -256,25 +215,23 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     if isinstance(name_or_path, Mapping):
         content = dict(name_or_path)
         name = str(content.pop("name", "custom"))
-        with naming(f"prompt set {name!r}"):
-            return _build(validate(content), name)
+        return _made(content, name)
     if not isinstance(name_or_path, (str, Path)):
-        came = f"{name_or_path!r} ({type(name_or_path).__name__})"
-        names = f"names are {', '.join(list_prompts())}"
-        refuse("prompts", came, "a name, a path or a PromptSet, or a mapping with the keys of a file", names)
+        raise PromptSetError(
+            f"prompts: got {name_or_path!r} ({type(name_or_path).__name__}); expected a path, a PromptSet, a mapping "
+            f"with the keys of a file, or one of {', '.join(list_prompts())}."
+        )
     path = Path(name_or_path)
     if not isinstance(name_or_path, Path) and path.suffix not in _ENDINGS and len(path.parts) < 2:
-        return _read_once(prompt_file(name_or_path))
-    return _read(path.expanduser())
+        return _packaged(name_or_path)
+    path = path.expanduser()
+    with _naming(str(path)):
+        return _build(_recipe(path), path.stem)
 
 
-def _read(path: Path) -> PromptSet:
-    recipe = read_recipe(path)
-    with naming(str(path)):
-        return _build(recipe, path.stem)
-
-
-_read_once = cache(_read)  # what comes with the package does not change
+@cache  # what comes with the package does not change
+def _packaged(name: str) -> PromptSet:
+    return load_prompts(prompt_file(name))
 
 
 def make_prompt_set(
@@ -282,24 +239,22 @@ def make_prompt_set(
     attribute: Mapping[str, Sequence[str]],
     concepts: Sequence[str],
     templates: Sequence[str] = ("A photo of a {attribute} {concept}.",),
-    spurious: Sequence[str] | None = None,
+    spurious: Sequence[str] = ("A photo of a {attribute}.",),
     *,
     test_concepts: Sequence[str] = (),
     class_template: str = "A photo of a {concept}.",
     stated_words: Sequence[str] = (),
     pairing: str = "aligned",
-    description: str = "A custom set.",
-    source: str = "made from a word list",
 ) -> PromptSet:
-    """A set from a short word list: attribute words x templates x concepts make the pairs.
+    """Make a set from a short word list: attribute words x templates x concepts make the pairs.
 
     Args:
         name: what to call it.
         attribute: value -> words: {"male": ["male", "man"], "female": ["female", "woman"]}.
         concepts: what the pairs are about: ["doctor", "nurse"].
         templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has to.
-        spurious: prompts for the attribute alone; {attribute} stands for each word in turn.
-            None: "A photo of a {attribute}." (section 7.3.1 of the thesis). An empty list: no such prompts.
+        spurious: prompts for the attribute alone; {attribute} stands for each word in turn. The default is that of
+            section 7.3.1 of the thesis; an empty list means no such prompts.
         test_concepts: concepts for the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
@@ -309,86 +264,237 @@ def make_prompt_set(
     Raises:
         PromptSetError: as `load_prompts`, naming the argument.
     """
-    if not isinstance(attribute, Mapping):
-        refuse("attribute", repr(attribute), "a mapping of values to words", "write {'male': ['male', 'man'], ...}")
-    content = {
-        "description": description,
-        "source": source,
-        "attribute": {value: _list(words) for value, words in attribute.items()},
-        "templates": _list(templates),
-        "class_template": class_template,
-        "concepts": {"train": _list(concepts)} | ({"test": _list(test_concepts)} if test_concepts else {}),
-        "pairing": pairing,
-    }
-    default = ["A photo of a {attribute}."] if spurious is None else _list(spurious)
-    optional = {"spurious": default, "stated_words": _list(stated_words)}
-    with naming(f"prompt set {name!r}"):
-        return _build(validate(content | {key: value for key, value in optional.items() if value}), name)
+    words = {"train": concepts} | ({"test": test_concepts} if len(test_concepts) else {})
+    content: dict[str, Any] = {"attribute": attribute, "templates": templates, "class_template": class_template}
+    content |= {"concepts": words, "pairing": pairing}
+    optional = {"spurious": spurious, "stated_words": stated_words}
+    return _made(content | {key: value for key, value in optional.items() if len(value)}, name)
 
 
-def _list(words: Sequence[str]) -> Any:
-    """A list for the schema, which refuses by name what is none: a text would fall apart into letters."""
-    return list(words) if isinstance(words, (list, tuple)) else words
+# ---- the schema of a file --------------------------------------------------------------------------------------
+
+
+def _once(items: Sequence[Hashable]) -> Any:
+    if repeated := [item for item, count in Counter(items).items() if count > 1]:
+        raise ValueError(f"each once, not {repeated[0]!r} twice")
+    return items
+
+
+def _pairs_once(groups: Sequence[Sequence[str]]) -> Any:
+    _check_size(groups)
+    _once([tuple(sorted(pair)) for group in groups for pair in combinations(group, 2)])
+    return groups
+
+
+def _words_once(attribute: dict[str, Prompts]) -> Any:
+    _once(tuple(chain(*attribute.values())))
+    return attribute
+
+
+def _list_as(key: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, (list, tuple)) else value)
+
+
+_Text = Annotated[str, Field(pattern=r"^\S(?s:.*\S)?\Z")]  # without spaces at either end
+_Any = Annotated[tuple[_Text, ...], AfterValidator(_once)]
+_Texts = Annotated[_Any, Field(min_length=1)]
+_Group = Annotated[_Any, Field(min_length=2)]
+_Pair = Annotated[_Any, Field(min_length=2, max_length=2)]
+_Groups = Annotated[tuple[_Group, ...], Field(min_length=1), AfterValidator(_pairs_once)]
+_Named = Annotated[dict[_Text, _Text], Field(min_length=1)]
+_GENERATED, _LISTED = ("templates", "concepts"), ("pairs", "groups")
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, regex_engine="python-re")
+
+
+# The fields of a PromptSet that hold texts.
+_TEXTS: dict[str, Any] = dict.fromkeys((*_LISTS, "templates", "stated_words"), (_Any, ...))
+_TEXTS |= {"groups": (_Groups, ...), "attributes": (dict[_Text, _Any], ...)}
+_TEXTS["held_out_groups"] = (Annotated[tuple[_Group, ...], AfterValidator(_pairs_once)], ...)
+_Content = create_model("_Content", __base__=_Schema, **_TEXTS)
+
+
+class Concepts(_Schema):
+    """What the pairs are about; `like` takes both lists from another set and puts them behind these."""
+
+    like: _Text = ""
+    train: _Texts = ()
+    test: _Texts = ()
+
+
+class Stated(_Schema):
+    """Words that state the attribute; `before_person` only do so in front of a word for a person."""
+
+    like: _Text = ""
+    words: _Any = ()  # an empty list: nothing counts as stated
+    before_person: _Texts = ()
+
+
+class Recipe(_Schema):
+    """A file of prompts/, as prompts/README.md describes it key by key."""
+
+    description: _Text = ""
+    source: _Text = ""
+    limits: _Text = ""
+    note: _Text = ""
+    classes: _Named = {}
+    held_out_classes: _Named = {}
+    spurious: _Texts = ()
+    pairs: Annotated[tuple[_Pair, ...], Field(min_length=1)] = ()
+    groups: _Groups = ()
+    held_out_groups: _Groups = ()
+    attribute: Annotated[dict[_Text, _Texts], Field(min_length=2), AfterValidator(_words_once)] = {}
+    templates: _Texts = ()
+    class_template: _Text = "A photo of a {concept}."
+    concepts: Annotated[Concepts, _list_as("train")] = Concepts()
+    pairing: Literal["aligned", "all"] = "aligned"
+    stated_words: Annotated[Stated, _list_as("words")] = Stated()
+    parts: _Texts = ()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        """Refuse a file that writes its pairs in no way or in two: listed, made from words, or taken from parts."""
+        keys = self.model_fields_set
+        ways = [way for way in (_LISTED, _GENERATED, ("parts",)) if keys.intersection(way)]
+        if len(ways) != 1:
+            came = " and ".join(key for way in ways for key in way if key in keys) or "no pairs"
+            choice = "pairs or groups; or attribute, templates and concepts; or parts"
+            raise ValueError(f"pairs: got {came}; expected one way to write them: {choice}")
+        generated = ways[0] is _GENERATED
+        missing = [key for key in ("attribute", *_GENERATED) if generated and key not in keys]
+        others = ("classes", "held_out_classes", "held_out_groups") if generated else ("class_template", "pairing")
+        for key in (*missing, *keys.intersection(others)):
+            came = "no such key" if key in missing else "this key"
+            raise ValueError(f"{key}: got {came}; expected attribute, templates and concepts together, or none of them")
+        return self
+
+
+# ---- from a file to a set --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the file or the set in front of every PromptSetError raised inside."""
+    try:
+        yield
+    except PromptSetError as error:
+        raise PromptSetError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+
+
+def _validated(model: type[BaseModel], content: Any) -> Any:
+    """Check content against a schema; the error names the first key that is wrong, in pydantic's words."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    said = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        inner: dict[Any, type[BaseModel]] = {"concepts": Concepts, "stated_words": Stated}
+        known = (inner.get(first["loc"][0], model) if len(first["loc"]) > 1 else model).model_fields
+        remedy = did_you_mean(first["loc"][-1], known, "take it out.")
+        raise PromptSetError(f"{key}: unknown key; expected one of {', '.join(sorted(known))}; {remedy}")
+    if first["type"] == "value_error" and not key:
+        raise PromptSetError(f"{said}.")
+    said = "text without spaces at either end" if first["type"] == "string_pattern_mismatch" else said
+    quoted = ' (put quotes around what YAML reads as something else: "no")' if first["type"] == "string_type" else ""
+    came = shortened(repr(first["input"]), 60)
+    raise PromptSetError(f"{key or 'file'}: got {came}; expected: {said}{quoted}; see prompts/README.md.")
+
+
+def _recipe(path: Path) -> Recipe:
+    recipe: Recipe = _validated(Recipe, read_yaml(path, error=PromptSetError))
+    return recipe
+
+
+def _made(content: Any, name: str) -> PromptSet:
+    with _naming(f"prompt set {name!r}"):
+        return _build(_validated(Recipe, content), name)
 
 
 def _build(recipe: Recipe, name: str) -> PromptSet:
-    fields = recipe.fields()
-    if recipe.parts:
-        parts = []
-        for part_name in recipe.parts:
-            own = read_recipe(prompt_file(part_name))
-            if own.parts:  # also what keeps two sets from being parts of each other
-                refuse("parts", f"{part_name!r}, which has parts itself", "sets of one attribute", "name its parts")
-            parts.append(_build(own, part_name))
-        for key in (*_LISTS, *_GROUPS, "stated_words"):
-            fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-        fields["parts"] = tuple(parts)
-    return PromptSet(name=name, _recipe=recipe, **fields)
+    """The set that a file describes."""
+    words = tuple(chain(*recipe.attribute.values()))
+    fields: dict[str, Any] = {key: getattr(recipe, key) for key in ("description", "source", "limits", "note")}
+    fields |= _generated(recipe) if recipe.templates else _listed(recipe)
+    fields |= {"attributes": recipe.attribute, "stated_words": words, "spurious": []}
+    if "stated_words" in recipe.model_fields_set:
+        fields["stated_words"] = _stated(recipe.stated_words)
+    for i, template in enumerate(recipe.spurious):
+        check_slots(f"spurious[{i}]", template, optional=("attribute",))
+        if "{" in template and not words:
+            raise PromptSetError(f"spurious[{i}]: got {template!r}; expected an 'attribute' to fill it with.")
+        fields["spurious"] += [fill(template, attribute=word) for word in words] if "{" in template else [template]
+    parts = []
+    for part in recipe.parts:
+        own = _recipe(prompt_file(part))
+        if own.parts:  # also what keeps two sets from being parts of each other
+            raise PromptSetError(f"parts: got {part!r}, which has parts itself; expected sets of one attribute.")
+        parts.append(_build(own, part))
+    for key in (*_LISTS, *_GROUPS, "stated_words") if parts else ():
+        fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
+    return PromptSet(name=name, parts=tuple(parts), _recipe=recipe, **fields)
 
 
-def _pairs(groups: Sequence[Prompts]) -> tuple[Pair, ...]:
-    return tuple(pair for group in groups for pair in combinations(group, 2))
+def _borrowed(name: str, key: str) -> Any:
+    """What another packaged set writes under a key, literally: one level, so that there are no circles."""
+    recipe = _recipe(prompt_file(name))
+    if key not in recipe.model_fields_set or getattr(recipe, key).like:
+        raise PromptSetError(f"{key}.like: got {name!r}; expected a set that spells out its {key}.")
+    return getattr(recipe, key)
 
 
-def _check(prompts: PromptSet) -> None:
-    for key in (*_LISTS, "templates", "stated_words"):
-        _check_texts(key, getattr(prompts, key))
-    for key in _GROUPS:
-        groups = getattr(prompts, key)
-        if not isinstance(groups, tuple):
-            refuse(key, f"{groups!r}", "a tuple of groups", "write ((prompt, prompt),)")
-        for i, group in enumerate(groups):
-            _check_texts(f"{key}[{i}]", group)
-            if len(group) < 2:
-                refuse(f"{key}[{i}]", f"{len(group)} prompt", "two or more", "add the prompts it is paired with")
-        repeated = _repeated(frozenset(pair) for pair in _pairs(groups))
-        if repeated:
-            refuse(key, f"the pair {sorted(repeated[0])} twice", "each pair once", "take one of them out")
-    if not isinstance(prompts.attributes, Mapping) or len(prompts.attributes) == 1:
-        expected = "two or more values and their words"
-        refuse("attributes", f"{prompts.attributes!r}", expected, "write {value: words, ...}")
-    for value, words in prompts.attributes.items():
-        _check_texts(f"attributes[{value!r}]", words)
-    if not prompts.groups:
-        refuse("groups", "no groups", "at least one group of two prompts", "add one")
-    for kind in ("", "held_out_"):
-        names, classes = getattr(prompts, f"{kind}class_names"), getattr(prompts, f"{kind}classes")
-        if len(names) != len(classes):
-            refuse(f"{kind}class_names", f"{len(names)} names", f"{len(classes)}, one per class", "name each")
-    seen = set(chain(*prompts.groups)).intersection(chain(*prompts.held_out_groups))
-    if seen:
-        refuse("held_out_groups", f"{min(seen)!r}, which groups has", "unseen prompts", "take it out of one")
+def _stated(own: Stated) -> Prompts:
+    if not own.model_fields_set:
+        raise PromptSetError("stated_words: got no words; expected words, before_person or like.")
+    other = _borrowed(own.like, "stated_words") if own.like else Stated()
+    words, adjectives = [*own.words, *other.words], [*own.before_person, *other.before_person]
+    if adjectives:
+        professions = _borrowed("professions-gender", "concepts")
+        words += before_person(adjectives, [*professions.train, *professions.test])
+    return tuple(dict.fromkeys(words))
 
 
-def _check_texts(key: str, texts: object) -> None:
-    if not isinstance(texts, tuple) or not all(
-        isinstance(text, str) and text and text == text.strip() for text in texts
-    ):
-        refuse(key, f"{texts!r}", "a tuple of texts without spaces at the ends", "write (text,) for a single one")
-    repeated = _repeated(texts)
-    if repeated:
-        refuse(key, f"{repeated[0]!r} twice", "each once", "take one of them out")
+def _listed(recipe: Recipe) -> dict[str, Any]:
+    fields: dict[str, Any] = {"groups": (*recipe.groups, *recipe.pairs), "held_out_groups": recipe.held_out_groups}
+    for kind, classes in (("", recipe.classes), ("held_out_", recipe.held_out_classes)):
+        fields |= {f"{kind}classes": tuple(classes.values()), f"{kind}class_names": tuple(classes)}
+    return fields
 
 
-def _repeated(items: Iterable[Hashable]) -> list[Any]:
-    return [item for item, count in Counter(items).items() if count > 1]
+def _generated(recipe: Recipe) -> dict[str, Any]:
+    for i, template in enumerate(recipe.templates):
+        check_slots(f"templates[{i}]", template, ("attribute", "concept"))
+    check_slots("class_template", recipe.class_template, ("concept",))
+    own, like = recipe.concepts, recipe.concepts.like
+    other = _borrowed(like, "concepts") if like else Concepts()
+    names = {"": (*own.train, *other.train), "held_out_": (*own.test, *other.test)}
+    if not names[""] or len({*chain(*names.values())}) < sum(map(len, names.values())):
+        raise PromptSetError("concepts: expected at least one under 'train:', and each once, in train or in test.")
+    rows: list[Prompts] = [tuple(chain(*recipe.attribute.values()))]
+    if recipe.pairing == "aligned":
+        counts = {value: len(words) for value, words in recipe.attribute.items()}
+        if len(set(counts.values())) > 1:
+            raise PromptSetError(f"attribute: got word counts {counts}; expected equal ones, or 'pairing: all'.")
+        rows = list(zip(*recipe.attribute.values(), strict=True))
+    _check_size(rows, len(recipe.templates) * sum(map(len, names.values())))
+    fields: dict[str, Any] = {"templates": recipe.templates}
+    for kind, some in names.items():
+        fields[f"{kind}class_names"] = some
+        fields[f"{kind}classes"] = tuple(fill(recipe.class_template, concept=concept) for concept in some)
+        fields[f"{kind}groups"] = tuple(
+            tuple(fill(template, attribute=word, concept=concept) for word in row)
+            for concept in some
+            for template in recipe.templates
+            for row in rows
+        )
+    return fields
+
+
+def _check_size(rows: Sequence[Sequence[str]], times: int = 1) -> None:
+    # Before the prompts are made: a file of a few lines can stand for billions of pairs.
+    pairs = times * sum(len(row) * (len(row) - 1) // 2 for row in rows)
+    if pairs > MAX_PAIRS:
+        raise PromptSetError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}.")

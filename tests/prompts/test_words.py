@@ -1,3 +1,5 @@
+"""Words that state an attribute, and words in templates."""
+
 import re
 import unicodedata
 
@@ -5,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, PromptSetError
 from vldebias.prompts.stated_words import PERSON_WORDS, StatedWords, before_person
+from vldebias.prompts.templates import article, check_slots, fill
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
 
@@ -104,3 +107,53 @@ def test_bad_entries_are_refused() -> None:
         StatedWords("man")
     with pytest.raises(InvalidInputError, match="got '--'; expected letters or digits; take it out"):
         StatedWords(["man", "--"])
+
+
+# ---- templates
+
+AN = (
+    "Asian Indian evil unattractive unfriendly architect engineer elderly old uninsured unidentified unimportant "
+    "urban ugly usher hour honest heir honorable oncologist onerous Uzbek"
+)
+A = (
+    "doctor Latino university uniform union unique unidirectional user utility European Ukrainian Ugandan "
+    "urologist one-armed once-famous house hospital young white DJ"
+)
+
+
+def test_the_article_is_that_of_the_sound() -> None:
+    assert [word for words, said in ((AN, "an"), (A, "a")) for word in words.split() if article(word) != said] == []
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("A photo of a {attribute} {concept}.", "A photo of an Asian doctor."),
+        ("A photo of an {attribute} {concept}.", "A photo of an Asian doctor."),
+        ("A {concept} and a {attribute}", "A doctor and an Asian"),
+        ("A {attribute} photo", "An Asian photo"),
+        ("An {concept} photo", "A doctor photo"),
+        ("a apple, {concept}", "a apple, doctor"),  # not before a slot: verbatim
+        ("banana {attribute}", "banana Asian"),
+        ("{concept}{attribute}", "doctorAsian"),
+    ],
+)
+def test_fill(template: str, filled: str) -> None:
+    assert fill(template, attribute="Asian", concept="doctor") == filled
+
+
+@pytest.mark.parametrize("word", ["{concept}", r"\1", "a {attribute}"])
+def test_a_word_is_put_in_as_it_is(word: str) -> None:
+    assert fill("see {attribute} {concept}", attribute=word, concept="x") == f"see {word} x"
+
+
+@pytest.mark.parametrize("template", ["{a}", "{a} {b} {c}", "{a} {b", "}{a}{b}", "{a}{b}{}", "{a}{{b}}"])
+def test_check_slots_refuses(template: str) -> None:
+    with pytest.raises(PromptSetError, match=r"key: got '.*'; expected \{a\} and \{b\}"):
+        check_slots("key", template, ("a", "b"))
+
+
+def test_check_slots_accepts() -> None:
+    check_slots("key", "a {a} of {b}", ("a", "b"))
+    check_slots("key", "nothing", optional=("a",))
+    check_slots("key", "a {a}", optional=("a",))

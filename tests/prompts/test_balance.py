@@ -1,0 +1,207 @@
+"""Balanced prompts: where a value is stated and where not (lists written by hand), shares, seeds, order, refusals."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.prompts import Balancer, balance_prompts, can_balance, load_prompts, make_prompt_set
+
+SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
+LABELLED = Path(__file__).parent / "labelled.jsonl"
+ALONE = [(kind, prompt) for kind in ("stated", "named", "none", "mixed", "other") for prompt in SPEC[kind]]
+FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
+ATTRIBUTES = [(names, *own) for names, rows in SPEC["attributes"].items() for own in rows.items()]
+
+
+def state(prompt: str, names: str = "gender") -> str:
+    sets = names.split()
+    values = [FIRST[name] for name in sets]
+    return Balancer(sets).write([prompt], [values])[0]
+
+
+@pytest.mark.parametrize("line", SPEC["open"])
+def test_the_word_goes_where_it_is_marked(line):
+    word = re.search("<(.*?)>", line)[1]
+    prompt = line.replace(f"<{word}> ", "")
+    prompt = prompt[0].upper() + prompt[1:] if word[0].isupper() else prompt
+    assert state(prompt) == line.replace("<", "").replace(">", "")
+
+
+@pytest.mark.parametrize(("kind", "prompt"), ALONE)
+def test_in_doubt_a_prompt_is_left_alone(kind, prompt):
+    out = balance_prompts(prompt, "gender")
+    assert out.prompts == [prompt]
+    assert out.values == [None]
+    assert out.reasons[0] in _REASONS[kind]
+
+
+_NOBODY = {"no person", "no person in the picture"}
+_REASONS = {
+    "stated": {"stated"},
+    "named": {"named", *_NOBODY},  # a name alone is no noun for a person
+    "none": {"named", *_NOBODY},
+    "mixed": {"stated", *_NOBODY},
+    "other": {"not English", "upper case"},
+}
+
+
+@pytest.mark.parametrize(("prompt", "result"), [*SPEC["articles"].items(), *SPEC["placeholders"].items()])
+def test_articles_and_placeholders(prompt, result):
+    assert state(prompt) == result
+
+
+@pytest.mark.parametrize(("names", "prompt", "result"), ATTRIBUTES)
+def test_other_attributes_and_several(names, prompt, result):
+    assert state(prompt, names) == result
+
+
+def test_every_prompt_keeps_its_words():
+    prompts = [re.sub("<.*?> ", "", line) for line in SPEC["open"]] + [prompt for _, prompt in ALONE]
+    for prompt, written in zip(prompts, balance_prompts(prompts, ["gender", "age", "race"]).prompts, strict=True):
+        left = Counter(word.lower() for word in written.split())
+        gone = Counter(word.lower() for word in prompt.split()) - left
+        assert set(gone) <= {"a", "an"}
+
+
+def test_a_stated_value_is_not_stated_again():
+    written = [state(re.sub("<.*?> ", "", line)) for line in SPEC["open"]]
+    again = balance_prompts(written, "gender")
+    assert again.prompts == written
+    assert set(again.values) == {None}
+
+
+def test_labelled_prompts_of_public_sets():
+    right = defaultdict(list)
+    for line in LABELLED.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        right[row["kind"]].append(state(row["prompt"]) in row["ok"])
+    shares = {kind: sum(own) / len(own) for kind, own in right.items()}
+    assert shares.pop("open") >= 0.95
+    assert min(shares.values()) >= 0.98
+
+
+def test_a_thousand_prompts_take_a_second_or_two():
+    prompts = [f"{prompt}, {k}" for _, prompt in ALONE for k in range(8)][:1000]
+    balance_prompts("a nurse", "gender")  # reads the words
+    start = time.process_time()
+    balance_prompts(prompts, "gender")
+    assert time.process_time() - start < 4  # measured: about 0.5
+
+
+# ---- shares, seeds, order
+
+NURSE = "A photo of a nurse."
+
+
+def test_a_value_is_stated_in_the_subject_and_told():
+    out = balance_prompts(["A CEO in an office", "a lady editor", "a red car"], "gender", shares={"female": 1})
+    assert out.prompts == ["A female CEO in an office", "a lady editor", "a red car"]
+    assert out.values == ["female", None, None]
+    assert out.reasons == [None, "stated", "no person"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 101])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_even_shares_differ_by_one_at_most(n, seed):
+    counts = Counter(balance_prompts([NURSE] * n, "race", seed=seed).values)
+    assert sum(counts.values()) == n
+    assert max(counts.values()) - min([*counts.values(), *[0] * (5 - len(counts))]) <= 1
+
+
+def test_shares_of_ones_own_are_exact():
+    counts = Counter(balance_prompts([NURSE] * 20, "gender", shares={"female": 0.7, "male": 0.3}).values)
+    assert counts == {"female": 14, "male": 6}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_calls_of_one_image_stay_even(seed):
+    balancer = Balancer("gender", seed=seed)
+    values = [balancer.next([NURSE]).values[0] for _ in range(10)]
+    assert Counter(values) == {"female": 5, "male": 5}
+
+
+def test_prompts_of_one_image_each_are_even_together():
+    jobs = ["nurse", "doctor", "baker", "lawyer", "pilot", "farmer", "clerk", "judge", "poet", "chef"]
+    counts = Counter(balance_prompts([f"a {job}" for job in jobs], "gender").values)
+    assert counts == {"female": 5, "male": 5}
+
+
+def test_the_seed_decides_the_order_alone():
+    first, again, other = (balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.values != other.values
+    assert Counter(first.values) == Counter(other.values)
+
+
+def test_strength_is_the_share_that_is_given_a_value():
+    out = Balancer("gender", strength=0.5).next([NURSE] * 8)
+    assert Counter(out.values) == {None: 4, "female": 2, "male": 2}
+    assert Counter(out.reasons) == {"strength": 4, None: 4}
+    assert out.prompts.count(NURSE) == 4
+
+
+def test_strength_may_change_between_calls():
+    balancer = Balancer("gender")
+    balancer.strength = 0
+    assert balancer.next([NURSE] * 4).values == [None] * 4
+    balancer.strength = 1
+    assert None not in balancer.next([NURSE] * 4).values
+    balancer.strength = 1.5
+    with pytest.raises(InvalidInputError, match="strength"):
+        balancer.next([NURSE])
+
+
+def test_several_sets_give_tuples_and_cross():
+    out = balance_prompts(["a software developer"] * 4, ["gender", "age"])
+    assert Counter(out.values) == {(g, a): 1 for g in ("female", "male") for a in ("young", "old")}
+    for prompt, (gender, age) in zip(out.prompts, out.values, strict=True):
+        assert prompt == f"{'an old' if age == 'old' else 'a young'} {gender} software developer"
+
+
+def test_write_puts_the_same_values_into_second_prompts():
+    balancer = Balancer("gender")
+    assert balancer.write(["a nurse", "a tree", "a cook"], ["female", "male", None]) == [
+        "a female nurse",
+        "a tree",
+        "a cook",
+    ]
+
+
+def test_find_of_ones_own_says_the_place():
+    shares = {"female": 1}
+    find = lambda prompt: prompt.find("gardener") if "gardener" in prompt else None  # noqa: E731
+    out = balance_prompts(["the rose's gardener", "a nurse"], "gender", shares=shares, find=find)
+    assert out.prompts == ["the rose's female gardener", "a nurse"]
+
+
+def test_groups_can_be_left_alone():
+    out = balance_prompts(["two doctors", "a doctor"], "gender", shares={"male": 1}, groups="leave")
+    assert out.prompts == ["two doctors", "a male doctor"]
+
+
+def test_sets_that_are_not_about_persons_are_refused():
+    hats = make_prompt_set("hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"])
+    for prompts in (load_prompts("waterbirds"), load_prompts("backgrounds"), hats):
+        assert not can_balance(prompts)
+        with pytest.raises(PromptSetError, match=prompts.name):
+            balance_prompts("a nurse", prompts)
+    assert all(can_balance(load_prompts(name)) for name in ("gender", "race", "age", "skin-tone", "celeba"))
+
+
+@pytest.mark.parametrize("shares", [{"female": 0.5}, {"feminine": 1}, {"female": 2, "male": -1}])
+def test_shares_that_are_none_are_refused(shares):
+    with pytest.raises(InvalidInputError, match="shares"):
+        balance_prompts("a nurse", "gender", shares=shares)
+
+
+def test_no_torch_is_imported():
+    code = "import sys, vldebias; vldebias.balance_prompts('a nurse', 'gender'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,442 @@
+"""Prompt sets: those of the package, files of strangers, sets from a word list, and which prompts name which value."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from math import comb
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+
+from vldebias.errors import PromptSetError
+from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
+from vldebias.prompts.prompt_set import MAX_PAIRS, Recipe
+from vldebias.prompts.stated_words import StatedWords
+
+README = Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
+GENDER = {"male": ["male", "man"], "female": ["female", "woman"]}
+LISTED: dict[str, Any] = {"description": "d", "source": "s", "groups": [["a cat", "a dog", "an owl"]]}
+MADE: dict[str, Any] = {
+    "description": "d",
+    "source": "s",
+    "attribute": {"male": ["male"], "female": ["female"]},
+    "templates": ["a {attribute} {concept}"],
+    "concepts": {"train": ["doctor", "architect"], "test": ["nurse"]},
+}
+
+
+def write(folder: Path, content: object, name: str = "mine.yaml") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def small(**fields: Any) -> PromptSet:
+    return PromptSet(**{"name": "small", "groups": (("a", "b"),), **fields})
+
+
+# ---- the sets that come with the package
+
+
+def failing(law: Callable[[PromptSet], bool]) -> list[str]:
+    """The sets of the package for which a law does not hold."""
+    return [name for name in list_prompts() if not law(load_prompts(name))]
+
+
+def test_every_set_says_what_for_where_from_and_what_not() -> None:
+    assert list_prompts() == sorted(list_prompts())
+    assert [name for name in list_prompts() if load_prompts(name).name != name or f"`{name}`" not in README] == []
+    assert failing(lambda prompts: bool(prompts.description and prompts.source and prompts.limits)) == []
+
+
+def test_pairs_are_all_pairs_of_each_group() -> None:
+    def law(prompts: PromptSet) -> bool:
+        both = ((prompts.pairs, prompts.groups), (prompts.held_out_pairs, prompts.held_out_groups))
+        return not set(prompts.class_names) & set(prompts.held_out_class_names) and all(
+            list(pairs) == [pair for group in groups for pair in combinations(group, 2)]
+            and len({frozenset(pair) for pair in pairs if pair[0] != pair[1]}) == len(pairs)
+            for pairs, groups in both
+        )
+
+    assert failing(law) == []
+
+
+def test_pairs_are_stated_and_queries_are_not() -> None:
+    def law(prompts: PromptSet) -> bool:
+        stated = StatedWords(prompts.stated_words)
+        told = all(stated.match(p) for group in prompts.groups for p in group) or not prompts.templates
+        return told and not any(stated.match(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes))
+
+    assert failing(law) == []
+
+
+def test_articles_fit() -> None:
+    def law(prompts: PromptSet) -> bool:
+        words = [pair for text in prompts.texts for pair in pairwise(text.lower().rstrip(".").split())]
+        wrong = {"a": "aeio", "an": "bcdfghjklmnpqrstvwxyz"}
+        return not any(second[0] in wrong.get(first, "") for first, second in words)
+
+    assert failing(law) == []
+
+
+def test_waterbirds_is_the_papers_verbatim() -> None:
+    prompts = load_prompts("waterbirds")
+    endings = ("with land background.", "with water background.", "in the ocean", "in the water.", "in the forest.")
+    birds = ("landbird", "waterbird")
+    assert prompts.class_names == birds
+    assert prompts.classes == tuple(f"This is a picture of a {bird}." for bird in birds)
+    assert prompts.groups == tuple(tuple(f"This is a picture of a {b} {e}" for e in endings) for b in birds)
+    places = ("a forest", "a moutain", "a wood", "an ocean", "a beach", "a port")
+    pictures = [f"This is a picture of {place}." for place in places]
+    backgrounds = ["This is a land background.", "This is a water background."]
+    assert sorted(prompts.spurious) == sorted(pictures + backgrounds)
+    assert len(prompts.pairs) == 2 * comb(5, 2)
+
+
+def test_celeba_is_the_papers_verbatim() -> None:
+    prompts = load_prompts("celeba")
+    assert prompts.classes == tuple(f"A photo of a celebrity with {hair} hair." for hair in ("dark", "blond"))
+    assert prompts.pairs == tuple(
+        tuple(f"A photo of a {gender} celebrity with {hair} hair." for gender in ("male", "female"))
+        for hair in ("dark", "blond")
+    )
+    people = ("male", "male celebrity", "man", "female", "female celebrity", "woman")
+    assert prompts.spurious == tuple(f"A photo of a {person}." for person in people)
+
+
+def test_professions_are_the_papers_split() -> None:
+    gender, race = load_prompts("professions-gender"), load_prompts("professions-race")
+    assert (len(gender.class_names), len(gender.held_out_class_names)) == (80, 20)
+    assert gender.class_names[:3] == ("actor", "architect", "audiologist")
+    assert gender.held_out_class_names[-3:] == ("security guard", "scientist", "web developer")
+    assert race.class_names == gender.class_names
+    assert ("A photo of a male doctor.", "A photo of a female doctor.") in gender.pairs
+    words = ("a white", "a black", "an Asian", "an Indian", "a Latino")
+    assert tuple(f"A photo of {word} pilot." for word in words) in race.held_out_groups
+    assert len(race.pairs) == 80 * comb(5, 2)
+    assert "A photo of an accountant." in gender.held_out_classes
+
+
+def test_fairface_is_made_of_its_parts() -> None:
+    prompts = load_prompts("fairface")
+    assert [part.name for part in prompts.parts] == ["fairface-gender", "fairface-race", "fairface-age"]
+    assert prompts.pairs == tuple(pair for part in prompts.parts for pair in part.pairs)
+    assert prompts.classes == prompts.parts[0].classes
+    by_value = prompts.by_value(prompts.spurious)
+    assert list(by_value) == [value for part in prompts.parts for value in part.attributes]
+    assert all(part.by_value() == {value: by_value[value] for value in part.attributes} for part in prompts.parts)
+    with pytest.raises(PromptSetError, match="3 attributes"):
+        prompts.by_value()
+    assert not prompts.names_values
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "left"),
+    [
+        ("gender", "a photo of a Woman, smiling", "a photo of a manager"),
+        ("gender", "the king's portrait", "a chairman of mankind"),
+        ("gender", "a non-binary doctor", "an actor and a waiter"),
+        ("race", "a white doctor", "a doctor in a white coat"),
+        ("race", "two Black women", "a black car"),
+        ("race", "an African-American nurse", "an American nurse"),
+        ("age", "an old man", "an old house"),
+        ("age", "a 25-year-old pilot", "a pilot with 25 planes"),
+        ("skin-tone", "a dark-skinned pilot", "a pilot in a dark room"),
+        ("skin-tone", "a tan firefighter", "a firefighter with a tan bag"),
+        ("backgrounds", "a duck on the beach", "a waterbird"),
+        ("backgrounds", "a bear in water", "a sea lion, a river otter"),
+    ],
+)
+def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, left: str) -> None:
+    words = StatedWords(load_prompts(name).stated_words)
+    assert words.match(stated)
+    assert not words.match(left)
+
+
+# ---- loading
+
+
+@pytest.mark.parametrize("as_type", [str, Path])
+def test_a_path_is_read(tmp_path: Path, as_type: type) -> None:
+    prompts = load_prompts(as_type(write(tmp_path, LISTED)))
+    assert load_prompts(prompts) is prompts
+    assert prompts.name == "mine"
+    assert prompts.pairs == tuple(combinations(["a cat", "a dog", "an owl"], 2))
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(PromptSetError, match=r"'gendr'; expected one of age, .*did you mean 'gender'"):
+        load_prompts("gendr")
+    for value in (None, 3, ["gender"]):
+        with pytest.raises(PromptSetError, match=r"a PromptSet, a mapping .*age"):
+            load_prompts(value)  # type: ignore[arg-type]
+
+
+def test_a_made_set_from_a_file(tmp_path: Path) -> None:
+    prompts = load_prompts(write(tmp_path, MADE))
+    assert prompts.groups == (("a male doctor", "a female doctor"), ("a male architect", "a female architect"))
+    assert prompts.held_out_pairs == (("a male nurse", "a female nurse"),)
+    assert prompts.classes == ("A photo of a doctor.", "A photo of an architect.")
+    assert prompts.class_names == ("doctor", "architect")
+    assert prompts.held_out_classes == ("A photo of a nurse.",)
+    assert prompts.templates == ("a {attribute} {concept}",)
+    assert prompts.stated_words == ("male", "female")
+    assert prompts.attributes == {"male": ("male",), "female": ("female",)}
+    assert prompts.spurious == ()
+    assert load_prompts({"name": "mine", **MADE}) == prompts
+    assert load_prompts(LISTED).name == "custom"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("description: !!python/object/apply:os.system ['true']", r"os\.system in line 1"),
+        (LISTED | {"group": []}, "group: .*did you mean 'groups'"),
+        (MADE | {"concepts": {"trian": ["a"]}}, r"concepts.trian: "),
+        (LISTED | {"groups": "a"}, r"groups: "),
+        (LISTED | {"groups": [["a", False]]}, r"groups\[0\]\[1\]: "),
+        (LISTED | {"groups": [["a"]]}, r"groups\[0\]: "),
+        (LISTED | {"groups": []}, r"groups: "),
+        (LISTED | {"groups": [["a", "a"]]}, r"groups\[0\]: "),
+        (LISTED | {"groups": [["a", "b"], ["b", "a"]]}, r"groups: "),
+        (LISTED | {"groups": [["a", " b"]]}, r"groups\[0\]\[1\]: "),
+        (LISTED | {"groups": [["a", "b\n"]]}, r"groups\[0\]\[1\]: "),
+        (LISTED | {"pairs": [["a", "b", "c"]]}, r"pairs\[0\]: "),
+        (LISTED | {"held_out_groups": [["a cat", "x"]]}, "held_out_groups: "),
+        (LISTED | {"spurious": None}, "spurious: "),
+        (LISTED | {"spurious": ["x", "x"]}, "spurious: "),
+        (LISTED | {"spurious": ["{attribute}"]}, r"spurious\[0\]: "),
+        (LISTED | {"classes": ["x"]}, r"classes: "),
+        (LISTED | {"classes": {"x": "same", "y": "same"}}, "classes: "),
+        (LISTED | {"pairing": "all"}, "pairing: "),
+        (LISTED | {"templates": ["x"]}, "pairs: "),
+        *(({k: v for k, v in MADE.items() if k != key}, f"{key}: ") for key in ("attribute", "templates", "concepts")),
+        ({"description": "d"}, "pairs: "),
+        (MADE | {"classes": {"x": "y"}}, "classes: "),
+        (MADE | {"attribute": {"male": ["male"]}}, r"attribute: "),
+        (MADE | {"attribute": {"m": ["x"], "f": []}}, r"attribute.f: "),
+        (MADE | {"attribute": {"m": ["x"], "f": ["x"]}}, "attribute: "),
+        (MADE | {"attribute": {"m": ["x", "y"], "f": ["z"]}}, "attribute: "),
+        (MADE | {"templates": ["a {concept}"]}, r"templates\[0\]: "),
+        (MADE | {"templates": ["{attribute} {concept} {x}"]}, r"templates\[0\]: "),
+        (MADE | {"class_template": "a photo"}, r"class_template: "),
+        (MADE | {"spurious": ["{concept}"]}, r"spurious\[0\]: "),
+        (MADE | {"pairing": "some"}, r"pairing: "),
+        (MADE | {"concepts": {"test": ["x"]}}, r"concepts: "),
+        (MADE | {"concepts": ["x", "x"]}, "concepts.train: "),
+        (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "concepts: "),
+        (MADE | {"concepts": {"like": "profesions-gender"}}, "'profesions-gender'.*did you mean"),
+        (MADE | {"concepts": {"like": "gender"}}, "concepts.like: "),
+        (MADE | {"stated_words": {"like": "celeba"}}, "stated_words.like: "),
+        (MADE | {"stated_words": {}}, "stated_words: "),
+        ({"description": "d", "parts": ["fairface"]}, "parts: "),
+        ({"description": "d", "parts": ["nowhere"]}, "got the prompt set 'nowhere'; expected one of"),
+        ("? [a, b]\n: c", "as a key"),
+        ("1: 2", "Keys"),
+        ("null: 2", "Keys"),
+        ("{description: 2020-13-45}", "pairs: "),
+        ("{groups: [[2020-01-01, 99999999999999999999999]]}", "digits"),
+        ("{groups: {a: {b: {c: {}}}}}", "groups: "),
+        ("{attribute: {1: [x], 2: [y]}, templates: ['{attribute} {concept}'], concepts: [z]}", "attribute"),
+        ("{attribute: {a: [x], b: [y]}, templates: ['{attribute} {concept}'], concepts: {like: [gender]}}", "like: "),
+        ("{stated_words: {like: 3}, groups: [[a, b]]}", "stated_words.like: "),
+        ("{stated_words: ['!!'], groups: [[a, b]], parts: [gender]}", "pairs: "),
+        ("{parts: ['../gender']}", "got the prompt set"),
+        ("{parts: ['a\\0b']}", "got the prompt set"),
+        ("concepts: {1: 2}", "concepts"),
+        ("{stated_words: {[]: 2}}", "as a key"),
+        ("{attribute: {a: [x], b: [y]}, groups: [[.inf, .nan]]}", r"groups\[0\]\[0\]: "),
+    ],
+)
+def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(PromptSetError, match=message) as caught:
+        load_prompts(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "expected" in str(caught.value)
+
+
+def test_a_set_that_would_explode_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(PromptSetError, match=r"244,650 pairs; expected at most 200,000"):
+        load_prompts(write(tmp_path, {"groups": [[f"p{i}" for i in range(700)]]}))
+    with pytest.raises(PromptSetError, match=r"200,001 pairs; expected at most 200,000"):
+        make_prompt_set("big", {"a": ["x"], "b": ["y"]}, [f"c{i}" for i in range(MAX_PAIRS + 1)])
+
+
+# ---- making and writing
+
+
+def test_words_templates_and_concepts_make_the_pairs() -> None:
+    templates = ["A {attribute} {concept}.", "A {concept} who is a {attribute} person."]
+    concepts = ["doctor", "engineer", "heir"]
+    prompts = make_prompt_set("mine", GENDER, concepts, templates)
+    assert len(prompts.pairs) == 2 * len(templates) * len(concepts)
+    assert prompts.pairs[:2] == (("A male doctor.", "A female doctor."), ("A man doctor.", "A woman doctor."))
+    assert ("An heir who is a male person.", "An heir who is a female person.") in prompts.pairs
+    assert prompts.spurious == tuple(f"A photo of a {w}." for w in ("male", "man", "female", "woman"))
+    assert prompts.stated_words == ("male", "man", "female", "woman")
+
+
+def test_pairing_all_makes_one_group_of_all_words() -> None:
+    words = {"land": ["land", "forest"], "water": ["water", "ocean", "lake"]}
+    prompts = make_prompt_set("mine", words, ["dog"], ["a {concept}, {attribute}"], pairing="all")
+    assert prompts.groups == (tuple(f"a dog, {w}" for w in ("land", "forest", "water", "ocean", "lake")),)
+    assert len(prompts.pairs) == comb(5, 2)
+
+
+def test_spurious_prompts_can_be_given_or_left_out() -> None:
+    assert make_prompt_set("mine", GENDER, ["doctor"], spurious=[]).spurious == ()
+    given = make_prompt_set("mine", GENDER, ["doctor"], spurious=["a {attribute}", "gender"]).spurious
+    assert given == ("a male", "a man", "a female", "a woman", "gender")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attribute": ["male", "female"]}, "attribute: "),
+        ({"attribute": {"m": "male", "f": "female"}}, r"attribute.m: "),
+        ({"concepts": "doctor"}, r"concepts.train: "),
+        ({"concepts": []}, r"concepts.train: "),
+        ({"templates": []}, r"templates: "),
+        ({"pairing": "none"}, "pairing: "),
+        ({"test_concepts": ["doctor"]}, "concepts: "),
+    ],
+)
+def test_make_names_the_argument(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptSetError, match=f"^prompt set 'mine': {message}"):
+        make_prompt_set("mine", **{"attribute": GENDER, "concepts": ["doctor"], **change})
+
+
+def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
+    assert failing(lambda prompts: load_prompts(prompts.to_yaml(tmp_path / f"{prompts.name}.yaml")) == prompts) == []
+    made = make_prompt_set("mine", GENDER, ["doctor", "nurse"], test_concepts=["pilot"], stated_words=["he", "she"])
+    read = load_prompts(made.to_yaml(tmp_path / "mine.yaml"))
+    assert (read, read.hash) == (made, made.hash)
+    assert "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()  # stays words and templates
+
+
+def test_writing_is_refused_where_it_would_lose_something(tmp_path: Path) -> None:
+    with pytest.raises(PromptSetError, match=r"path: got '.*mine.txt'"):
+        load_prompts("gender").to_yaml(tmp_path / "mine.txt")
+    for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
+        with pytest.raises(PromptSetError, match="by hand or changed"):
+            prompts.to_yaml(tmp_path / "mine.yaml")
+
+
+# ---- the object
+
+
+def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Path) -> None:
+    plain = load_prompts(write(tmp_path, LISTED))
+    text = "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource: another\ndescription: other words\n"
+    assert load_prompts(write(tmp_path, text, "other.yaml")).hash == plain.hash
+    changed: list[dict[str, Any]] = [
+        {"groups": (("a cat", "an owl", "a dog"),)},
+        {"groups": (("a cat", "a dog"),)},
+        {"spurious": ("an animal",)},
+        {"classes": ("x",), "class_names": ("x",)},
+        {"held_out_groups": (("x", "y"),)},
+        {"stated_words": ("cat",)},
+        {"attributes": {"x": ("x",), "y": ("y",)}},
+        {"parts": (plain,)},
+    ]
+    hashes = [dataclasses.replace(plain, **change).hash for change in changed]
+    assert len({plain.hash, *hashes}) == 1 + len(changed)
+    assert {plain: 1}[load_prompts(tmp_path / "mine.yaml")] == 1
+    assert repr(plain) == f"PromptSet('mine', 0 classes, 0 spurious, 3 pairs, hash={plain.hash[:12]})"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"groups": ()}, "groups: "),
+        ({"groups": (("a",),)}, r"groups\[0\]: "),
+        ({"groups": ("ab",)}, r"groups\[0\]: "),
+        ({"spurious": "abc"}, "spurious: "),
+        ({"spurious": ("",)}, r"spurious\[0\]: "),
+        ({"classes": ("x",)}, "class_names: got 0 names; expected 1"),
+        ({"attributes": {"x": ("x",)}}, "attributes: .* expected two or more values"),
+        ({"attributes": {"x": "x", "y": "y"}}, r"attributes.x: "),
+    ],
+)
+def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptSetError, match=f"^prompt set 'small': {message}"):
+        small(**fields)
+
+
+def test_lists_of_a_set_made_by_hand_become_tuples() -> None:
+    assert small(groups=[["a", "b"]], spurious=["c"]) == small(spurious=("c",))
+
+
+# ---- which prompts name which value
+
+
+@pytest.mark.parametrize("name", [name for name in list_prompts() if name != "fairface"])
+def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
+    prompts = load_prompts(name)
+    found = prompts.by_value()
+    assert list(found) == list(prompts.attributes)
+    assert prompts.names_values
+    matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
+    for prompt in {*prompts.spurious, *(p for group in prompts.groups for p in group)}:
+        assert list(prompts.values_in(prompt)) == [value for value, words in matchers.items() if words.match(prompt)]
+    for value, own in found.items():
+        assert own
+        assert all([one for one in matchers if matchers[one].match(prompt)] == [value] for prompt in own)
+
+
+def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_out() -> None:
+    water = ("This is a water background.", "This is a picture of an ocean.")
+    assert load_prompts("waterbirds").by_value()["water"] == water
+    words, spurious = {"with": ["bespectacled"], "without": ["clear-eyed"]}, ["A photo of a bespectacled person."]
+    assert make_prompt_set("glasses", words, ["doctor"], spurious=spurious).by_value() == {
+        "with": ("A photo of a bespectacled doctor.",),
+        "without": ("A photo of a clear-eyed doctor.",),
+    }
+
+
+def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
+    mixed = small(groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)})
+    with pytest.raises(PromptSetError, match=r"no prompt for \['w'\]"):
+        mixed.by_value()
+    assert not mixed.names_values
+
+
+def test_the_longest_phrase_names_the_value() -> None:
+    asian = small(attributes={"Asian": ("Asian",), "East": ("East Asian",)})
+    assert asian.values_in("an east-asian man") == ("East",)
+    assert asian.values_in("an Asian man from the East") == ("Asian",)
+    assert asian.values_in("an East Asian and an Asian man") == ("Asian", "East")
+    assert asian.values_in("a Caucasian man") == ()
+    both = small(attributes={**asian.attributes, "other": ("ASIAN",)})
+    assert both.values_in("an Asian man") == ("Asian", "other")  # a word of two values names both
+    texts = ("an Asian", "an Asian", "an Asian and an East Asian", "a man")
+    assert asian.by_value(texts) == {"Asian": ("an Asian",), "East": ()}
+
+
+# ---- prompts/README.md
+
+
+def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
+    section = README.split("## Your own set, in one screen")[1].split("## Keys")[0]
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
+    code, text = (dedent(block).strip() for block in blocks)
+    call = code.removeprefix("made = vldebias.").split("\nmade.to_yaml")[0]
+    made = eval(call, {"make_prompt_set": make_prompt_set})
+    assert load_prompts(write(tmp_path, text, "glasses.yaml")).hash == made.hash
+    assert len(made.pairs) == 3
+    assert [key for key in Recipe.model_fields if f"`{key}`" not in README.split("## Keys")[1]] == []
+
+
+def test_the_table_of_the_readme_counts_right() -> None:
+    rows = {line.split("`")[1]: line for line in README.splitlines() if line.startswith("| `")}
+
+    def law(prompts: PromptSet) -> bool:
+        held_out = f" ({len(prompts.held_out_pairs)})" if prompts.held_out_pairs else ""
+        return f"| {len(prompts.pairs)}{held_out} |" in rows[prompts.name]
+
+    assert failing(law) == []

@@ -1,0 +1,274 @@
+"""Balance prompts: state a sampled value of an attribute where the prompt leaves it open. Plain Python, no model.
+
+"A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO in an office" for
+the other. A prompt is left alone where a value is stated ("a lady editor", "his dog"), where the person is named, where
+no person is in the picture, and whenever that is in doubt.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vldebias.errors import InvalidInputError, PromptSetError
+from vldebias.prompts.english import adjective, classes, gendered, lists, person
+from vldebias.prompts.prompt_set import PromptSet, load_prompts
+from vldebias.prompts.stated_words import StatedWords
+from vldebias.prompts.subject import Subject, find_subject
+from vldebias.prompts.templates import article
+
+_ORDER = ("size", "age", "skin", "origin", "gender")  # of adjectives in English, from left to right
+_KINDS = ("", "age", "skin_tone", "race", "gender")  # what placeholders call them
+
+Find = Callable[[str], int | None]
+Sets = str | Path | PromptSet | Sequence[str | Path | PromptSet]
+Place = tuple[Subject | str | None, str | None]  # a subject or a placeholder; or None, and the reason
+
+
+@dataclass(frozen=True)
+class BalancedPrompts:
+    """Prompts in which values of an attribute are stated.
+
+    Attributes:
+        prompts: the prompts in their order; what was left alone is unchanged.
+        values: the value that was written into each; None where it was left alone. Of several sets a tuple of values.
+        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None where a value was written.
+            Of several sets a tuple of reasons.
+    """
+
+    prompts: list[str]
+    values: list[Any]
+    reasons: list[Any]
+
+
+def balance_prompts(
+    prompts: str | Sequence[str],
+    sets: Sets,
+    *,
+    shares: Mapping[str, float] | None = None,
+    seed: int = 0,
+    find: Find | None = None,
+    groups: Literal["one", "leave"] = "one",
+) -> BalancedPrompts:
+    """State sampled values in prompts that leave them open, in even shares or in `shares`.
+
+    A list that has a prompt n times gives each value to n / k of them (of k values, up to one), in an order that the
+    seed decides. Several prompts share what is left over as evenly as that is possible.
+
+    Args:
+        prompts: one prompt, or one for each image.
+        sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin tone or one of yours.
+        shares: value -> share of the images; those of each set sum to 1. A set that is not named is even.
+        seed: decides the order of the values.
+        find: a function of your own that says where the words go: prompt -> offset of a character, or None to leave
+            it alone. None: the first person, found by English word lists.
+        groups: "one" gives all persons of a phrase in the plural one value ("two female doctors"); "leave" leaves them
+            alone.
+
+    A placeholder is filled as it stands: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
+
+    Raises:
+        PromptSetError: an unknown set, or one that is not about persons.
+        InvalidInputError: shares that do not sum to 1, or of values that no set has.
+
+    >>> balance_prompts(["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0})
+    BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None], reasons=[None, 'stated'])
+    """
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    return Balancer(sets, shares=shares, seed=seed, find=find, groups=groups).next(texts)
+
+
+def can_balance(prompts: PromptSet) -> bool:
+    """Whether a set is about persons: each of its values has an adjective that goes before a noun for a person."""
+    return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
+
+
+@dataclass(repr=False, eq=False)
+class Balancer:
+    """Balances prompts call by call: values stay even over the calls, for each prompt.
+
+    sets, shares, seed, find, groups: as in `balance_prompts`. strength: share of the images that are given a value, in
+    [0, 1]; it may be set between calls.
+
+    Raises:
+        PromptSetError, InvalidInputError: as `balance_prompts`.
+    """
+
+    sets: Sets
+    shares: Mapping[str, float] | None = None
+    seed: int = 0
+    find: Find | None = None
+    groups: Literal["one", "leave"] = "one"
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        given = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets
+        loaded = [load_prompts(one) for one in given]
+        if self.groups not in ("one", "leave"):
+            raise InvalidInputError(f'groups: got {self.groups!r}; expected "one" or "leave"')
+        self._attributes = [_Attribute(part) for one in loaded for part in one.parts or (one,)]
+        self._single = given is not self.sets and len(self._attributes) == 1
+        self._shares = _checked(self.shares, self._attributes)
+        self._given: dict[tuple[int, str], Counter[str | None]] = defaultdict(Counter)
+        self._all: list[Counter[str | None]] = [Counter() for _ in self._attributes]
+
+    def next(self, prompts: Sequence[str]) -> BalancedPrompts:
+        """Balance one prompt for each image, continuing the sequence of each prompt."""
+        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+            raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of texts, one for each image")
+        if not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
+        values: list[list[str | None]] = [[None] * len(self._attributes) for _ in prompts]
+        reasons: list[tuple[str | None, ...]] = [()] * len(prompts)
+        written = [""] * len(prompts)
+        for prompt in dict.fromkeys(prompts):
+            rows = [row for row, one in enumerate(prompts) if one == prompt]
+            random.Random(f"{self.seed}/{self._given[0, prompt].total()}/{prompt}").shuffle(rows)
+            places = self._places(prompt)
+            for at, (_, reason) in enumerate(places):
+                if reason is None:
+                    # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
+                    rows.sort(key=lambda row: [str(value) for value in values[row][:at]])
+                    for row, value in zip(rows, self._deal(at, prompt, len(rows)), strict=True):
+                        values[row][at] = value
+            for row in rows:
+                own = zip(places, values[row], strict=True)
+                reasons[row] = tuple(why or (None if value is not None else "strength") for (_, why), value in own)
+                written[row] = self._write(prompt, places, values[row])
+        if self._single:
+            return BalancedPrompts(written, [own[0] for own in values], [own[0] for own in reasons])
+        return BalancedPrompts(written, [tuple(own) for own in values], reasons)
+
+    def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
+        """Write given values into prompts, such as second prompts of the same images; what is not open stays."""
+        rows = [[value] if self._single else list(value or [None] * len(self._attributes)) for value in values]
+        return [self._write(prompt, self._places(prompt), row) for prompt, row in zip(prompts, rows, strict=True)]
+
+    def _places(self, prompt: str) -> list[Place]:
+        """Where the words of each attribute go."""
+        places = [attribute.place(prompt, self.find) for attribute in self._attributes]
+        group = [self.groups == "leave" and isinstance(place, Subject) and place.plural for place, _ in places]
+        return [(None, "group") if left else own for left, own in zip(group, places, strict=True)]
+
+    def _write(self, prompt: str, places: Sequence[Place], values: Sequence[str | None]) -> str:
+        """The prompt with the words of the values, one for each attribute; None leaves that one out."""
+        inserts: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        slots = []
+        for attribute, (place, _), value in zip(self._attributes, places, values, strict=True):
+            word = "" if value is None else attribute.words[value]
+            if isinstance(place, str) and word:
+                slots.append((place, word))
+            elif isinstance(place, Subject) and word:
+                later = (at for at, before in place.adjectives if _rank(before) > attribute.rank)
+                inserts[min(later, default=place.noun)].append((attribute.rank, word))
+        for at in sorted(inserts, reverse=True):
+            prompt = _insert(prompt, at, " ".join(word for _, word in sorted(inserts[at], key=lambda own: own[0])))
+        for slot, word in slots:
+            while slot in prompt:
+                at = prompt.index(slot)
+                prompt = _insert(prompt[:at] + prompt[at + len(slot) :].lstrip(), at, word)
+        return prompt
+
+    def _deal(self, at: int, prompt: str, n: int) -> list[str | None]:
+        """n values for images of one prompt, spread evenly: the whole parts of the shares, then what is most behind."""
+        shares: dict[str | None, float] = {value: share * self.strength for value, share in self._shares[at].items()}
+        shares[None] = 1 - self.strength
+        given, all_given = self._given[at, prompt], self._all[at]
+        total, everything = given.total() + n, all_given.total() + n
+        rng = random.Random(f"{self.seed}/{at}/{total}/{prompt}")
+        counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}
+        luck = {value: rng.random() for value in shares}
+
+        def behind(value: str | None) -> tuple[float, float, float]:
+            own = shares[value] * total - given[value] - counts[value]
+            overall = shares[value] * everything - all_given[value] - counts[value]
+            return round(own, 9), round(overall, 9), luck[value]
+
+        fractional = [value for value, share in shares.items() if share * n - counts[value] > 1e-9]
+        for value in sorted(fractional, key=behind, reverse=True)[: n - sum(counts.values())]:
+            counts[value] += 1
+        given.update(counts)
+        all_given.update(counts)
+        spread = [((k + luck[value]) / count, value) for value, count in counts.items() for k in range(count)]
+        return [value for _, value in sorted(spread, key=lambda own: own[0])]
+
+
+def _checked(shares: Mapping[str, float] | None, attributes: Sequence[_Attribute]) -> list[dict[str, float]]:
+    """The shares of each attribute's values."""
+    given, found = dict(shares or {}), []
+    known = {value for attribute in attributes for value in attribute.words}
+    if unknown := [value for value in given if value not in known]:
+        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {', '.join(sorted(known))}")
+    for attribute in attributes:
+        own = {value: float(given.get(value, 0)) for value in attribute.words}
+        own = own if given.keys() & own.keys() else dict.fromkeys(own, 1 / len(own))
+        if any(not 0 <= share <= 1 for share in own.values()) or abs(sum(own.values()) - 1) > 1e-6:
+            raise InvalidInputError(f"shares: got {own} of {attribute.name}; expected shares in [0, 1] that sum to 1")
+        found.append(own)
+    return found
+
+
+class _Attribute:
+    """What a prompt set says about the words of its values."""
+
+    def __init__(self, prompts: PromptSet) -> None:
+        if not can_balance(prompts):
+            raise PromptSetError(
+                f"prompt set {prompts.name!r}: expected an adjective of persons for each value, got "
+                f"{dict(prompts.attributes) or 'no words'}; balanced prompts need a set about persons"
+            )
+        self.name = prompts.name
+        self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
+        last = {word.lower().split()[-1] for word in self.words.values()}
+        self.rank = max(range(len(_ORDER)), key=lambda rank: len(last & lists()[_ORDER[rank]]))
+        self.gender = any(map(gendered, last))
+        kind = "gender" if self.gender else _KINDS[self.rank]
+        self._slots = [f"{{{name}}}" for name in (kind, "attribute", prompts.name.replace("-", "_")) if name]
+        self._stated = StatedWords(prompts.stated_words)
+
+    def place(self, prompt: str, find: Find | None) -> Place:
+        """Where its words go in a prompt; or None, and the reason."""
+        if slot := next((slot for slot in self._slots if slot in prompt), None):
+            return slot, None
+        if find is not None:
+            at = find(prompt)
+            if at is None:
+                return None, "find gave no place"
+            if not 0 <= at <= len(prompt):
+                raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected an offset in it, or None")
+            return Subject((), at, False), None
+        if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
+            return None, "stated"
+        subject, reason = find_subject(prompt, self.gender)
+        if subject and any(_rank(word) == self.rank for _, word in subject.adjectives):
+            return None, "stated"
+        return subject, reason
+
+
+def _adjective(own: Sequence[str]) -> str:
+    """The first of the words of a value that goes before a noun for a person."""
+    for word in own:
+        last = word.lower().split()[-1]
+        if _rank(last) >= 0 or (adjective(last) and "n" not in classes(last)):
+            return word
+    return ""
+
+
+def _rank(word: str) -> int:
+    return next((rank for rank, kind in enumerate(_ORDER) if word in lists()[kind]), -1)
+
+
+def _insert(prompt: str, place: int, stated: str) -> str:
+    """Words written before what stands at `place`; a and an are mended, and a capital letter moves to the first."""
+    left, right = prompt[:place], prompt[place:]
+    if before := re.search(r"\b(a)n? $", left, re.IGNORECASE):
+        left = f"{left[: before.start()]}{before[1]}{article(stated)[1:]} "
+    if not left.strip() and re.match(r"[A-Z][a-z]", right):
+        stated, right = stated[0].upper() + stated[1:], right[0].lower() + right[1:]
+    return f"{left}{stated} {right}"

@@ -1,0 +1,297 @@
+"""The English behind balanced prompts: classes of words, a prompt as words and clauses, and the names of persons in it.
+
+`balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence: `balance_wordnet.LICENSE`) and the name
+lists of the US census of 1990 (public domain); its classes are explained there. `balance_words.txt` is written by hand.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from functools import cache
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_PLURALS = {"ies": "y", "sses": "ss", "ches": "ch", "shes": "sh", "xes": "x", "oes": "o", "s": ""}
+_VERBS = {"ies": ("y",), "es": ("", "e"), "s": ("",), "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
+
+_WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
+_BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
+_QUOTED = re.compile(r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019")
+_CREDIT = re.compile(
+    r"\b(?:by|style of|styled? (?:as|like)|inspired by|artist:?|art of|works? of|directed by|manner of)\s+$"
+)
+STOPS = ("determiner", "preposition", "function")
+
+
+# ---- words -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _words() -> dict[str, str]:
+    with gzip.open(_HERE / "balance_wordnet.txt.gz", "rt", encoding="utf-8") as file:
+        return dict(line.rstrip("\n").split("\t") for line in file)
+
+
+def classes(word: str) -> str:
+    """Return the classes of a word or phrase, the most frequent first (see `eval/lexicon.py`); "" where unknown."""
+    return _words().get(word, "")
+
+
+@cache
+def lists() -> dict[str, frozenset[str]]:
+    """Return the lists of `balance_words.txt` by name."""
+    text = re.sub(r"(?m)^#.*\n", "", (_HERE / "balance_words.txt").read_text(encoding="utf-8")).replace("\n ", " ")
+    named = (line.partition(":") for line in text.splitlines() if line)
+    return {name: frozenset(word.replace("_", " ") for word in own.split()) for name, _, own in named}
+
+
+@cache
+def _irregular() -> dict[str, str]:
+    return dict(pair.split("/") for pair in lists()["plural/singular"])
+
+
+def listed(word: str, *names: str) -> bool:
+    """Whether one of the lists has the word; digits are a determiner."""
+    return (word.isdigit() and "determiner" in names) or any(word in lists()[name] for name in names)
+
+
+@cache
+def singular(word: str) -> str:
+    """Return the singular of a noun in the plural; any other word unchanged."""
+    if (one := _irregular().get(word)) is not None:
+        return one
+    if word.endswith("people"):
+        return word.removesuffix("people") + "person"
+    for end, new in _PLURALS.items():
+        if word.endswith(end) and len(word) > len(end) + 1:
+            one = word[: -len(end)] + new
+            if set(classes(one)) & set("pnx") and not word.endswith(("ss", "us", "is")):
+                return one
+    return word
+
+
+@cache
+def base(word: str) -> str:
+    """Return the base form of a verb in its third person, past or -ing form; any other word unchanged."""
+    for end, news in _VERBS.items():
+        if word.endswith(end):
+            stem = word[: -len(end)]
+            doubled = (stem[:-1],) if len(stem) > 2 and stem[-1:] == stem[-2:-1] else ()
+            for one in (*(stem + new for new in news), *doubled):
+                if "v" in classes(one):
+                    return one
+    return word
+
+
+@cache
+def kinds(word: str) -> str:
+    """Return the classes of a word in lower case, inflected or not."""
+    return classes(word) or classes(singular(word)) or classes(base(word))
+
+
+@cache
+def person(word: str) -> bool:
+    """Whether a noun in lower case, singular or plural, is a person whose gender is open."""
+    one = singular(word)
+    if "p" in classes(one) or re.fullmatch(r"[a-z]{3,}(?:ologist|ographer|person|ician)", one):
+        return True
+    return "-" in one and "p" in classes(one.rsplit("-", 1)[1]) and not listed(one, "gendered")
+
+
+@cache
+def gendered(word: str) -> bool:
+    """Whether a word in lower case states a gender."""
+    word = re.sub(r"['\u2019]s?$", "", word)
+    if any(listed(one, "gendered") for one in (word, *word.split("-"))):
+        return True
+    compound = re.search(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$", word) and not listed(word, "not-gendered")
+    return bool(compound) and bool(set(classes(re.sub("men$", "man", word).removesuffix("s"))) & set("pn"))
+
+
+def verb(word: str, plural: bool) -> bool:
+    """Whether a word after a noun in the singular or plural can be its verb."""
+    if word.endswith("ing") or word in lists()["past"] or (word.endswith("ed") and base(word) != word):
+        return True
+    return "v" in classes(word if plural else base(word)) and (plural or word.endswith("s"))
+
+
+def adjective(word: str) -> bool:
+    """Whether a word before a noun is an adjective rather than a noun."""
+    own = classes(word)
+    if not own and word.endswith(("er", "est")):
+        stem = re.sub("(?:i?er|i?est)$", "", word)
+        return any("a" in classes(one) for one in (stem, stem + "y", stem + "e", stem[:-1]))
+    if "a" in own and (word.endswith("less") or not set(own) & set("npx") or own[0] == "a"):
+        return True
+    if "-" in word:
+        last = word.rsplit("-", 1)[1]
+        return last.endswith(("ed", "ing")) or last in ("old", "faced") or adjective(last)
+    inflected = word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
+    return inflected or (word.endswith(("esque", "ish")) and not own)
+
+
+# ---- a prompt ----------------------------------------------------------------------------------------------
+
+
+class Text:
+    """A prompt in words, with where clauses begin, and which words are quoted."""
+
+    def __init__(self, prompt: str) -> None:
+        tokens = list(_WORD.finditer(prompt))
+        self.prompt = prompt
+        self.start = [token.start() for token in tokens]
+        self.words = [token[0] for token in tokens]
+        self.low = [word.lower().replace("\u2019", "'") for word in self.words]
+        ends = [0, *(token.end() for token in tokens)]
+        self.gaps = [prompt[a:b] for a, b in zip(ends, [*self.start, len(prompt)], strict=True)]  # before each word
+        self.opens = [i == 0 or bool(_BREAK.search(gap)) for i, gap in enumerate(self.gaps)]  # a clause, before word i
+        self.opens[-1] = True
+        self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(self.gaps)]
+        self.silent = [any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start]
+        long = [word for word in self.words if word[0].isalpha() and not listed(word, "preposition", "determiner")]
+        self.title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def before(self, i: int) -> str:
+        """Return the word before word i in its clause; "" at its start."""
+        return "" if i < 1 or self.opens[i] else self.low[i - 1]
+
+    def after(self, i: int) -> str:
+        """Return the word after word i in its clause; "" at its end."""
+        return "" if i + 1 >= len(self) or self.opens[i + 1] else self.low[i + 1]
+
+    def capital(self, i: int) -> bool:
+        """Whether word i has a capital letter that says something."""
+        return self.words[i][0].isupper() and not self.title_case
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is in a language other than English, by its letters and its function words."""
+        letters = [c for c in self.prompt if c.isalpha()]
+        if letters and sum(c > "\u024f" for c in letters) > 0.3 * len(letters):
+            return True
+        pairs = zip(self.words, ["", *self.words], strict=False)  # "van" of "Vincent van Gogh" is no foreign word
+        other = sum(word.lower() in lists()["foreign"] and not before[:1].isupper() for word, before in pairs)
+        return other > 0 and other > sum(word in lists()["english"] for word in self.low)
+
+
+# ---- names of persons --------------------------------------------------------------------------------------
+
+
+def person_names(text: Text) -> list[tuple[int, int]]:
+    """Return the runs of words (first, one after the last) that may name a person, or a figure that everybody knows."""
+    runs: set[tuple[int, int]] = set()
+    i = 0
+    while i < len(text):
+        stop = i
+        while stop < len(text) and (stop == i or not text.opens[stop]) and _is_name(text, stop, stop > i):
+            stop += 1
+        if stop > i and _of_person(text, i, stop):
+            runs.add((i, stop))
+        i = max(stop, i + 1)
+    for own in map(str.split, lists()["famous-phrase"]):
+        runs |= {(i, i + len(own)) for i in range(len(text)) if text.low[i : i + len(own)] == own}
+    return sorted(runs)
+
+
+def _bare(word: str) -> str:
+    return re.sub(r"'s?$", "", word)
+
+
+def _common(word: str) -> set[str]:
+    """The classes of a word other than names."""
+    return set(kinds(word)) - set("fliu")
+
+
+def _is_name(text: Text, i: int, inside: bool) -> bool:
+    """Whether word i can be part of a name; `inside`, after another such word."""
+    word, low = text.words[i], _bare(text.low[i])
+    own, common = kinds(low), _common(low)
+    if inside and listed(low, "particle"):
+        return not text.opens[i + 1] and _is_name(text, i + 1, True)
+    if text.silent[i] or not word[0].isalpha() or listed(low, *STOPS, "tag", "draw", "picture"):
+        return False
+    if listed(low, "famous"):
+        return True
+    if text.capital(i):
+        if word.isupper() and 1 < len(word) < 6 and not own:
+            return False  # an abbreviation
+        if text.sentence[i] and not inside:
+            return not common or ("f" in own and "p" not in own and (text.opens[i + 1] or text.low[i + 1] == "the"))
+        return inside or not (adjective(low) or person(low) or "a" in own)
+    if not common:
+        return bool(set(own) & set("fi")) or (inside and ("l" in own or not own))
+    if inside:
+        before = _bare(text.low[i - 1])
+        family = "l" in own and "p" not in own and not text.title_case
+        return family and "f" in kinds(before) and not _common(before)
+    after = set(kinds(text.after(i)))
+    return "f" in own and "u" in own and bool(after & set("li")) and not after & set("npvax")
+
+
+def _of_person(text: Text, first: int, stop: int) -> bool:
+    """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
+    own = [_bare(word) for word in text.low[first:stop]]
+    if any(listed(word, "famous") for word in own):
+        return True
+    given = "f" in kinds(own[0]) and (not _common(own[0]) or text.opens[first] or "u" in kinds(own[0]))
+    known = any("i" in kinds(word) and not _common(word) for word in own)
+    if text.capital(first):
+        family = len(own) > 1 and "l" in kinds(own[-1]) and not (_common(own[0]) and _common(own[-1]))
+        leads = not any(text.opens[1 : first + 1]) and text.opens[first]
+        alone = leads or (text.before(first) == "of" and listed(text.before(first - 1), "picture", "part"))
+        return given or known or family or (alone and (stop == len(text) or text.opens[stop] or _verbal(text, stop)))
+    family = len(own) > 1 and ("l" in kinds(own[-1]) or not kinds(own[-1]))
+    return (given and (family or (first == 0 and text.opens[stop]))) or (known and len(own[-1]) > 4)
+
+
+def _verbal(text: Text, i: int) -> bool:
+    return text.low[i].endswith("ing") or listed(text.low[i], "preposition", "function")
+
+
+def named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
+    """Whether a name is that of the person at word i, or of somebody who is in the picture with this person."""
+    if any(word in ("named", "called") and not listed(text.after(j), "determiner") for j, word in enumerate(text.low)):
+        return True
+    if text.low[i] in ("dr", "prof"):
+        return True
+    if not text.title_case:
+        if text.after(i) and text.words[i + 1][0].isupper() and not text.words[i + 1].isupper():
+            return True  # "President Lincoln", "nurse Peter"
+        titled = listed(text.before(i), "title")
+        called = text.words[i][0].isupper() and not text.sentence[i] and not text.words[i].isupper()
+        if called and (titled or text.before(i) in ("the", "in", "from")):
+            return not titled or "l" in kinds(text.low[i])  # "the Joker", "Doctor Smith"
+    return any(_seen(text, first, stop, i) for first, stop in names)
+
+
+def _seen(text: Text, first: int, stop: int, i: int) -> bool:
+    """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
+    if first <= i < stop:
+        return True
+    if _credited(text, first, stop):
+        return False
+    start = first
+    while start and not text.opens[start] and text.capital(start - 1):
+        start -= 1
+    before, after = text.before(start), text.after(stop - 1)
+    if listed(before, "elsewhere") or listed(after, "of-name"):
+        return False
+    if first < i:
+        plain = any(listed(text.low[j], *STOPS) or _verbal(text, j) for j in range(stop, i))
+        return not after or plain or (not before and text.opens[start] and stop - first > 1)
+    if not any(text.opens[i + 1 : first + 1]):  # in the same clause
+        return before not in ("of", "by", "wearing") and (not after or _verbal(text, stop) or "n" not in kinds(after))
+    return not before and not after and not any(text.opens[i + 1 : first])
+
+
+def _credited(text: Text, first: int, stop: int) -> bool:
+    """Whether a name is that of an artist or a model of style: after "by ..." or in the list of such names there."""
+    left = text.prompt[: text.start[first]].lower()
+    if _CREDIT.search(left) or any(listed(_bare(word), "artist") for word in text.low[first:stop]):
+        return True
+    at = max(left.rfind(" by "), left.rfind("style of "), 0 if left.startswith("by ") else -1)
+    return at >= 0 and not re.search(r"\b(?:a|an|the|of|with|portrait|wearing)\b", left[at + 9 :])

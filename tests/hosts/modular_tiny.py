@@ -9,8 +9,6 @@ import torch
 from diffusers_drawing import DRAWINGS
 from diffusers_text import CASES, Processor, chat_tokenizer
 
-from vldebias.hosts.modular import DebiasPrompt
-
 PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
 
 
@@ -107,10 +105,8 @@ def read_once(pipe, prompt, state, call):
     defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
     for name, value in (defaults | {"prompt": prompt} | call).items():
         state.set(name, value)
-    outer = list(pipe._blocks.sub_blocks.values())
-    place = list(pipe._blocks.sub_blocks).index("text_encoder")
-    for block in outer[place:]:
-        if block is outer[place] or isinstance(block, DebiasPrompt):
+    for name, block in pipe._blocks.sub_blocks.items():
+        if name == "text_encoder" or type(block).__name__ == "DebiasBlock":
             for step in _without_images(block):
                 step(pipe, state)
     return {name: value for name, value in state.values.items() if "embeds" in name and value is not None}

@@ -152,17 +152,17 @@ class Diffusers(Subject):
 
     def outputs(self) -> dict[str, Tensor]:
         tensors = self._encoded()
-        return {str(part.index): tensors[part.index] for part in self.resolve()._parts}
+        return {str(part.index): tensors[part.index] for part in self.resolve().parts}
 
     def rows(self) -> dict[str, Tensor]:
         tensors, host, rows = self._encoded(), self.resolve(), {}
-        for part in host._parts:
+        for part in host.parts:
             whole = tensors[part.index]
-            rows[part.role] = whole if whole.ndim == 2 else whole[:, slice(*host._bounds(part))]
+            rows[part.role] = whole if whole.ndim == 2 else whole[:, part.tokens]
         return rows
 
     def modules(self) -> list[nn.Module]:
-        return list(self.resolve()._encoders)
+        return list(self.resolve().text_modules())
 
     def parts(self) -> dict[str, Any]:
         encoders = enumerate(self.modules())

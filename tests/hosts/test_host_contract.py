@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import pickle
 import weakref
@@ -66,7 +65,10 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
     with subject.debias(gender) as attachment:
         kept = subject.rows()
     with subject.debias(gender, keep_stated=False):
-        rows = subject.rows()
+        rows, outputs = subject.rows(), subject.outputs()
+    for key in {"normalized", "forward", "text only", "dict"} & outputs.keys():
+        unit = torch.nn.functional.normalize(rows["joint"], dim=-1)
+        torch.testing.assert_close(outputs[key], unit, atol=1e-5, rtol=1e-4, msg=key)
     plain = [i for i, stated in enumerate(STATED) if not stated]
     for role, projection in attachment.projections.items():
         assert projection.space == subject.resolve().space(role)
@@ -80,29 +82,6 @@ def test_no_prompts_are_no_rows(example: Subject) -> None:
     for role in host.roles:
         rows, one = host.embed([], role), host.embed(PROMPTS[:1], role)
         assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
-
-
-@torch.no_grad()
-def test_strength_is_between(example: Subject, gender: PromptSet) -> None:
-    base = example.rows()
-    with example.debias(gender, keep_stated=False) as attachment:
-        full = example.rows()
-        attachment.strength = 0.5
-        for role, half in example.rows().items():
-            torch.testing.assert_close(half, (base[role] + full[role]) / 2, atol=1e-5, rtol=1e-4)
-
-
-@torch.no_grad()
-def test_two_sets_are_solved_jointly_in_any_order(example: Subject, gender: PromptSet, age: PromptSet) -> None:
-    results = []
-    for sets in ([gender, age], [age, gender]):
-        with example.debias(sets) as attachment:
-            results.append(example.rows())
-    for role, edit in attachment.projections.items():
-        assert edit.provenance.prompts == "tiny-age+tiny-gender"
-        torch.testing.assert_close(results[0][role], results[1][role], atol=1e-4, rtol=1e-3)
-    with example.debias(gender):
-        assert not same(example.rows(), results[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")  # as the sentence of a pipeline says
@@ -180,60 +159,6 @@ def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(example
     assert all(p.grad is None for module in example.modules() for p in module.parameters())
 
 
-@torch.no_grad()
-def test_a_deep_copy_has_an_attachment_and_weights_of_its_own(example: Subject, gender: PromptSet) -> None:
-    original, base = example.host, example.rows()
-    attachment = example.debias(gender)
-    attached = example.rows()
-    example.host = twin = copy.deepcopy(original)
-    own = vldebias.attachment_of(twin)
-    assert own is not None
-    assert own is not attachment
-    assert same(example.rows(), attached)
-    with pytest.raises(AlreadyAttachedError, match="already carries"):
-        example.debias(gender)
-    with attachment.disabled():
-        assert same(example.rows(), attached)
-    attachment.remove()
-    assert vldebias.attachment_of(original) is None
-    assert vldebias.attachment_of(twin) is own
-    assert same(example.rows(), attached), "the copy lost its edit with the original"
-    with own.disabled():
-        assert same(example.rows(), base)
-    again = copy.deepcopy(twin)
-    own.remove()
-    assert vldebias.attachment_of(twin) is None
-    assert same(example.rows(), base)
-    example.host = again
-    assert same(example.rows(), attached)
-    vldebias.attachment_of(again).remove()  # type: ignore[union-attr]
-    assert same(example.rows(), base)
-    example.host = twin
-    with example.debias(gender):
-        torch.testing.assert_close(example.rows(), attached)
-    for module in example.modules():
-        for parameter in module.parameters():
-            parameter.mul_(1.5)
-    assert not same(example.rows(), base)
-    example.host = original
-    assert same(example.rows(), base)
-
-
-@torch.no_grad()
-def test_a_deep_copy_outlives_the_original(example: Subject, gender: PromptSet) -> None:
-    attachment = example.debias(gender)
-    edits = attachment.projections
-    attachment.remove()
-    example.debias(edits)
-    attached = example.rows()
-    gone = weakref.ref(example.host)
-    example.host = copy.deepcopy(example.host)
-    del attachment
-    gc.collect()
-    assert gone() is None
-    assert same(example.rows(), attached)
-
-
 def test_a_pickle_is_refused_while_attached(example: Subject, gender: PromptSet) -> None:
     attachment = example.debias(gender)
     if example.resolve().generative:  # transformers cannot pickle an encoder that was called, attached or not
@@ -280,7 +205,7 @@ def test_saved_edits_attach_and_foreign_ones_are_refused(example: Subject, gende
     with pytest.raises(ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"):
         host.check(role, edit.stamped(space="moon"))
     with pytest.raises(ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"):
-        host.check(role, CalibratedProjection.fit(torch.randn(3, 2, edit.dim + 1)))
+        host.check(role, CalibratedProjection().fit(torch.randn(3, 2, edit.dim + 1)))
     for module in example.modules():
         module.bfloat16()
     example.resolve().check(role, edit)  # the same weights in another precision

@@ -1,8 +1,5 @@
 """open_clip: one seam for all paths, three states, the gate, folding, and what is refused."""
 
-import copy
-import pickle
-from collections.abc import Callable
 from typing import Any
 
 import open_clip
@@ -18,7 +15,6 @@ from open_clip_tiny import (
     debias,
     intermediates,
     make_clip,
-    make_custom,
     make_hf,
     make_whole,
     outputs,
@@ -36,8 +32,7 @@ from vldebias.errors import (
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
-from vldebias.hosts.open_clip import OpenClipHost, open_clip_host
-from vldebias.projection import CalibratedProjection
+from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.prompts import PromptSet
 from vldebias.prompts.stated_words import StatedWords
 
@@ -45,22 +40,6 @@ from vldebias.prompts.stated_words import StatedWords
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> nn.Module:
     return MODELS[request.param]()
-
-
-@torch.no_grad()
-def test_every_path_gives_the_projected_embedding(model: nn.Module, gender: PromptSet, images: Tensor) -> None:
-    base = outputs(model, images)
-    attachment = debias(model, gender, keep_stated=False)
-    attached = outputs(model, images)
-    expected = attachment.projections["joint"](base["encode_text"])
-    normalized = nn.functional.normalize(expected, dim=-1)
-    assert torch.equal(attached["encode_text"], expected)
-    for key in {"normalized", "forward", "text only", "dict"} & attached.keys():
-        assert torch.equal(attached[key], normalized)
-    if "image logits" in attached:
-        logits = model.logit_scale.exp() * model.encode_image(images, normalize=True) @ normalized.T
-        torch.testing.assert_close(attached["image logits"], logits + (model.logit_bias or 0))
-        assert torch.equal(attached["image logits"].T, attached["text logits"])
 
 
 @torch.no_grad()
@@ -96,38 +75,11 @@ def test_intermediates_agree(kind: str, unit: bool, side: str, gender: PromptSet
 
 @pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
 def test_ids_are_read_back_as_the_text(text: str) -> None:
-    host = open_clip_host(make_whole())
+    host = OpenClipHost.of(make_whole())
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
     assert "".join(read.split()) == "".join(text.lower().split())
     assert words.find(read) == words.find(text)
-
-
-def test_ids_are_read_back_row_by_row() -> None:
-    host, texts = open_clip_host(make_whole()), ["a doctor", "a nurse", "a baker"]
-    ids = open_clip.SimpleTokenizer()(texts)
-    assert [text.strip() for text in host.texts(ids)] == texts
-    with torch.no_grad():
-        assert torch.equal(host.features(host.tokens(texts)), host.model.encode_text(ids)), "of their own lengths"
-
-
-def test_another_process_gets_a_host_that_has_read_texts() -> None:
-    host = open_clip_host(make_whole())
-    texts = host.texts(open_clip.SimpleTokenizer()(["a doctor"]))
-    sent = pickle.loads(pickle.dumps(host))
-    assert sent.texts(open_clip.SimpleTokenizer()(["a doctor"])) == texts
-    assert torch.equal(sent.embed(["a nurse"], "joint"), host.embed(["a nurse"], "joint"))
-
-
-@pytest.mark.parametrize("make", [lambda: make_custom(32, proj_type="none"), lambda: make_hf("identity")])
-def test_merge_needs_a_linear_end(make: Callable[[], nn.Module], gender: PromptSet) -> None:
-    model = make()
-    attachment = debias(model, gender)
-    weights = copy.deepcopy(model.state_dict())
-    with pytest.raises(UnsupportedHostError, match=r"CustomTextCLIP: the text tower ends in .*(NoneType|Identity)"):
-        attachment.merge()
-    assert attachment.state == "attached"
-    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
 def test_fitting_inside_other_modes(gender: PromptSet) -> None:
@@ -149,31 +101,9 @@ def test_fitting_inside_other_modes(gender: PromptSet) -> None:
     assert torch.equal(found, attachment.projections["joint"](base))
 
 
-def test_batches_do_not_show(gender: PromptSet) -> None:
-    host = open_clip_host(make_clip(), open_clip_tokenizer())
-    prompts = [f"a photo of {n} doctors" for n in range(70)]
-    rows = host.embed(prompts)
-    assert rows.shape == (70, DIM)
-    torch.testing.assert_close(rows[-1:], host.embed(prompts[-1:]), atol=1e-6, rtol=1e-6)
-
-
-@torch.no_grad()
-def test_a_batch_without_rows_stays_one(gender: PromptSet) -> None:
-    model = make_clip()
-    with debias(model, gender):
-        assert model.encode_text(open_clip_tokenizer()(["a doctor"])[:0]).shape == (0, DIM)
-
-
-def test_long_prompts_warn(gender: PromptSet) -> None:
-    host = open_clip_host(make_clip(), open_clip_tokenizer())
-    host.embed(["doctor " * 75])  # 77 with start and end
-    with pytest.warns(TruncatedPromptWarning, match=r"CLIP reads 77 tokens; the rest of 'doctor .*\(78 tokens\)"):
-        host.embed(["a photo", "doctor " * 76])
-
-
 def test_a_shorter_model_cuts_its_prompts() -> None:
     model = make_clip(context_length=8)
-    host = open_clip_host(model, open_clip_tokenizer())
+    host = OpenClipHost.of(model, open_clip_tokenizer())
     assert host.embed(["a photo of a doctor"]).shape == (1, DIM)
     with pytest.warns(TruncatedPromptWarning, match="CLIP reads 8 tokens"):
         host.embed(["a photo of a doctor and a nurse"])
@@ -207,23 +137,6 @@ def test_a_private_method_is_projected_once(gender: PromptSet, images: Tensor) -
         assert all(not torch.allclose(found[key], base[key], atol=1e-3) for key in base)
     assert same(outputs(model, images), base)
     assert state_of(dict(model.named_modules())) == before
-
-
-def test_a_saved_projection_attaches_without_a_tokenizer(gender: PromptSet, tmp_path: Any) -> None:
-    model = make_whole(context_length=32)
-    ids = open_clip.SimpleTokenizer(context_length=32)(PROMPTS)
-    with vldebias.debias(model, gender, tokenizer=open_clip.SimpleTokenizer(context_length=32), keep_stated=False) as a:
-        expected = model.encode_text(ids)
-        a.projections["joint"].save_pretrained(tmp_path)
-    loaded = CalibratedProjection.from_pretrained(tmp_path)
-    assert loaded.space == "open_clip.joint"
-    with vldebias.debias(model, loaded, keep_stated=False):
-        torch.testing.assert_close(model.encode_text(ids), expected)
-    with (
-        vldebias.debias(model, loaded),
-        pytest.raises(InvalidInputError, match=r"context length 32 .* pass tokenizer=open_clip\.get_tokenizer"),
-    ):
-        model.encode_text(ids)  # here a text has to be read
 
 
 class Splits:
@@ -260,7 +173,7 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
     with vldebias.debias(model, gender, tokenizer=tokenizer):
         attached = model.encode_text(ids)
         with pytest.warns(TruncatedPromptWarning, match=r"reads 12 tokens; .*\(13 tokens\)"):
-            open_clip_host(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
+            OpenClipHost.of(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
     assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
 
 
@@ -280,15 +193,6 @@ def test_what_is_refused(gender: PromptSet) -> None:
     patched.encode_text = lambda text, normalize=False: text
     with pytest.raises(UnsupportedHostError, match=r"CLIP: `encode_text` of this instance was replaced by .*lambda"):
         vldebias.debias(patched, fitted, keep_stated=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript_is_refused(gender: PromptSet) -> None:
-    scripted = torch.jit.script(nn.Linear(2, 2))
-    with pytest.raises(UnsupportedHostError, match="RecursiveScriptModule"):
-        vldebias.debias(scripted, gender)
-    with pytest.raises(UnsupportedHostError, match=r"TorchScript model has its calls fixed.*jit=False"):
-        open_clip_host(scripted)
 
 
 @torch.no_grad()

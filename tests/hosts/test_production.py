@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import diffusers_tiny
-import open_clip_tiny
 import pytest
 import torch
 from transformers_tiny import Case
 
-import vldebias
 from vldebias.prompts import PromptSet
 
 PROMPTS = ["a photo of a doctor", "a photo of a male nurse"]
@@ -37,22 +34,6 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_model_that_is_compiled_after_attaching(gender: PromptSet) -> None:
-    model = open_clip_tiny.MODELS["clip"]().eval()
-    tokens = open_clip_tiny.tokenizer_for(model)(PROMPTS)
-    base = model.encode_text(tokens)
-    attachment = open_clip_tiny.debias(model, gender, keep_stated=False)
-    expected = model.encode_text(tokens)
-    assert not torch.allclose(base, expected)
-    compiled = torch.compile(model.encode_text, backend="eager", fullgraph=False)
-    torch.testing.assert_close(compiled(tokens), expected)
-    torch.compiler.reset()
-    attachment.remove()
-    assert torch.equal(model.encode_text(tokens), base)
-
-
-@pytest.mark.slow
-@torch.no_grad()
 def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
     """Compiled code does not look for new hooks: the edit was left out without a word, the first and the second."""
     clip = Case("CLIPModel")
@@ -63,20 +44,4 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
             expected = attachment.projections["joint"](base, strength)
             torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, expected)
         torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
-    torch.compiler.reset()
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_a_pipeline_whose_encoder_is_compiled(gender: PromptSet) -> None:
-    pipe, plain = diffusers_tiny.own(diffusers_tiny.sd()), diffusers_tiny.sd()
-    base = diffusers_tiny.encode(pipe)[0]
-    pipe.text_encoder = torch.compile(pipe.text_encoder, backend="eager")
-    attachment = vldebias.debias(pipe, diffusers_tiny.gender())
-    with vldebias.debias(plain, diffusers_tiny.gender()):
-        torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], diffusers_tiny.encode(plain)[0])
-    with attachment.disabled():
-        torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], base)
-    attachment.remove()
-    torch.testing.assert_close(diffusers_tiny.encode(pipe)[0], base)
     torch.compiler.reset()

@@ -1,13 +1,22 @@
 """Seams and reading: what threads, copies and modes of a model may meet."""
 
+import copy
+import multiprocessing
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import diffusers_tiny
+import open_clip_tiny
 import pytest
 import torch
+import transformers_tiny
 from torch import nn
 
-from vldebias.hosts.seam import MethodSeam, bare, reading
+from vldebias.hosts import custom, resolve
+from vldebias.hosts.seam import TOKENIZING, MethodSeam, bare, reading
 
 
 def test_reading_is_eval_without_gradients_and_comes_back() -> None:
@@ -44,24 +53,6 @@ def test_a_model_that_is_read_in_several_threads_gets_its_modes_back() -> None:
     assert all(module.training for module in model.modules())
 
 
-def test_the_last_of_three_readers_gives_the_modes_back() -> None:
-    model = nn.Dropout().train()
-    with reading(model):
-        with reading(model):
-            with reading(model):
-                assert not model.training
-            assert not model.training
-        assert not model.training
-    assert model.training
-
-
-def test_an_error_inside_gives_the_modes_back() -> None:
-    model = nn.Dropout().train()
-    with pytest.raises(ZeroDivisionError), reading(model):
-        _ = 1 / 0
-    assert model.training
-
-
 class Host:
     def encode(self, x: int, scale: int = 1) -> int:
         """Docs."""
@@ -91,3 +82,76 @@ def test_a_seam_stands_in_for_a_method_and_leaves_no_trace() -> None:
     assert host.encode(2) == -20
     seam.take_off()
     assert host.encode is mine
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "transformers", "custom", "diffusers"])
+def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
+    """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads do so at once."""
+    inside, met = threading.Lock(), []
+
+    def guarded(tokenizer: Any) -> Any:
+        class Guarded(type(tokenizer)):
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                met.append(not inside.acquire(blocking=False))
+                try:
+                    time.sleep(0.002)
+                    return super().__call__(*args, **kwargs)
+                finally:
+                    if not met[-1]:
+                        inside.release()
+
+        other = copy.copy(tokenizer)
+        other.__class__ = Guarded
+        return other
+
+    if kind == "diffusers":
+        pipe = diffusers_tiny.sd()
+        pipe.tokenizer = guarded(pipe.tokenizer)
+        hosts = [resolve(pipe), resolve(pipe)]
+    elif kind == "open_clip":
+        model, tokenizer = open_clip_tiny.make_clip(), guarded(open_clip_tiny.open_clip_tokenizer())
+        hosts = [resolve(model, tokenizer=tokenizer) for _ in range(2)]
+    else:
+        case = transformers_tiny.Case("CLIPModel")
+        tokenizer = guarded(case.tokenizer)
+        hosts = [resolve(case.model, tokenizer=tokenizer) for _ in range(2)]
+        if kind == "custom":
+
+            def embed(prompts: list[str]) -> torch.Tensor:
+                batch = tokenizer(prompts, padding=True, return_tensors="pt")
+                return case.model.get_text_features(**batch).pooler_output
+
+            hosts = [custom(case.model, "get_text_features", embed=embed, output="pooler_output") for _ in range(2)]
+    expected = hosts[0].embed(["a photo of a doctor"], hosts[0].roles[0])
+    for host in hosts:
+        host.forget()
+    met.clear()
+    with ThreadPoolExecutor(4) as pool:
+        rows = [pool.submit(hosts[i % 2].read, ["a photo of a doctor"], hosts[0].roles[0]) for i in range(8)]
+        found = [next(iter(one.result().values())) for one in rows]
+    assert met, "nothing was tokenised, so that this tests nothing"
+    assert not any(met)
+    for row in found:
+        torch.testing.assert_close(row, expected[0])
+
+
+def take() -> None:
+    sys.exit(0 if TOKENIZING.acquire(timeout=5) else 1)
+
+
+def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with TOKENIZING:
+            held.set()
+            done.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        assert held.wait(10)
+        worker = multiprocessing.get_context("fork").Process(target=take)
+        worker.start()
+        worker.join(15)
+        done.set()
+    assert worker.exitcode == 0

@@ -28,7 +28,7 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({}, "expected at least one prompt, got none"),
+        ({}, "expected rows"),
         ({"a": [1.0, 0.0], "b": [1.0]}, r"expected rows \(d,\) of one width, got \[\(1,\), \(2,\)\]"),
         ({"a": [[1.0, 0.0], [1.0, 0.0]]}, r"of one width, got \[\(2, 2\)\]"),
         ({"a": 1.0}, r"of one width, got \[\(\)\]"),
@@ -59,5 +59,5 @@ def test_nothing_can_be_attached() -> None:
         lambda: table.install(lambda role, rows, texts: rows),
         lambda: table.merge({"joint": CalibratedProjection.identity(2)}, 1.0),
     ):
-        with pytest.raises(UnsupportedHostError, match="table of text embeddings: attaching needs the model itself"):
+        with pytest.raises(UnsupportedHostError, match=r"table of text embeddings: .* needs the model itself"):
             refused()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +13,12 @@ import test_images
 import torch
 import transformers_tiny
 from PIL import Image
-from subjects import state_of
 from torch import Tensor, nn
 from torchvision import transforms
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
 from vldebias.hosts.images import image_encoder
-from vldebias.hosts.open_clip import SUPPORTED as OPEN_CLIP
 from vldebias.hosts.towers import Towers, checkpointing, towers
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.prompts import PromptSet
@@ -58,11 +55,6 @@ def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
         return model.encode_text(tokens["text"], normalize=False)
     output = model.get_text_features(**tokens)
     return output if isinstance(output, Tensor) else output.pooler_output
-
-
-def test_every_supported_class_is_tested() -> None:
-    built = {type(make()).__name__ for make in open_clip_tiny.MODELS.values()}
-    assert built | {name for name in NAMES if name in TRANSFORMERS} | {PATCHES} == {*OPEN_CLIP, *TRANSFORMERS}
 
 
 def test_images_are_those_of_the_encoder(found: Towers) -> None:
@@ -121,29 +113,6 @@ def test_a_class_with_its_own_encoder_reads_everything() -> None:
     assert torch.equal(found.text(tokens), slow_text(model, tokens))
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"pool_type": "eos", "eos_id": open_clip_tiny.TEXT["vocab_size"] - 1},
-        {"pool_type": "last"},
-        {"proj_type": "none"},
-    ],
-)
-def test_other_ways_to_pool(more: dict[str, Any]) -> None:
-    torch.manual_seed(1)
-    model = open_clip.CLIP(32, open_clip_tiny.VISION, {**open_clip_tiny.TEXT, **more}).double()
-    found = towers(model, open_clip_tiny.tokenizer_for(model), test_images.plain())
-    tokens = found.tokenize(CAPTIONS)
-    assert torch.allclose(found.text(tokens), slow_text(model, tokens), atol=1e-12)
-
-
-def test_tokens_fill_the_context(found: Towers) -> None:
-    short, long = (found.tokenize(captions) for captions in (CAPTIONS[:1], CAPTIONS))
-    assert {name: t.shape[1:] for name, t in short.items()} == {name: t.shape[1:] for name, t in long.items()}
-    assert all(torch.equal(long[name][:1], short[name]) for name in short)
-    assert all(tensor.device.type == "cpu" for tensor in long.values())
-
-
 def test_cut_captions_are_told_once(found: Towers) -> None:
     reads = next(iter(found.tokenize(["a"]).values())).shape[1]
     count, words = found.tokenize, ["man"] * (reads - 2)
@@ -194,17 +163,6 @@ def test_preprocessing_that_augmentation_could_not_follow_is_refused(preprocess:
         towers(model, open_clip_tiny.tokenizer_for(model), preprocess)
 
 
-def test_any_function_will_do_that_normalises() -> None:
-    model = open_clip_tiny.make_clip()
-
-    def mine(image: Image.Image) -> Tensor:
-        return transforms.functional.to_tensor(image.resize((32, 32))) * 4 - 1
-
-    found = towers(model, open_clip_tiny.tokenizer_for(model), lambda image: mine(image))
-    assert found.mean == (0.25,) * 3
-    assert found.std == (0.25,) * 3
-
-
 def test_parts_are_the_towers(found: Towers) -> None:
     def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
         parameters = [p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
@@ -243,15 +201,6 @@ def test_temperature_divides_the_cosines(name: str) -> None:
             found.set_temperature(wrong)
 
 
-def test_pixels_come_in_the_precision_of_the_model(clip: Towers) -> None:
-    pixels = torch.randn(2, 3, 32, 32)
-    expected = clip.image(pixels)
-    clip.model.bfloat16()
-    assert clip.image(pixels).dtype == torch.bfloat16
-    assert torch.nn.functional.cosine_similarity(clip.image(pixels).float(), expected).min() > 0.99
-    assert clip.device.type == "cpu"
-
-
 @pytest.mark.parametrize("name", ["clip", "custom", "coca", "hf-mlp", "CLIPModel", "SiglipModel", "AltCLIPModel"])
 def test_checkpointing_computes_twice_and_changes_nothing(name: str) -> None:
     found = build(name)
@@ -283,42 +232,21 @@ def test_checkpointing_computes_twice_and_changes_nothing(name: str) -> None:
         assert one is None or torch.allclose(one, other, atol=1e-5)
 
 
-def test_a_model_without_checkpointing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = build("AlignModel")
-    monkeypatch.setattr(type(found.model), "supports_gradient_checkpointing", False)
-    with pytest.raises(UnsupportedHostError, match="AlignModel: has no gradient checkpointing"):
-        checkpointing(found)
-
-
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     found = build(name)
     tokens = found.tokenize(CAPTIONS)
     expected = found.text(tokens)
-    attachment = vldebias.debias(found.model, gender, tokenizer=found.tokenizer)
+    attachment = vldebias.debias(found.model, gender, method="cali", tokenizer=found.tokenizer)
     with pytest.raises(
         AlreadyAttachedError, match=r"carries Attachment.*Call .remove\(\) on it, train, and fit it again"
     ):
         towers(found.model, found.tokenizer, found.preprocess)
     assert torch.equal(found.text(tokens), expected)  # towers made before never see it
-    copied = copy.deepcopy(found.model)
-    assert not torch.allclose(slow_text(copied, tokens), expected, atol=1e-3)
-    with pytest.raises(AlreadyAttachedError, match="a projection belongs to the weights"):
-        towers(copied, found.tokenizer, found.preprocess)
-    vldebias.attachment_of(copied).remove()
-    assert torch.equal(towers(copied, found.tokenizer, found.preprocess).text(tokens), expected)
+    assert not torch.allclose(slow_text(found.model, tokens), expected, atol=1e-3)
     attachment.remove()
     towers(found.model, found.tokenizer, found.preprocess)
-
-
-@pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel"])
-def test_the_model_is_left_as_it_was(name: str) -> None:
-    found = build(name)
-    before = state_of(dict(found.model.train().named_modules()))
-    again = towers(found.model, found.tokenizer, found.preprocess)
-    again.tokenize(CAPTIONS)
-    assert state_of(dict(found.model.named_modules())) == before
 
 
 def test_patches_are_refused() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from vldebias.edit import Fingerprint
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.base import Apply, Host
-from vldebias.hosts.seam import Installed, MethodSeam
+from vldebias.hosts.seam import MethodSeam, installed
 from vldebias.projection import CalibratedProjection
 
 
@@ -31,7 +31,7 @@ class Bag:
 
 
 class TowerHost(Host):
-    library, roles, held = "tower_parts", ("joint",), ("tower",)
+    library, roles = "tower_parts", ("joint",)
 
     def __init__(self, tower: Tower, shared: Sequence[object] = (), name: str = "Tower") -> None:
         self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
@@ -44,13 +44,11 @@ class TowerHost(Host):
     def space(self, role: str) -> str:
         return f"tower.{role}"
 
-    def fingerprint(self) -> Fingerprint:
+    def fingerprint(self, role: str | None = None) -> Fingerprint:
         return Fingerprint("letters", (1.0,), (0.5,))
 
     def install(self, apply: Apply) -> Callable[[], None]:
-        seam = Seam(self.name, apply, self.tower, "encode")
-        seam.put_on()
-        return Installed([seam])
+        return installed([Seam(self.name, apply, self.tower, "encode")])
 
     def merge(self, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
         self.merged.append((dict(projections), strength))
@@ -64,7 +62,7 @@ class Words:
 
 
 PROMPTS = ["a bad face", "a dead woman", "cafe"]
-PROJECTION = CalibratedProjection.fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
+PROJECTION = CalibratedProjection().fit(torch.eye(6)[None, :2], torch.eye(6)[4:5])
 
 
 def attach(tower: Tower, **options: Any) -> Attachment:

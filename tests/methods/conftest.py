@@ -1,8 +1,10 @@
-"""The miniature pipeline, as tests of several methods use it."""
+"""The miniature model and pipeline, and portraits of the miniature world, as tests of several methods use them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="module")
@@ -12,3 +14,19 @@ def pipe() -> Any:
     made = load_pipeline()
     made.set_progress_bar_config(disable=True)
     return made
+
+
+@pytest.fixture(scope="session")
+def portraits() -> Callable[..., tuple[Any, Any, torch.Tensor, Any]]:
+    """Model, tokenizer, and features and gender of n portraits."""
+    from eval.miniature import portraits
+    from vldebias.miniature import load_clip
+
+    def sampled(n: int, **how: Any) -> tuple[Any, Any, torch.Tensor, Any]:
+        model, preprocess, tokenizer = load_clip()
+        shown = portraits.sample(n, **how)
+        with torch.no_grad():
+            features = model.encode_image(torch.stack([preprocess(image) for image in shown.images]))
+        return model, tokenizer, features, shown.gender
+
+    return sampled

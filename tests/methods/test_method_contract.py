@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,26 +14,18 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 from torch import Tensor
-from typer.testing import CliRunner
 
 import vldebias
 from tests.fewer import few
-from vldebias import gone
-from vldebias.cli import app
 from vldebias.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, PromptSetError, UnsupportedHostError, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import (
     METHODS,
-    UCE,
     Auto,
-    Bounded,
-    DeAR,
     Method,
     Need,
     Problem,
-    UCEAll,
-    WeightedValues,
     get_method,
     load_edit,
     register_method,
@@ -45,13 +36,10 @@ from vldebias.prompts import load_prompts
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise"]
-NAMES += ["paper", "default", "auto", "steer", "target-shares", "leace", "inlp", "clip-clip", "sfid", "dear"]
-NAMES += ["roboshot", "prism", "bend-vlm", "each-value", "suffix", "entigen", "stated-value", "uce", "weighted-values"]
-NAMES += ["lian", "spd", "fair-pca", "uce-all", "fair-diffusion"]
+NAMES += ["paper", "default", "auto", "target-shares", "leace", "sfid", "roboshot", "bend-vlm", "each-value", "suffix"]
+NAMES += ["lian", "spd", "fair-pca"]
 SET = few(load_prompts("professions-gender"), 8)
-SCALES = dict.fromkeys(SET.classes[:4], (0.3, -0.3))
-READ = {"uce": UCE(SCALES), "uce-all": UCEAll(SCALES), "weighted-values": WeightedValues(weight=0.3)}
-QUICK = {"auto": Auto(lams=[100.0]), "dear": DeAR(steps=10)}
+QUICK = {"auto": Auto(lams=[100.0])}
 PLAIN = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge"]
 STATED = "A photo of a female nurse."
 Encode = Callable[[Any, list[str]], Sequence[Tensor]]
@@ -81,17 +69,15 @@ class Case:
         """What it gives without an attachment."""
         return self.outputs()
 
-    def outputs(self, attachment: vldebias.Attachment | None = None) -> list[Tensor]:
-        prompts = [*PLAIN, STATED]
-        if attachment is not None:
-            attachment.seeds = range(len(prompts))
+    def outputs(self) -> list[Tensor]:
         with torch.no_grad():
-            return list(self._encode(self._bare, prompts))
+            return list(self._encode(self._bare, [*PLAIN, STATED]))
 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    from vldebias.miniature import load_clip, load_pipeline, portraits
+    from eval.miniature import portraits
+    from vldebias.miniature import load_clip, load_pipeline
 
     model, preprocess, tokenizer = load_clip()
     with torch.no_grad():
@@ -111,17 +97,17 @@ def cases() -> dict[str, Case]:
 
 
 def how(case: Case, name: str) -> dict[str, Any]:
-    """The method, with what a judge read where it needs that; images only for those that use them."""
-    method = {"method": (READ | QUICK).get(name, name)}
+    """The method, and images only for those that use them."""
+    method = {"method": QUICK.get(name, name)}
     return method if METHODS[name].uses_images or "reference" not in case.how else {"reference": None, **method}
 
 
 ON = [(name, "model") for name in NAMES if METHODS[name].models]
-ON += [(name, "pipeline") for name in NAMES if METHODS[name].pipelines]
+ON += [(name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"]  # which rewrites
 
 
 def test_all_of_them_are_here() -> None:
-    own = {name for name in METHODS if type(METHODS[name]).__module__.startswith("vldebias.")}
+    own = {n for n in METHODS if type(METHODS[n]).__module__.startswith("vldebias.") and not METHODS[n].rewrites}
     assert own == set(NAMES)
 
 
@@ -145,11 +131,11 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     case = cases[on]
     base = case.base
     attachment = case.debias(SET, **how(case, name))
-    attached = case.outputs(attachment)
+    attached = case.outputs()
     edits = case._fitted[name] = dict(attachment.projections)
     for role, edit in edits.items():
         origin = edit.provenance
-        assert (origin.space, origin.fingerprint) == (case.host.space(role), case.host.fingerprint())
+        assert (origin.space, origin.fingerprint) == (case.host.space(role), case.host.fingerprint(role))
         assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (SET.name, SET.hash, SET.stated_words)
         assert origin.uses_images == METHODS[name].uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in METHODS[name].needs else None)
@@ -159,14 +145,14 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     side = METHODS[name].side
     if on == "model":
         assert torch.equal(attached[1], base[1]) == (side == "text")
-    idle = side == "image" or all(edit.guides or edit.method in ("none", "auto: none") for edit in edits.values())
+    idle = side == "image" or all(edit.method in ("none", "auto: none") for edit in edits.values())
     moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
     assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute
     attachment.strength = 0.0
-    assert all(torch.equal(a, b) for a, b in zip(case.outputs(attachment), base, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
     attachment.strength = 1.0
     with attachment.disabled():
-        assert all(torch.equal(a, b) for a, b in zip(case.outputs(attachment), base, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
     attachment.remove()
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
     loaded = {role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()}
@@ -183,10 +169,10 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
                 type(edit).build(edit.tensors() | {key: wide}, edit.settings(), edit.provenance)
             if tensor.is_floating_point() and tensor.numel():
                 broken.view(-1)[-1] = float("nan")
-                with pytest.raises(InvalidInputError, match=rf"'{key}' .* holds 1 NaN or infinite values"):
+                with pytest.raises(InvalidInputError, match=rf"{key.rpartition('.')[2]}' .* holds 1 NaN"):
                     type(edit).build(edit.tensors() | {key: broken}, edit.settings(), edit.provenance)
-    with case.debias(loaded) as again:
-        assert all(torch.equal(a, b) for a, b in zip(case.outputs(again), attached, strict=True))
+    with case.debias(loaded):
+        assert all(torch.equal(a, b) for a, b in zip(case.outputs(), attached, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), base, strict=True))
 
 
@@ -198,7 +184,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
     case = case.copy() if merges else case
     attachment = case.debias(edits, keep_stated=False)
     if merges:
-        attached = case.outputs(attachment)
+        attached = case.outputs()
         attachment.merge()
         assert attachment.state == "merged"
         if on == "model":
@@ -217,22 +203,21 @@ def test_a_method_is_refused_for_the_host_that_it_is_not_for(cases: dict[str, Ca
         with pytest.raises(UnsupportedHostError, match=rf"method '{re.escape(name)}' is for image-text mod"):
             cases["pipeline"].debias(SET, method=name)
     if not method.models:
-        with pytest.raises(UnsupportedHostError, match=rf"draws no images; method '{name}' is for pipelines"):
+        with pytest.raises(UnsupportedHostError, match=rf"generates no images; method '{name}' is for pipelines"):
             cases["model"].debias(SET, method=name, reference=None)
 
 
 LACKS: dict[Need, tuple[dict[str, Any], str]] = {
-    Need.SPURIOUS: ({"spurious": ()}, "P0 needs spurious prompts and the set has none; use method="),
-    Need.VALUES: ({"attributes": {}}, "words for each value|words for two or more values"),
-    Need.IMAGES: ({}, "uses unlabelled images: pass reference=, image features"),
-    Need.JUDGED: ({}, "uses judged images: what the pipeline draws for the prompts of the fit, read"),
-    Need.LABELS: ({}, "uses labelled images: pass reference=, .* with labels= or the model's own"),
+    Need.SPURIOUS: ({"spurious": ()}, "P0 needs spurious prompts"),
+    Need.VALUES: ({"attributes": {}}, "value"),
+    Need.IMAGES: ({}, "uses unlabelled images: pass reference="),
+    Need.LABELS: ({}, "uses labelled images: pass reference="),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "need"),
-    [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS, Need.TRAINING})],
+    [(name, need) for name in NAMES for need in sorted(METHODS[name].needs - {Need.PAIRS})],
 )
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
@@ -244,21 +229,9 @@ def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, n
         problem.fit(name, "joint")
 
 
-@pytest.mark.parametrize("name", ["cali", "orth", "difference", "paper", "default"])
-def test_a_bound_wraps_any_projection(cases: dict[str, Case], name: str) -> None:
-    case = cases["model"]
-    problem = Problem.of(case.host, SET)
-    free, bounded = problem.fit(name, "joint"), problem.fit(Bounded(name, 0.001), "joint")
-    assert bounded.provenance.max_loss == 0.001
-    assert free.provenance.max_loss is None
-    rows = problem.embed(SET.classes, "joint")
-    assert torch.cosine_similarity(rows, bounded(rows)).min() >= 0.999 - 1e-9
-    assert torch.cosine_similarity(rows, free(rows)).min() < 0.999
-
-
 def test_a_bound_says_what_it_cannot_wrap(cases: dict[str, Case]) -> None:
-    with pytest.raises(InvalidInputError, match=r"max_loss: method 'steer' gives .*, which is no projection"):
-        cases["pipeline"].debias(SET, method="steer", max_loss=0.1)
+    with pytest.raises(InvalidInputError, match=r"max_loss: method 'suffix' gives .*, which is no projection"):
+        cases["pipeline"].debias(SET, method="suffix", max_loss=0.1)
 
 
 def test_terms_are_summed_in_any_order_and_once() -> None:
@@ -288,26 +261,14 @@ def test_a_method_of_ones_own_is_fitted_without_registering(cases: dict[str, Cas
     assert half.space == whole.space
 
 
-def test_an_object_that_only_looks_like_a_method_is_one() -> None:
-    class Plain:
-        name, title, source, needs = "plain", "no base class", "this test", frozenset({Need.PAIRS})
-
-        def fit(self, problem: Problem, role: str) -> Edit:
-            return problem.fit("cali", role)
-
-    texts = {text: torch.randn(6) for text in (*SET.classes, *(text for pair in SET.pairs for text in pair))}
-    edit = Problem.of(texts, SET).fit(Plain(), "joint")
-    assert edit.method == "plain"
-
-
 def test_what_cannot_be_registered() -> None:
     class Nameless(Method):
         def fit(self, problem: Problem, role: str) -> Edit:
             raise AssertionError
 
-    with pytest.raises(InvalidInputError, match=r"expected an object with name, title, source.* without name, ti"):
+    with pytest.raises(InvalidInputError, match="without name, title, source"):
         register_method(Nameless())
-    with pytest.raises(InvalidInputError, match=r"expected an object with name, .* got <function"):
+    with pytest.raises(InvalidInputError, match="got <function"):
         register_method(lambda problem, role: None)  # type: ignore[arg-type]
     Nameless.name, Nameless.title, Nameless.source = "cali", "another", ""
     with pytest.raises(InvalidInputError, match=r"method 'cali': there is one of this name, ClosedForm"):
@@ -323,26 +284,6 @@ def test_an_unknown_name_is_told_with_all_of_them(given: Any) -> None:
     if isinstance(given, str):
         with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
             get_method(given)
-
-
-@pytest.mark.parametrize("name", gone.METHODS)
-def test_a_name_that_went_says_what_to_take(name: str) -> None:
-    assert name not in METHODS
-    with pytest.raises(InvalidInputError, match=rf"method '{re.escape(name)}' went: .*take '") as caught:
-        get_method(name)
-    (first, *_) = re.findall(r"take '([^']*)'", str(caught.value))
-    assert get_method(first).name == first
-    done = CliRunner().invoke(app, ["debias", "gender", "--pipeline", "none", "--method", name, "--out", "none"])
-    assert str(done.exception) == str(caught.value)
-
-
-@pytest.mark.parametrize("name", gone.NAMES)
-def test_a_class_that_went_says_what_to_take(name: str) -> None:
-    module, _, own = name.rpartition(".")
-    with pytest.raises(ImportError, match=rf"'{own}' went from '{module}': .*take '"):
-        exec(f"from {module} import {own}")
-    with pytest.raises(AttributeError, match=rf"no attribute '{own}s'$"):
-        getattr(import_module(module), f"{own}s")
 
 
 def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +325,7 @@ class Flip(Edit):
     axis: Tensor
     provenance: Provenance
 
-    def __call__(self, z: Tensor, strength: float = 1.0, rows: Any = None) -> Tensor:
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         return z if strength == 0 else z - 2 * strength * (z @ self.axis.to(z))[..., None] * self.axis.to(z)
 
 
@@ -402,33 +343,18 @@ def test_an_edit_of_another_package_is_attached_saved_and_loaded(
     case = cases[on]
     base = case.base[0]
     with case.debias(SET, method=Mirror(), keep_stated=False, **({"reference": None} if on == "model" else {})) as one:
-        flipped = case.outputs(one)[0]
+        flipped = case.outputs()[0]
         role, edit = next(iter(one.projections.items()))
     torch.testing.assert_close(flipped[..., 0], -base[..., 0])
     torch.testing.assert_close(flipped[..., 1:], base[..., 1:])
     loaded = load_edit(edit.save_pretrained(tmp_path))
     assert isinstance(loaded, Flip)
-    with case.debias({role: loaded}, keep_stated=False) as two:
-        assert torch.equal(case.outputs(two)[0], flipped)
+    with case.debias({role: loaded}, keep_stated=False):
+        assert torch.equal(case.outputs()[0], flipped)
     with pytest.raises(InvalidInputError, match=r"Flip \(mirror\): 'axis' \(\d+,\) holds 1 NaN or infinite values"):
         replace(edit, axis=edit.axis.index_fill(0, torch.tensor(1), torch.inf))
-    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\), got \(\d+, 1\)$"):
+    with pytest.raises(InvalidInputError, match=r"^axis: expected a tensor \(d\).* got \(\d+, 1\)$"):
         replace(edit, axis=edit.axis[:, None])
-
-
-@pytest.mark.parametrize("kind", gone.KINDS)
-def test_a_saved_edit_of_a_kind_that_went_says_what_to_take(kind: str, tmp_path: Path) -> None:
-    type("Old", (Flip,), {"kind": kind})(torch.eye(3)[0], Provenance("old")).save_pretrained(tmp_path)
-    del Edit.kinds[kind]
-    with pytest.raises(InvalidInputError, match=rf"of kind '{kind}', of method 'old', which went: .*take '"):
-        load_edit(tmp_path)
-
-
-def test_inspect_and_diagnose_take_any_edit_but_one_that_draws(cases: dict[str, Case]) -> None:
-    report = vldebias.inspect(cases["model"].host, SET, method=Mirror())["joint"]
-    assert report.pair_distance[1] == pytest.approx(report.pair_distance[0], rel=1e-5)
-    with pytest.raises(InvalidInputError, match=r"Steering\(steer, .* draws a value for each image; texts alone"):
-        vldebias.inspect(cases["pipeline"].host, SET, method="steer")
 
 
 def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Case], tmp_path: Path) -> None:
@@ -437,16 +363,8 @@ def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Ca
     move = vldebias.fit_shares(case.host, SET, shares, reference=images, top=0.1)
     base = case.base[0]
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
-        with vldebias.debias(case.host, edit) as attachment:
-            moved = case.outputs(attachment)[0]
+        with vldebias.debias(case.host, edit):
+            moved = case.outputs()[0]
             torch.testing.assert_close(moved[:-1], move(base[:-1]))
             assert torch.equal(moved[-1], base[-1])
         assert edit.shares.tolist() == pytest.approx([0.3, 0.7])
-
-
-def test_warnings_point_at_the_line_of_the_user(cases: dict[str, Case]) -> None:
-    case = cases["model"]
-    few = replace(SET, groups=SET.groups[:2], held_out_groups=())
-    with pytest.warns(VldebiasWarning, match="auto: none") as caught:
-        case.debias(few, method="auto", reference=None).remove()
-    assert {Path(one.filename).name for one in caught} == {"test_method_contract.py"}

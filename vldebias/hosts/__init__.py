@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from vldebias.errors import EXTRA_OF, InvalidInputError, UnsupportedHostError, warn
-from vldebias.hosts.attachment import Attachment, attachment_of, attachments, refuse_second
-from vldebias.hosts.base import Host
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts.attachment import Attachment, attachment_of, attachments, gate_of, placed, refuse_second
+from vldebias.hosts.base import Host, roles_of
 from vldebias.hosts.custom import CustomHost, custom
+from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.modular import ModularHost
 from vldebias.hosts.open_clip import OpenClipHost
-from vldebias.hosts.probe import PipelineHost
-from vldebias.hosts.side import roles_of
 from vldebias.hosts.table import TextTable
 from vldebias.hosts.transformers import TransformersHost
 from vldebias.registry import Registry
@@ -29,13 +25,12 @@ __all__ = [
     "attachment_of",
     "attachments",
     "custom",
+    "gate_of",
+    "placed",
     "refuse_second",
     "register_host",
     "resolve",
 ]
-
-LOWEST = {"open_clip": "3.3", "transformers": "5.10.1", "diffusers": "0.41"}
-"""The lowest versions that all tests have run with, as in pyproject.toml; older ones may do as well."""
 
 
 def _accept(given: Any) -> tuple[str, type[Host]]:
@@ -60,19 +55,8 @@ def register_host(host: type[Host]) -> type[Host]:
     return HOSTS.register(host)
 
 
-for _kind in (OpenClipHost, TransformersHost, PipelineHost, ModularHost):
+for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):
     register_host(_kind)
-
-
-def kind_of(model: Any) -> type[Host] | None:
-    """The host for the package that defines the class of a model, or else the nearest base of it; None: unknown."""
-    for base in type(model).__mro__:
-        package = base.__module__
-        while package and package not in HOSTS:
-            package = package.rpartition(".")[0]
-        if package:
-            return HOSTS[package]
-    return None
 
 
 def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str = "text") -> Host:
@@ -81,7 +65,7 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
     A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`).
 
     Raises:
-        UnsupportedHostError: no known library, a class for which the family has no seam, or one that has not `side`.
+        UnsupportedHostError: no known library, a class that its host cannot serve, or one that has not `side`.
         InvalidInputError: an unknown side.
     """
     roles_of(side)
@@ -89,11 +73,12 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         return host.at(side)
     if isinstance(host, Mapping):
         return TextTable(host).at(side)
-    kind = kind_of(host)
-    if kind is not None:
-        if kind.library in LOWEST:
-            _warn_of_older(kind.library)
-        return kind.of(host, tokenizer, negative=negative).at(side)
+    for base in type(host).__mro__:
+        package = base.__module__
+        while package:
+            if package in HOSTS:
+                return HOSTS[package].of(host, tokenizer, negative=negative).at(side)
+            package = package.rpartition(".")[0]
     names = ("encode_text", "get_text_features", "encode_prompt", "encode", "embed", "forward")
     likely = next((name for name in names if callable(getattr(host, name, None))), "encode_text")
     *others, last = (package for package in HOSTS if "." not in package)
@@ -104,23 +89,3 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
         f"Any other: vldebias.hosts.custom(model, {likely!r}, embed=...) describes it, and debias() takes that; "
         "docs/how-to/own-model.md has examples."
     )
-
-
-Attachment.host_of = staticmethod(resolve)
-
-
-@cache
-def _warn_of_older(library: str) -> None:
-    """Once for each library: its version here is lower than any that was tried."""
-    version, lowest = getattr(sys.modules.get(library), "__version__", ""), LOWEST[library]
-    if version and _release(version) < _release(lowest):
-        warn(
-            f"{library} {version} is older than {lowest}, the lowest version that vldebias was tried with; if anything "
-            f"fails: pip install --upgrade 'vldebias[{EXTRA_OF[library]}]'"
-        )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """(5, 10, 1) of "5.10.1.dev0"."""
-    numbers = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, numbers[0].split("."))) if numbers else ()

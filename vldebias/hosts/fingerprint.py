@@ -1,10 +1,11 @@
-"""A fingerprint of weights that survives casts to half precision but tells two checkpoints apart; their adapters."""
+"""A fingerprint of a text tower that survives casts to half precision but tells two of them apart; its adapters."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,13 @@ from torch import Tensor, nn
 
 from vldebias.edit import Fingerprint
 
-_TENSORS = 16  # spread over the depth of the tower, as the first two editions read them
+TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old town hall, in winter.")
+"""What every text encoder is asked for its fingerprint; none of them is about people."""
+
+_TENSORS = 16  # spread over the depth of the tower, whose numbers stand beside those of all
 _VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
+_NUMBERS = 16  # of a text: enough to see a change of its embedding to about a tenth of that
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
@@ -23,45 +28,42 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
     None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
     bytes, because the same checkpoint is loaded in float32, float16 and bfloat16. The wave, a product with a fixed
-    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it. Beside them
-    stand the numbers of the 16 tensors that projections were saved with before.
+    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it.
     """
     named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
     # without adapters: loading a LoRA does not change which base weights these are
-    base = [(name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name]
-    parameters = sorted(base, key=lambda item: item[0])
-    if not parameters:
+    parameters = sorted((n.replace(".base_layer", ""), i) for i, (n, _) in enumerate(named) if "lora_" not in n)
+    tensors = [named[i][1] for _, i in parameters]
+    count = min(_TENSORS, len(tensors))
+    sample = [tensors[i * len(tensors) // count] for i in range(count)]
+    if not tensors or any(p.is_meta for p in sample):
         return None
-    structure = hashlib.sha256("".join(f"{n}{tuple(p.shape)}" for n, p in parameters).encode()).hexdigest()[:16]
-    count = min(_TENSORS, len(parameters))
-    sample = [parameters[i * len(parameters) // count][1] for i in range(count)]
-    if any(p.is_meta for p in sample):
-        return None
-    flats = map(_flat, sample)  # of which the first two editions read at most 65536 values
-    norms, waves = zip(*(_numbers(one[:: max(1, len(one) // _VALUES)][:_VALUES]) for one in flats), strict=True)
-    whole = not any(p.is_meta for _, p in parameters)
-    # All values of a tensor, or of a large one about 65536: an odd step, lest it sees the same columns of each row.
-    every = map(_flat, (p for _, p in parameters if whole))
+    names = "".join(f"{name}{tuple(p.shape)}" for (name, _), p in zip(parameters, tensors, strict=True))
+    # Of a large tensor about 65536 values: of the sample the first ones, and of each one by an odd step, lest it sees
+    # the same columns of each row.
+    few = (_numbers(one[:: max(1, len(one) // _VALUES)][:_VALUES]) for one in map(_flat, sample))
+    norms, waves = zip(*few, strict=True)
+    whole = map(_flat, [] if any(p.is_meta for p in tensors) else tensors)
     return Fingerprint(
-        structure,
+        hashlib.sha256(names.encode()).hexdigest()[:16],
         norms,
         waves,
-        adapters=round(math.sqrt(sum(float(p.detach().double().square().sum()) for p in _adapters(modules))), 6),
-        tensors=tuple(_numbers(one if len(one) <= _WHOLE else one[:: len(one) // _VALUES | 1]) for one in every),
+        adapters=round(adapters_length(modules), 6),
+        tensors=tuple(_numbers(one if len(one) <= _WHOLE else one[:: len(one) // _VALUES | 1]) for one in whole),
     )
 
 
-def _adapted_layers(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    return (part for module in modules for part in module.modules() if hasattr(part, "base_layer"))
+def text_numbers(mark: Fingerprint, rows: Tensor) -> Fingerprint:
+    """The fingerprint with what the encoder makes of `TEXTS`, rows (3, d) of length 1, in few numbers each.
 
-
-def _adapters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
-    """The LoRA weights that are at work."""
-    for layer in _adapted_layers(modules):
-        active = [] if getattr(layer, "disable_adapters", False) else getattr(layer, "active_adapters", [])
-        for name, parameter in layer.named_parameters():
-            if "lora_" in name and set(name.split(".")) & set(active) and not parameter.is_meta:
-                yield parameter
+    They are products with fixed vectors of length 1 that stand for a random rotation, scaled so that the difference
+    between two texts is about as long as that between their numbers. Settings of layers (an epsilon, an activation) and
+    another tokenizer show here, which no weight tells.
+    """
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(rows.shape[1], _NUMBERS, generator=generator, dtype=torch.float64)
+    numbers = rows.double().cpu() @ directions / math.sqrt(_NUMBERS)
+    return replace(mark, texts=tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist()))
 
 
 def _flat(parameter: Tensor) -> Tensor:
@@ -85,49 +87,23 @@ def _wave() -> Tensor:
     return math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
 
 
-# ---- adapters that are others than when an edit was attached -----------------------------------------------------
+def _adapted_layers(modules: Iterable[nn.Module]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Layers with adapters (peft), and the names of those that act."""
+    layer: Any
+    for layer in (part for module in modules for part in module.modules() if hasattr(part, "base_layer")):
+        if not getattr(layer, "disable_adapters", False) and getattr(layer, "active_adapters", None):
+            yield layer, tuple(layer.active_adapters)
 
-_Active = tuple[tuple[int, tuple[str, ...]], ...]
+
+def active_adapters(modules: Sequence[nn.Module]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Which layers have adapters that act, and which; peft leaves its config on what it adapts."""
+    if not any(getattr(module, "peft_config", None) for module in modules):
+        return ()
+    return tuple((id(layer), names) for layer, names in _adapted_layers(modules))
 
 
-class Adapters:
-    """Those of some modules, as they were when it was first asked; a model without peft costs two look-ups a call."""
-
-    def __init__(self, modules: Sequence[nn.Module], root: object) -> None:
-        self.modules, self._root = modules, root
-        self._first: tuple[_Active, float | None] | None = None
-        self._last: _Active = ()
-        self._warned = False
-
-    def changed(self) -> bool:
-        """True once: when others are at work for the first time."""
-        if self._warned:
-            return False
-        active = self._active()
-        if self._first is None:
-            self._first, self._last = (active, self._length(active)), active
-        if active == self._last:
-            return False
-        self._last = active
-        first, length = self._first
-        now = self._length(active)
-        if active == first or (now is not None and length is not None and math.isclose(now, length, rel_tol=5e-3)):
-            return False
-        self._warned = True
-        return True
-
-    def _active(self) -> _Active:
-        """Layers with adapters, and the names of those that act; peft leaves its config on what it adapts."""
-        places = (getattr(one, "__dict__", {}) for one in (*self.modules, self._root))
-        if not self._last and not any(place.get("peft_config") for place in places):
-            return ()
-        layers = _adapted_layers(self.modules)
-        acting = ((id(one), () if one.disable_adapters else tuple(one.active_adapters)) for one in layers)
-        return tuple((layer, names) for layer, names in acting if names)
-
-    def _length(self, active: _Active) -> float | None:
-        """Of all that they add; None where the weights are elsewhere."""
-        if not active:
-            return 0.0
-        mark = weights_fingerprint(*self.modules)
-        return None if mark is None else mark.adapters
+def adapters_length(modules: Iterable[nn.Module]) -> float:
+    """The length of all LoRA weights that are at work; 0 without."""
+    parts = [(name, p, acting) for layer, acting in _adapted_layers(modules) for name, p in layer.named_parameters()]
+    own = [p for name, p, acting in parts if "lora_" in name and set(name.split(".")) & set(acting) and not p.is_meta]
+    return math.sqrt(sum(float(p.detach().double().square().sum()) for p in own))

@@ -8,18 +8,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts import kind_of, open_clip, transformers
+from vldebias.hosts import open_clip, resolve, transformers
 from vldebias.hosts.attachment import attachment_of
+from vldebias.hosts.base import IMAGE
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.joint import JointHost
 from vldebias.hosts.seam import reading
-from vldebias.hosts.side import IMAGE
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -89,6 +90,13 @@ class ImageEncoder:
         """Width d of the features, found with a blank image."""
         return int(self.encode([need("PIL.Image").new("RGB", (64, 64))]).shape[1])
 
+    @property
+    def first_weight(self) -> Tensor:
+        """Of what reads the pixels, which come in its precision; norms around it may be kept in another one."""
+        layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+        weights = chain(layers, (p for t in self.tower for p in t.parameters()))
+        return next((w for w in weights if w.is_floating_point()), torch.zeros(()))
+
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Features (b, d) of RGB images, before normalising, float32 on the CPU."""
         return self.embed([self.prepare(image) for image in images])
@@ -100,11 +108,7 @@ class ImageEncoder:
             AlreadyAttachedError: the model carries an attachment that projects its images.
         """
         self._refuse_projected()
-        layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-        weights = [*layers, *(p for t in self.tower for p in t.parameters())]
-        # what reads the pixels; norms around it may be kept in another precision
-        first = next((w for w in weights if w.is_floating_point()), torch.zeros(()))
-        batch = {}
+        batch, first = {}, self.first_weight
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
             batch[name] = tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
@@ -143,19 +147,28 @@ def image_encoder(
         UnsupportedHostError: a model of another class.
         InvalidInputError: `preprocess` cannot be called, or cannot be told from another one.
     """
-    host = _host(model)
+    try:
+        host = resolve(model)
+    except UnsupportedHostError:
+        host = None
+    if not isinstance(host, JointHost) or not host.image_tower():
+        raise UnsupportedHostError(
+            f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
+            f"{', '.join(open_clip.SUPPORTED)}, of transformers {', '.join(transformers.WITH_IMAGES)}. Of a wrapper "
+            "(DistributedDataParallel, torch.compile, peft) pass the model inside; features made elsewhere are read by "
+            "vldebias.data.embeddings.load_embeddings"
+        )
     processor = getattr(preprocess, "image_processor", preprocess)
     if not callable(processor):
         raise InvalidInputError(
             f"preprocess: expected open_clip's transform or a transformers image processor, got {type(preprocess)}"
         )
-    prepare = _process if hasattr(processor, "to_dict") else _transform
     return ImageEncoder(
         name=name or getattr(model, "name_or_path", None) or type(model).__name__,
         model=model,
         tower=tuple(host.image_tower()),
         preprocessing=preprocessing if preprocessing is not None else describe_preprocessing(processor),
-        prepare=partial(prepare, processor),
+        prepare=partial(_prepare, processor),
         forward=host.image_features,
     )
 
@@ -182,26 +195,12 @@ def describe_preprocessing(preprocess: Any) -> str:
     return text
 
 
-def _host(model: Any) -> JointHost:
-    """The model with an image tower; compiled code may be read, though nothing can be attached to it."""
-    kind = kind_of(model)
-    host = kind.reads(model) if kind is not None and issubclass(kind, JointHost) else None
-    if host is None or not host.image_tower():
-        raise UnsupportedHostError(
-            f"{type(model).__module__}.{type(model).__qualname__}: expected an image-text model: of open_clip "
-            f"{', '.join(open_clip.SUPPORTED)}, of transformers {', '.join(transformers.WITH_IMAGES)}. Of a wrapper "
-            "(DistributedDataParallel, torch.compile, peft) pass the model inside; features made elsewhere are read by "
-            "vldebias.data.embeddings.load_embeddings"
-        )
-    return host
-
-
-def _process(processor: Any, image: Image.Image) -> Pixels:
-    return {name: value for name, value in processor(images=[image], return_tensors="pt").items() if name != "labels"}
-
-
-def _transform(transform: Callable[[Image.Image], Tensor], image: Image.Image) -> Pixels:
-    pixels = transform(image)
+def _prepare(processor: Any, image: Image.Image) -> Pixels:
+    """By a processor of transformers, or by a transform that gives (3, h, w)."""
+    if hasattr(processor, "to_dict"):
+        made = processor(images=[image], return_tensors="pt")
+        return {name: value for name, value in made.items() if name != "labels"}
+    pixels = processor(image)
     if not isinstance(pixels, Tensor) or pixels.ndim != 3:
         shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         raise InvalidInputError(f"preprocess: expected a tensor (3, h, w) for an image, got {shape}")

@@ -6,14 +6,14 @@ that reads P x in the place of x has the weight W P; with P = I - s L R^T that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts.family import CROSS_ATTENTION, Part
 from vldebias.projection import CalibratedProjection
 
 Axes = list[tuple[Tensor, int]]
@@ -76,10 +76,51 @@ def fold(axes: Axes, projection: CalibratedProjection, strength: float) -> None:
 
 # ---- the layers of a pipeline that read an embedding ----------------------------------------------------------
 
+CROSS_ATTENTION = "cross-attention"
+"""Keys and values of all cross-attentions."""
 
-def fold_into_readers(
-    pipe: Any, parts: Sequence[Part], projections: Mapping[str, CalibratedProjection], strength: float
-) -> None:
+_REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
+_MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj")
+# Role -> the layers that read it -> classes of denoisers, without "Transformer3DModel" and the like.
+_READERS: dict[str, dict[tuple[str, ...], str]] = {
+    "sequence": {
+        (CROSS_ATTENTION,): "Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
+        ("context_embedder",): "Flux Chroma AuraFlow Bria Flux2",
+        ("caption_projection.linear_1",): "PixArt Sana Latte LTXVideo Allegro SanaVideo",
+        ("context_embedder.linear_1",): "MotifVideo",
+        ("encoder_hid_proj.projection_linear",): "Kandinsky3UNet",
+        ("text_embeddings.in_layer",): "Kandinsky5",
+        ("txt_in",): "PRX",
+        ("patch_embed.text_proj",): "CogView3Plus CogView4 CogVideoX ConsisID",
+        ("condition_embedder.text_embedder.linear_1",): "Wan WanVACE WanAnimate SkyReelsV2 ChronoEdit Helios AnyFlow",
+        _MOCHI: "Mochi",
+        ("text_proj",): "EasyAnimate",
+        _REFINER: "HunyuanVideo HunyuanVideoFramepack HunyuanImage HunyuanVideo15",
+    },
+    "pooled": {
+        # of SD3 not the sequence: one layer reads the tokens of CLIP and of T5
+        ("time_text_embed.text_embedder.linear_1",): "Flux HunyuanVideo HunyuanVideoFramepack SD3",
+        ("pooled_text_embeddings.in_layer",): "Kandinsky5",
+    },
+}
+
+
+def _names(pipe: Any, role: str) -> tuple[str, ...]:
+    """The layers that read a role, by the class of the denoiser; none where it is unknown."""
+    model = next((m for n in ("transformer", "unet", "decoder") if (m := getattr(pipe, n, None)) is not None), None)
+    inner: Any = getattr(model, "_orig_mod", model)
+    if type(inner).__name__ == "UNet2DConditionModel":
+        if role == "pooled":
+            return ("add_embedding.linear_1",)
+        config = inner.config
+        projected = config.encoder_hid_dim_type == "text_proj" and config.addition_embed_type == "text_time"
+        return ("encoder_hid_proj",) if projected else (CROSS_ATTENTION,)
+    classes = [re.sub(r"(Transformer[23]D)?Model$", "", base.__name__) for base in type(inner).__mro__]
+    known = {one: names for names, models in _READERS.get(role, {}).items() for one in models.split()}
+    return next((known[one] for one in classes if one in known), ())
+
+
+def fold_into_readers(pipe: Any, projections: Mapping[str, CalibratedProjection], strength: float) -> None:
     """Fold one projection per role into the denoiser, and into the ControlNets of the pipeline.
 
     The weights cannot tell the two branches of guidance apart: the negative prompt, the empty one included, is
@@ -87,97 +128,85 @@ def fold_into_readers(
     pipeline that shares the modules changes with them.
 
     Raises:
-        UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: a layer that
-            reads two of them (SD3), one fitted for a clip_skip, adapters, fused, quantised or offloaded weights.
+        UnsupportedHostError: before any weight is changed, where weights cannot hold the projections: nothing says
+            which layer reads one, a norm stands before it, adapters, fused, quantised or offloaded weights.
     """
-    name = type(pipe).__name__
-    skipped = sorted(set(projections) - {part.role for part in parts})
-    if skipped:
-        raise UnsupportedHostError(
-            f"{name}: cannot merge {skipped}: weights hold one projection for all calls, and these calls read another "
-            "layer; remove() the attachment, attach again and merge before any call with clip_skip"
-        )
-    folds = [(part, projections[part.role], _layers(pipe, part)) for part in parts]
-    for part, projection, layers in folds:
-        for where, layer in layers:
-            _check(name, where, layer, projection, part)
+    folds = [(one, layer) for role, one in projections.items() for layer in _layers(pipe, role, one)]
     with torch.no_grad():
-        for _, projection, layers in folds:
-            for _, layer in layers:
-                columns = layer.weight[:, : projection.dim]  # those that read the embedding
-                wide = columns.to("cpu", torch.float64)
-                columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
+        for projection, layer in folds:
+            columns = layer.weight[:, : projection.dim]  # those that read the embedding
+            wide = columns.to("cpu", torch.float64)
+            columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
 
 
-def readers(pipe: Any, parts: Sequence[Part]) -> list[nn.Module]:
+def readers(pipe: Any, roles: Sequence[str]) -> list[nn.Module]:
     """The models of a pipeline that `fold_into_readers` changes."""
-    names = {where.partition(".")[0] for part in parts for where, _ in _layers(pipe, part)}
-    return [pipe.components[name] for name in sorted(names)]
+    found = {id(model): model for role in roles for _, model, _ in _found(pipe, role)}
+    return list(found.values())
 
 
-def _layers(pipe: Any, part: Part) -> list[tuple[str, Any]]:
-    """The layers that read a part, with their names."""
-    refusal = f"{type(pipe).__name__}: cannot merge {part.role!r}"
-    if not part.read_by:
+def _layers(pipe: Any, role: str, projection: CalibratedProjection) -> list[Any]:
+    """The layers that read a role, checked."""
+    refusal = f"{type(pipe).__name__}: cannot merge {role!r}"
+    names, found = _names(pipe, role), _found(pipe, role)
+    if not names:
         raise UnsupportedHostError(
-            f"{refusal}: {part.unmerged}; save the projections and attach them after loading instead"
+            f"{refusal}: nothing says which layer of its denoiser reads that alone, without a norm before it; save the "
+            "projections and attach them after loading instead"
         )
-    modules = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
-    models = {name: model for name, model in modules.items() if name not in part.encoders}
-    names = (part.read_by,) if isinstance(part.read_by, str) else part.read_by
-    layers = [[layer for n, model in models.items() for layer in _readers(n, model, name)] for name in names]
-    missing = [name for name, one in zip(names, layers, strict=True) if not one]
-    if missing:
-        raise UnsupportedHostError(
-            f"{refusal}: expected a layer {missing[0]!r} that reads it in {', '.join(models)}, found none; "
-            "keep the attachment instead of merging"
-        )
-    return [layer for one in layers for layer in one]
+    for name in names:
+        there = found if name == CROSS_ATTENTION else [one for one in found if one[0].endswith(f".{name}")]
+        if not there:
+            raise UnsupportedHostError(
+                f"{refusal}: expected a layer {name!r} that reads it, found none; keep it attached"
+            )
+    for where, _, layer in found:
+        remedy = _why_not(where, layer, projection)
+        if remedy:
+            raise UnsupportedHostError(f"{refusal}: {where} {remedy}. No weight was changed")
+    return [layer for _, _, layer in found]
 
 
-def _readers(component: str, model: nn.Module, read_by: str) -> Iterator[tuple[str, Any]]:
-    if read_by == CROSS_ATTENTION:
-        yield from _cross_attentions(component, model)
-        return
-    for path, module in model.named_modules():
-        if path.removeprefix("_orig_mod.") == read_by:  # torch.compile wraps what it compiles
-            yield f"{component}.{path}", module
-
-
-def _cross_attentions(component: str, model: nn.Module) -> Iterator[tuple[str, Any]]:
-    between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-    if between not in (None, "ip_image_proj"):
-        raise UnsupportedHostError(
-            f"{component}: {between!r} stands between the prompt and cross-attention; keep the attachment"
-        )
-    for path, module in model.named_modules():
-        if not getattr(module, "is_cross_attention", False):
+def _found(pipe: Any, role: str) -> list[tuple[str, nn.Module, Any]]:
+    """The layers that read a role: where they are, of which model, and themselves."""
+    names, found = _names(pipe, role), []
+    models = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
+    for name, model in models.items() if names else ():
+        if "text_encoder" in name:
             continue
-        if getattr(module, "norm_cross", None) is not None:
-            raise UnsupportedHostError(
-                f"{component}.{path}: a norm stands before its keys and values; keep the attachment"
-            )
-        if getattr(module, "fused_projections", False):
-            raise UnsupportedHostError(
-                f"{component}.{path}: keys and values are fused; call pipe.unfuse_qkv_projections() first"
-            )
-        yield f"{component}.{path}.to_k", module.to_k
-        yield f"{component}.{path}.to_v", module.to_v
+        for path, module in model.named_modules():
+            where = f"{name}.{path.removeprefix('_orig_mod.')}"  # torch.compile wraps what it compiles
+            if where.partition(".")[2] in names:
+                found.append((where, model, module))
+            elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
+                between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
+                why = ""
+                if between not in (None, "ip_image_proj"):
+                    why = f"{between!r} stands between the prompt and cross-attention; keep the attachment"
+                if getattr(module, "norm_cross", None) is not None:
+                    why = "a norm stands before its keys and values; keep the attachment"
+                if getattr(module, "fused_projections", False):
+                    why = "keys and values are fused; call pipe.unfuse_qkv_projections() first"
+                if why:
+                    raise UnsupportedHostError(f"{where}: {why}")
+                attention: Any = module
+                found += [(f"{where}.to_k", model, attention.to_k), (f"{where}.to_v", model, attention.to_v)]
+    return found
 
 
-def _check(name: str, where: str, layer: Any, projection: CalibratedProjection, part: Part) -> None:
-    """Refuse a layer whose output is not its weight times the embedding, or whose weight cannot be rewritten."""
-    remedy = None
+def _why_not(where: str, layer: Any, projection: CalibratedProjection) -> str:
+    """Why the output of a layer is not its weight times the embedding, or its weight cannot be rewritten."""
     if hasattr(layer, "base_layer"):
-        remedy = "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
-    elif not isinstance(layer, nn.Linear) or not _is_plain(layer.weight):
-        remedy = f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
-    elif layer.weight.is_meta:
-        remedy = "is offloaded; merge before enabling CPU offload"
-    elif layer.in_features < projection.dim or (layer.in_features > projection.dim and not part.leading):
-        remedy = f"reads {layer.in_features} values, the projection of {part.role!r} has {projection.dim}"
-    if remedy:
-        raise UnsupportedHostError(f"{name}: cannot merge {part.role!r}: {where} {remedy}. No weight was changed")
+        return "has LoRA adapters; call pipe.fuse_lora() and pipe.unload_lora_weights() first"
+    if not isinstance(layer, nn.Linear) or not _is_plain(layer.weight):
+        return f"is a {type(layer).__name__}, expected an nn.Linear with float weights; load the pipeline unquantised"
+    if layer.weight.is_meta:
+        return "is offloaded; merge before enabling CPU offload"
+    if layer.in_features < projection.dim or (
+        layer.in_features > projection.dim and not where.endswith("add_embedding.linear_1")
+    ):
+        return f"reads {layer.in_features} values, the projection has {projection.dim}"
+    return ""
 
 
 # ---- merged weights say so --------------------------------------------------------------------------------------

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import Apply
-from vldebias.hosts.joint import JointHost, refuse_frozen_code
-from vldebias.hosts.seam import Installed, MethodSeam, Seam, bare
-from vldebias.hosts.side import IMAGE, TEXT
+from vldebias.hosts.base import IMAGE, TEXT, Apply
+from vldebias.hosts.joint import JointHost
+from vldebias.hosts.seam import MethodSeam, bare, installed
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
-_OTHER_TOWERS = ("visual", "text_decoder")
 _ENCODE = {  # CoCa's forward goes through the private ones
     TEXT: ("encode_text", "_encode_text"),
     IMAGE: ("encode_image", "_encode_image"),
@@ -26,7 +24,7 @@ _ENCODE = {  # CoCa's forward goes through the private ones
 
 
 class OpenClipHost(JointHost):
-    """CLIP, CustomTextCLIP or CoCa.
+    """CLIP, CustomTextCLIP (with any text tower), CoCa, or a subclass.
 
     `encode_text` or `encode_image`, `forward`, `get_logits` and `forward_intermediates` agree.
     """
@@ -39,28 +37,19 @@ class OpenClipHost(JointHost):
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """The host for CLIP, CustomTextCLIP (with any text tower) or CoCa, or a subclass.
+        """Make the host for a model whose class, or a base of it, is one of `SUPPORTED`.
 
         tokenizer: what `open_clip.get_tokenizer` returns. Default: CLIP's own, where the sizes say it is that.
 
         Raises:
-            UnsupportedHostError: another class, or TorchScript or compiled code.
+            UnsupportedHostError: another class.
         """
-        if isinstance(model, nn.Module):
-            refuse_frozen_code(model)
-        host = cls.reads(model, tokenizer)
-        if host is None:
-            raise UnsupportedHostError(
-                f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
-                "pass the whole model, as open_clip.create_model returns it"
-            )
-        return host
-
-    @classmethod
-    def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
-        """Where its class, or a base of it, is one of `SUPPORTED`."""
-        known = any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__)
-        return cls(model, tokenizer) if known else None
+        if any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
+            return cls(model, tokenizer)
+        raise UnsupportedHostError(
+            f"{type(model).__name__}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
+            "pass the whole model, as open_clip.create_model returns it, built without TorchScript"
+        )
 
     @property
     def head(self) -> object:
@@ -71,7 +60,7 @@ class OpenClipHost(JointHost):
     @property
     def image_head(self) -> object:
         """`proj` of a vision transformer, the last layer of a ResNet's attention pool or of timm's projection."""
-        visual: Any = self.model.visual
+        visual = self.model.visual
         if hasattr(visual, "proj"):
             return visual.proj
         if hasattr(visual, "attnpool"):
@@ -82,7 +71,7 @@ class OpenClipHost(JointHost):
 
     def image_tower(self) -> list[nn.Module]:
         """`visual`."""
-        return [self.model.visual]  # type: ignore[list-item]
+        return [self.model.visual]
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """The towers that are modules: CLIP's own text tower is the model itself."""
@@ -91,7 +80,7 @@ class OpenClipHost(JointHost):
 
     def text_modules(self) -> list[nn.Module]:
         """CLIP keeps its text tower among its own children and parameters; the others have it as `text`."""
-        children = [module for name, module in self.model.named_children() if name not in _OTHER_TOWERS]
+        children = [one for name, one in self.model.named_children() if name not in ("visual", "text_decoder")]
         own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]
         return [*children, nn.ParameterList(own)]
 
@@ -118,7 +107,7 @@ class OpenClipHost(JointHost):
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
 
-    def token_counts(self, prompts: Sequence[str]) -> list[int]:
+    def count_tokens(self, prompts: Sequence[str]) -> list[int]:
         """After the tokenizer's own cleaning; 2 for the start and end tokens of CLIP's own."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
@@ -126,72 +115,55 @@ class OpenClipHost(JointHost):
         clean = getattr(self.tokenizer, "clean_fn", str)
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
-    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
+    def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
         """Token ids as `text`; open_clip's tokenizers always pad to the context length."""
-        return {"text": self.tokenizer(list(prompts), context_length=self.context_length)}
+        return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `encode_text` gives."""
-        return self.model.encode_text(tokens["text"], normalize=False)  # type: ignore[operator]
-
-    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Of open_clip's own causal text tower, pooled at the end token, and of its Hugging Face text towers."""
-        model: Any = self.model
-        if _is_causal(model):
-            return partial(_causal, model)
-        pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
-        return self.features if pad is None else lambda tokens: self.shortened(tokens, tokens["text"] != pad)
+        found: Tensor = self.model.encode_text(tokens["text"], normalize=False)
+        return found
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """What `encode_image` gives for "pixel_values"."""
-        return self.model.encode_image(pixels["pixel_values"], normalize=False)  # type: ignore[operator]
+        found: Tensor = self.model.encode_image(pixels["pixel_values"], normalize=False)
+        return found
 
-    @property
-    def device(self) -> torch.device:
-        """Of the temperature, which every class has."""
-        return self.model.logit_scale.device  # type: ignore[return-value]
+    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Of open_clip's own causal text tower, pooled at the end token, and of its Hugging Face text towers."""
+        model, clip = self.model, need("open_clip").CLIP
+        if (
+            isinstance(model, clip)
+            and type(model).encode_text is clip.encode_text
+            and model.attn_mask is not None  # no token sees a later one
+            and getattr(model, "text_pool_type", None) in ("argmax", "eos")
+            and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
+        ):
+            return partial(_causal, model)
+        pad = getattr(getattr(getattr(model, "text", None), "config", None), "pad_token_id", None)
+        return self.features if pad is None else lambda tokens: self.shortened(tokens, tokens["text"] != pad)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """CLIP's own tokenizer pads with the id of "!": what follows the end token is no text."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
-            return tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True)
+            return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
         start, end, *_ = tokenizer.all_special_ids
         words = ids[: ids.index(end)] if end in ids else ids
-        return tokenizer.decode([token for token in words if token != start])
+        return str(tokenizer.decode([token for token in words if token != start]))
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Stand in for the methods that give embeddings, as attributes of the instance."""
-        model: Any = self.model
         kinds: dict[str, type[_Method]] = {name: _Encode for role in self.roles for name in _ENCODE[role]}
         kinds["forward_intermediates"] = _ForwardIntermediates
-        Seam.refuse_copy(vars(model).values())  # whichever side the seam is on that came with the copy
-        seams = [kind(self, apply, name) for name, kind in kinds.items() if hasattr(type(model), name)]
+        seams = [kind(self, apply, name) for name, kind in kinds.items() if hasattr(type(self.model), name)]
         for seam in seams:
             if seam.before is not None:
                 raise UnsupportedHostError(
                     f"{self.name}: `{seam.method}` of this instance was replaced by {seam.before!r}; expected the "
                     f"method of the class. Take it off first (del model.{seam.method})"
                 )
-        for seam in seams:
-            seam.put_on()
-        return Installed(seams)
-
-
-open_clip_host = OpenClipHost.of
-
-
-def _is_causal(model: Any) -> bool:
-    """open_clip's CLIP with its own `encode_text`: no token sees a later one, and the end token is the embedding."""
-    open_clip = need("open_clip")
-
-    return (
-        isinstance(model, open_clip.CLIP)
-        and type(model).encode_text is open_clip.CLIP.encode_text
-        and model.attn_mask is not None
-        and getattr(model, "text_pool_type", None) in ("argmax", "eos")
-        and hasattr(model.transformer, "batch_first")  # before that, `encode_text` itself turned the axes
-    )
+        return installed(seams)
 
 
 def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -202,7 +174,7 @@ def _causal(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     dtype = model.transformer.get_cast_dtype()
     x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
     x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    pooled = x[torch.arange(len(ids), device=ids.device), ends]
+    pooled: Tensor = x[torch.arange(len(ids), device=ids.device), ends]
     head = model.text_projection
     if head is None:
         return pooled
@@ -222,7 +194,7 @@ class _Method(MethodSeam):
             return self.original(*arguments.args, **arguments.kwargs)
 
     def change(self, role: str, features: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-        """Features (b, d), projected; an image states nothing, see `vldebias.hosts.side`."""
+        """Features (b, d), projected; an image states nothing, see `vldebias.hosts.base`."""
         ids = None if role == IMAGE else arguments["text"]
         return self.project(role, features, None if ids is None else partial(self._texts, ids))
 
@@ -250,30 +222,22 @@ class _ForwardIntermediates(_Method):
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         call = self.bind(*args, **kwargs)
-        output = self.call(call)
-        changed = [self._change(role, output, call.arguments) for role in self.roles]
-        if any(changed) and "text_logits" in output:
-            output["image_logits"] = self._logits(output["image_features"], output["text_features"])
+        output: dict[str, Any] = self.call(call)
+        before = dict(output)
+        for role, key in ((TEXT, "text_features"), (IMAGE, "image_features")):
+            if role in self.roles and output.get(key) is not None:
+                output[key] = self._changed(role, output[key], call.arguments)
+        if "text_logits" in output and any(output[key] is not before[key] for key in before):
+            scale, bias = self.owner.logit_scale.exp(), self.owner.logit_bias
+            logits = scale * output["image_features"] @ output["text_features"].T
+            output["image_logits"] = logits if bias is None else logits + bias
             output["text_logits"] = output["image_logits"].T
         return output
 
-    def _change(self, role: str, output: dict[str, Any], arguments: dict[str, Any]) -> bool:
-        """Project the features of `role` in `output`, if they are there; False if they stay as they are."""
-        key = "image_features" if role == IMAGE else "text_features"
-        features = output.get(key)
-        if features is None:
-            return False
+    def _changed(self, role: str, features: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         projected = self.change(role, features, arguments)
-        if projected is features:
-            return False
-        if arguments["normalize"] and not arguments["intermediates_only"]:
-            # Stated prompts came back as they were; normalising them twice would move their last bit.
-            moved = (projected != features).any(dim=-1, keepdim=True)
-            projected = torch.where(moved, F.normalize(projected, dim=-1), features)
-        output[key] = projected
-        return True
-
-    def _logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
-        model: Any = self.owner
-        logits = model.logit_scale.exp() * image_features @ text_features.T
-        return logits if model.logit_bias is None else logits + model.logit_bias
+        if projected is features or not arguments["normalize"] or arguments["intermediates_only"]:
+            return projected
+        # Stated prompts came back as they were; normalising them twice would move their last bit.
+        moved = (projected != features).any(dim=-1, keepdim=True)
+        return torch.where(moved, F.normalize(projected, dim=-1), features)

@@ -1,41 +1,56 @@
-"""What stands at a seam: it hands embeddings to an attachment, follows copies of its host, and can be let pass."""
+"""What a host puts on a model: it hands embeddings to an attachment, and can be let pass. And how models are read."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
-from types import MethodType, SimpleNamespace
-from typing import Any, cast
+from types import MethodType
+from typing import Any, Never, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.utils.hooks import RemovableHandle
 
-from vldebias.errors import AlreadyAttachedError, VldebiasError
-from vldebias.hosts.base import Apply, Host, Texts
+from vldebias.errors import VldebiasError
+from vldebias.hosts.base import Apply, Texts
+
+BATCH = 64
+
+TOKENIZING = threading.RLock()
+"""Held around every tokenizer: fast ones set how they cut and pad before they read, for all threads at once."""
+if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
+    os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
 
 _BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
+INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
+"""Is this a call that an attached pipeline itself makes of its text encoders?"""
 
 
 @contextmanager
-def bare() -> Iterator[None]:
-    """Inside, in this thread, every seam lets embeddings pass."""
-    token = _BARE.set(True)
+def during(state: ContextVar[Any], value: Any = True) -> Iterator[None]:
+    """Inside, in this thread or task, the state has that value."""
+    token = state.set(value)
     try:
         yield
     finally:
-        _BARE.reset(token)
+        state.reset(token)
 
 
-def is_bare() -> bool:
-    """Whether this thread is inside `bare`, as all reading for a fit is."""
-    return _BARE.get()
+def bare() -> Any:
+    """A context inside which, in this thread or task, every seam lets embeddings pass."""
+    return during(_BARE)
+
+
+def is_expected() -> bool:
+    """Is a call of a text encoder one of an attached pipeline, or one of those that read for a fit?"""
+    return _BARE.get() or INSIDE.get()
 
 
 # Models that are read now, in how many places, and the modes that their modules had before the first.
@@ -45,7 +60,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never projected.
+    """Outputs for fitting: eval mode, no gradients, in the precision of the weights, never edited.
 
     A model that several threads read at once gets its modes back from the last of them.
     """
@@ -78,23 +93,29 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
                     module.training = training
 
 
+def read_rows(
+    encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
+) -> dict[tuple[str, str], Tensor]:
+    """(role, prompt) -> what `encode` makes of it, in batches: of length 1, float64, on the CPU."""
+    with reading(*models):
+        blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
+        rows = torch.cat([block.detach().cpu().double() for block in blocks])
+    return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
+
+
 class Seam:
     """What a host puts on a model: hands embeddings, and the texts that they are of, to the attachment.
 
-    A deep copy of the whole model gets one for itself, which hands them to the attachment of the copy
-    (`Attachment.__deepcopy__`). Of a part that is copied alone it follows the original: projected while that is
-    attached, bare afterwards. A pickle would lose that tie and is refused.
+    It belongs to one model: a copy or a pickle of that would be edited by an attachment that does not know it.
     """
 
     def __init__(self, name: str, apply: Apply) -> None:
-        self.name = name
-        self.state = SimpleNamespace(active=True)  # one for all that follow this attachment
-        self.apply = apply
+        self.name, self.apply, self._standing = name, apply, True
 
     @property
     def active(self) -> bool:
         """False once it is taken off, or inside `bare` in this thread."""
-        return self.state.active and not _BARE.get()
+        return self._standing and not _BARE.get()
 
     def project(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
         """What the attachment makes of embeddings (b, ..., d); themselves where the seam lets pass."""
@@ -102,49 +123,28 @@ class Seam:
 
     def take_off(self) -> None:
         """Let pass from here on."""
-        self.state.active = False
+        self._standing = False
 
-    @classmethod
-    def refuse_copy(cls, standing: Iterable[object]) -> None:
-        """For a model with a part that was copied from one that carries an attachment.
-
-        Raises:
-            AlreadyAttachedError: one of them still projects.
-        """
-        for seam in standing:
-            if isinstance(seam, cls) and seam.state.active:
-                raise AlreadyAttachedError(
-                    f"{seam.name}: a part of this model is a copy from one that carries an attachment, and is "
-                    "projected with it. Call .remove() on that attachment first, or copy the part before attaching"
-                )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        apply = deepcopy(self.apply, memo)
-        if id(self) in memo:  # the attachment, which knows its seams, came back here
-            return memo[id(self)]
-        twin = memo[id(self)] = object.__new__(type(self))
-        vars(twin).update(vars(self), apply=apply)
-        if apply != self.apply:
-            twin.state = SimpleNamespace(active=self.state.active)
-            of_host = {n: v for n, v in vars(self).items() if isinstance(getattr(v, "__self__", v), Host)}
-            vars(twin).update(deepcopy(of_host, memo))
-        return twin
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Never:
         raise VldebiasError(
-            f"{self.name}: a model cannot be pickled while a projection is attached. Call .remove() or .merge() "
-            "first; state_dict() and save_pretrained() work at any time"
+            f"{self.name}: a model cannot be copied while an edit is attached; copy it before, or call .remove() on "
+            "the attachment first and attach to the copy as well"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Never:
+        raise VldebiasError(
+            f"{self.name}: a model cannot be pickled while an edit is attached; call .remove() or .merge() first. "
+            "state_dict() and save_pretrained() work at any time"
         )
 
 
 class MethodSeam(Seam):
-    """Stands in for a method of one object, as an attribute of the instance; a deep copy gets one for itself."""
+    """Stands in for a method of one object, as an attribute of the instance."""
 
     def __init__(self, name: str, apply: Apply, owner: Any, method: str) -> None:
         super().__init__(name, apply)
         self.owner, self.method = owner, method
-        standing = vars(owner).get(method)
-        self.before = None if isinstance(standing, Seam) else standing  # a seam that was taken off came with a copy
+        self.before = vars(owner).get(method)
         functools.update_wrapper(cast("Any", self), self.original)
 
     @property
@@ -163,29 +163,29 @@ class MethodSeam(Seam):
         setattr(self.owner, self.method, self)
 
     def take_off(self) -> None:
-        """Put back what was there."""
+        """Put back what was there.
+
+        Raises:
+            VldebiasError: something else stands there.
+        """
+        if vars(self.owner).get(self.method) is not self:
+            raise VldebiasError(f"{self.name}: something else replaced {self.method}; take that off first")
         super().take_off()
-        if vars(self.owner).get(self.method) is self:
-            delattr(self.owner, self.method)
-            if self.before is not None:
-                setattr(self.owner, self.method, self.before)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        twin = super().__deepcopy__(memo)
-        twin.owner, twin.before = memo.get(id(self.owner), self.owner), deepcopy(self.before, memo)
-        functools.update_wrapper(cast("Any", twin), twin.original)
-        return twin
+        delattr(self.owner, self.method)
+        if self.before is not None:
+            setattr(self.owner, self.method, self.before)
 
 
-class Installed:
-    """What was put on a host; a call takes all of it off. A deep copy belongs to the copy of the host."""
+def installed(seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> Callable[[], None]:
+    """Put stand-ins for methods on; returns the function that takes seams and hooks off."""
+    for seam in seams:
+        if isinstance(seam, MethodSeam):
+            seam.put_on()
 
-    def __init__(self, seams: Sequence[Seam], hooks: Sequence[RemovableHandle] = ()) -> None:
-        self._seams, self._hooks = list(seams), list(hooks)
-
-    def __call__(self) -> None:
-        """Once."""
-        for seam in self._seams:
+    def take_off() -> None:
+        for seam in seams:
             seam.take_off()
-        for hook in self._hooks:
+        for hook in hooks:
             hook.remove()
+
+    return take_off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,13 +30,11 @@ class TextTable(Host):
     exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
-        if not rows:
-            raise InvalidInputError("text embeddings: expected at least one prompt, got none")
         wide = {prompt: torch.as_tensor(row).detach().cpu().double() for prompt, row in rows.items()}
         wide = {prompt: row[0] if row.ndim == 2 and len(row) == 1 else row for prompt, row in wide.items()}
         shapes = {tuple(row.shape) for row in wide.values()}
-        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
-            raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes)}")
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise InvalidInputError(f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}")
         bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}")
@@ -53,8 +51,8 @@ class TextTable(Host):
         if missing:
             raise InvalidInputError(
                 f"text embeddings: {len(missing)} of {len(prompts)} prompts are not in the file, such as "
-                f"{missing[:3]}; store their embeddings too (`vldebias eval texts SUITE` lists what a suite needs), or "
-                "evaluate with the model"
+                f"{missing[:3]}; store their embeddings too (`vldebias eval show SUITE --texts` lists "
+                "them), or evaluate with the model"
             )
         return {(role, prompt): self._rows[prompt] for prompt in prompts}
 
@@ -68,11 +66,8 @@ class TextTable(Host):
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """Refused: there is nothing to attach to."""
-        return self._refuse()
+        raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")
 
     def merge(self, edits: Mapping[str, Edit], strength: float) -> None:
         """Refused: there are no weights."""
-        self._refuse()
-
-    def _refuse(self) -> Never:
-        raise UnsupportedHostError(f"{self.name}: attaching needs the model itself")
+        raise UnsupportedHostError(f"{self.name}: merging needs the model itself")

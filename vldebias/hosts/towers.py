@@ -39,8 +39,7 @@ class Towers:
     """Two towers into one space.
 
     The methods call `model` by the names of its methods and parts, so they see what is done to it afterwards:
-    frozen or adapted weights, another device, the weights that FSDP gathers for the module that holds the model. A
-    projection never reaches them.
+    frozen or adapted weights, another device. A projection never reaches them.
 
     Attributes:
         model: the whole model. library: which reads what it is saved as, "open_clip" or "transformers".
@@ -55,7 +54,7 @@ class Towers:
 
     def __init__(self, host: JointHost, encoder: ImageEncoder, preprocess: Any) -> None:
         self._host, self._encoder = host, encoder
-        self.model: Any = host.model
+        self.model = host.model
         self.library = host.library
         self.tokenizer, self.preprocess = host.tokenizer, preprocess
         self.size, self.mean, self.std = _normalisation(self.prepare)
@@ -63,12 +62,10 @@ class Towers:
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules())
         heads = (head for head in (host.image_head, host.head) if isinstance(head, (nn.Module, nn.Parameter)))
         self.heads = tuple(h for h in heads if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None)
-        value = float(getattr(self.model, self._scalar).detach())
+        self._scalar = "logit_scale" if hasattr(self.model, "logit_scale") else "temperature"
+        value, bias = float(getattr(self.model, self._scalar).detach()), getattr(self.model, "logit_bias", None)
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
-        bias = getattr(self.model, "logit_bias", None)
         self.bias = None if bias is None else float(bias.detach())
-        layers = (m for part in encoder.tower for m in part.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-        self._first: Any = next(layers)  # reads the pixels, which come in its precision
         self._features = host.without_padding()
         self._cuts_warned = False
 
@@ -85,7 +82,7 @@ class Towers:
     def image(self, pixels: Tensor) -> Tensor:
         """Pixels (b, 3, h, w) -> features (b, d), before normalising."""
         with bare():
-            return self._encoder.forward({"pixel_values": pixels.to(self._first.weight.dtype)})
+            return self._encoder.forward({"pixel_values": pixels.to(self._encoder.first_weight.dtype)})
 
     def text(self, tokens: Tokens) -> Tensor:
         """What `tokenize` gives, on the model's device -> features (b, d), before normalising.
@@ -116,10 +113,6 @@ class Towers:
             cuts = f"{cut} of {len(captions)} captions are longer and were cut"
             warn(f"{self._host.name} reads {limit} tokens; {cuts}. This is said once", TruncatedPromptWarning)
 
-    @property
-    def _scalar(self) -> str:
-        return "logit_scale" if hasattr(self.model, "logit_scale") else "temperature"
-
     def set_temperature(self, temperature: float) -> None:
         """Write a temperature into the model.
 
@@ -128,8 +121,8 @@ class Towers:
         """
         if not (0 < temperature < math.inf):
             raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
-        value = temperature if self._scalar == "temperature" else -math.log(temperature)
         with torch.no_grad():
+            value = temperature if self._scalar == "temperature" else -math.log(temperature)
             getattr(self.model, self._scalar).fill_(value)
 
     def set_bias(self, bias: float) -> None:
@@ -176,7 +169,7 @@ def checkpointing(towers: Towers) -> None:
     Raises:
         UnsupportedHostError: a model that cannot.
     """
-    model: Any = towers.model
+    model = towers.model
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # a newer name in transformers 5, which 4 has not
@@ -195,20 +188,19 @@ def _normalisation(
     prepare: Callable[[Image.Image], Tensor],
 ) -> tuple[tuple[int, int], tuple[float, ...], tuple[float, ...]]:
     """Size, mean and std of what `prepare` makes, measured on plain images: true of whatever it is made of."""
-    Image = need("PIL.Image")
-    pixels = [prepare(Image.new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)]  # 0, 0.4, 1
-    other = prepare(Image.new("RGB", (96, 64)))
-    black, grey, white = (p.flatten(1).mean(dim=1) for p in pixels)
-    levels = zip(pixels, (black, grey, white), strict=True)
-    flat = all((p - level[:, None, None]).abs().max() < 1e-3 for p, level in levels)
+    new = need("PIL.Image").new
+    plain = [prepare(new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)]  # 0, 0.4, 1
+    other = prepare(new("RGB", (96, 64)))
+    black, grey, white = (pixels.flatten(1).mean(dim=1) for pixels in plain)
+    levels = zip(plain, (black, grey, white), strict=True)
+    flat = all((pixels - level[:, None, None]).abs().max() < 1e-3 for pixels, level in levels)
     linear = flat and torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3) and bool((white > black).all())
-    shape = tuple(other.shape)
-    if shape != tuple(pixels[0].shape) or shape[0] != 3 or not linear:
+    if other.shape != plain[0].shape or other.shape[0] != 3 or not linear:
         raise InvalidInputError(
-            f"preprocess: plain images became {tuple(pixels[0].shape)} and {shape}; expected (3, h, w) of one size, "
-            "each channel with a mean subtracted and divided by a std, so that training can augment images in the same "
-            "way. Pass what came with the model for evaluation: open_clip's second transform, or the image processor"
+            f"preprocess: plain images became {tuple(plain[0].shape)} and {tuple(other.shape)}; expected (3, h, w) of "
+            "one size, each channel with a mean subtracted and divided by a std, so that training can augment images "
+            "in the same way. Pass what came with the model for evaluation: open_clip's second transform, or the image "
+            "processor"
         )
-    std = 1 / (white - black)
-    mean = -black * std
-    return (shape[1], shape[2]), tuple(round(m, 6) for m in mean.tolist()), tuple(round(s, 6) for s in std.tolist())
+    mean, std = (tuple(round(x, 6) for x in one.tolist()) for one in (-black / (white - black), 1 / (white - black)))
+    return (other.shape[1], other.shape[2]), mean, std

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from itertools import chain
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import Apply
-from vldebias.hosts.joint import JointHost, forget_compiled, refuse_frozen_code
+from vldebias.hosts.base import IMAGE, TEXT, Apply
+from vldebias.hosts.joint import JointHost
 from vldebias.hosts.merge import merge_marker, write_merge_marker
-from vldebias.hosts.seam import Installed, Seam
-from vldebias.hosts.side import IMAGE, TEXT
+from vldebias.hosts.seam import Seam, installed
 from vldebias.hub import NO_CODE, asked_once
 
 
@@ -52,14 +51,16 @@ class ModelFamily:
 
 def _embed_blip(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     """As `forward` does without its matching head: text alone, the first state."""
-    return model.text_proj(model.text_encoder(**tokens).last_hidden_state[:, 0])
+    found: Tensor = model.text_proj(model.text_encoder(**tokens).last_hidden_state[:, 0])
+    return found
 
 
 def _embed_blip2(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     """As `forward` does without its matching head: the query transformer reads the text alone."""
     words = model.embeddings(input_ids=tokens["input_ids"])
     states = model.qformer(query_embeds=words, query_length=0, attention_mask=tokens["attention_mask"])
-    return model.text_projection(states.last_hidden_state[:, 0])
+    found: Tensor = model.text_projection(states.last_hidden_state[:, 0])
+    return found
 
 
 _CLIP = ModelFamily()
@@ -89,36 +90,6 @@ _FAMILIES = {
 SUPPORTED = tuple(_FAMILIES)
 WITH_IMAGES = tuple(name for name in SUPPORTED if "Text" not in name and _FAMILIES[name].images)
 
-_REGISTERED: dict[str, ModelFamily] = {}
-
-
-def register_model_family(family: ModelFamily, *models: str) -> None:
-    """Make classes known that derive from `transformers.PreTrainedModel`, of remote code too, by their names::
-
-        register_model_family(ModelFamily(head="text_proj"), "AcmeCLIPModel")
-        vldebias.debias(model, "gender", tokenizer=tokenizer)
-
-    They have `get_text_features`, which with `forward` goes through the head, or `ModelFamily.embed`. A subclass of a
-    listed class needs no entry.
-
-    Raises:
-        InvalidInputError: no name, or one that is taken.
-    """
-    taken = set(models) & {*_FAMILIES, *_REGISTERED}
-    if taken or not models:
-        came = f"{sorted(taken)}, known already" if taken else "no name"
-        raise InvalidInputError(f"register_model_family: got {came}; expected names of classes that are not listed")
-    _REGISTERED.update(dict.fromkeys(models, family))
-
-
-Family, register_family = ModelFamily, register_model_family  # their names up to 0.2
-
-
-def list_models() -> list[str]:
-    """Names of all classes that are known, sorted."""
-    return sorted({*_FAMILIES, *_REGISTERED})
-
-
 _INSTEAD = {
     "CLIPTextModel": "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the same "
     "checkpoint, and for a diffusers pipeline pass the pipeline",
@@ -127,11 +98,6 @@ _INSTEAD = {
     "BlipModel": "load BlipForImageTextRetrieval from the same checkpoint",
     "Blip2Model": "load Blip2ForImageTextRetrieval from the same checkpoint",
 }
-
-
-def _names(model: object) -> list[str]:
-    """Of its class and the bases of it, as far as they are models."""
-    return [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
 
 
 class TransformersHost(JointHost):
@@ -146,51 +112,43 @@ class TransformersHost(JointHost):
     """
 
     library = "transformers"
-    held = ("model", "_text")
 
     def __init__(self, model: Any, family: ModelFamily, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.model_id = getattr(model, "name_or_path", None) or None
         self._family = family
-        self._text: nn.Module = getattr(model, family.text, model)
+        self._text: Any = getattr(model, family.text, model)
         self.choose("text")
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None, *, negative: bool = False) -> Self:
-        """The host for one of `SUPPORTED`, or a subclass.
+        """Make the host for one of `SUPPORTED`, or a subclass.
 
         tokenizer: its tokenizer or processor. Default: the one in the checkpoint that the model came from.
 
         Raises:
-            UnsupportedHostError: another class, or compiled code.
+            UnsupportedHostError: another class.
         """
-        host = cls.reads(model, tokenizer)
-        if host is None:
-            name = type(model).__name__
-            near = "".join(f"the nearest is {known}" for known in get_close_matches(name, list_models(), n=1))
-            instead = next((_INSTEAD[base] for base in _names(model) if base in _INSTEAD), near)
-            raise UnsupportedHostError(
-                f"{name}: expected a transformers model whose text tower ends in a head that is known"
-                f"{f'; {instead}' if instead else ''}\n"
-                "All that are known: vldebias.hosts.transformers.list_models(). One more: "
-                f"register_model_family(ModelFamily(head='text_projection'), {name!r}) beside it\n"
-                "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
-                "docs/how-to/own-model.md"
-            )
-        refuse_frozen_code(model)
-        return host
-
-    @classmethod
-    def reads(cls, model: Any, tokenizer: Any = None) -> Self | None:
-        """By the family of its nearest listed base."""
-        own = (_REGISTERED[b.__name__] for b in type(model).__mro__ if b.__name__ in _REGISTERED)
-        family = next(chain(own, (_FAMILIES[name] for name in _names(model) if name in _FAMILIES)), None)
-        return None if family is None else cls(model, family, tokenizer)
+        names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
+        family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
+        if family is not None:
+            return cls(model, family, tokenizer)
+        name = type(model).__name__
+        near = "".join(f"the nearest is {known}" for known in get_close_matches(name, SUPPORTED, n=1))
+        instead = next((_INSTEAD[base] for base in names if base in _INSTEAD), near)
+        raise UnsupportedHostError(
+            f"{name}: expected a transformers model whose text tower ends in a head that is known"
+            f"{f'; {instead}' if instead else ''}\n"
+            f"Known are {', '.join(SUPPORTED)}\n"
+            "Any other tower: vldebias.debias(vldebias.hosts.custom(model, 'method', embed=...), prompts); "
+            "docs/how-to/own-model.md"
+        )
 
     @property
     def head(self) -> nn.Module:
         """The Linear that makes the joint embedding."""
-        return (self._text if self._family.head == "head" else self.model).get_submodule(self._family.head)
+        owner: nn.Module = self._text if self._family.head == "head" else self.model
+        return owner.get_submodule(self._family.head)
 
     @property
     def image_head(self) -> nn.Module | None:
@@ -208,14 +166,9 @@ class TransformersHost(JointHost):
             return []
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
-    def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """The head, which the seam is on."""
-        return (self._head(role),)
-
-    def _head(self, role: str) -> nn.Module:
-        head = self.image_head if role == IMAGE else self.head
-        assert head is not None  # `at` has refused a model without one
-        return head
+    def wrapped_modules(self, role: str) -> tuple[Any, ...]:
+        """The head, which is hooked."""
+        return (self.image_head if role == IMAGE else self.head,)
 
     def text_modules(self) -> list[nn.Module]:
         """The same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
@@ -238,8 +191,6 @@ class TransformersHost(JointHost):
         return tokenizer
 
     def _from_checkpoint(self) -> Any:
-        AutoTokenizer = need("transformers").AutoTokenizer
-
         if self.model_id is None:
             raise InvalidInputError(
                 f"{self.name}: the model does not say which checkpoint it came from; pass tokenizer="
@@ -247,7 +198,7 @@ class TransformersHost(JointHost):
         missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
         try:
             with asked_once(self.model_id):
-                tokenizer = AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
+                tokenizer = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
         except Exception as error:
             raise InvalidInputError(f"{missing} ({type(error).__name__}: {error}); pass tokenizer=") from error
         if 2 * len(tokenizer) < self._text_config.vocab_size:  # transformers 5 makes an empty one without its files
@@ -257,8 +208,7 @@ class TransformersHost(JointHost):
 
     @property
     def _text_config(self) -> Any:
-        config: Any = self.model.config
-        return getattr(config, self._family.config, config)
+        return getattr(self.model.config, self._family.config, self.model.config)
 
     @property
     def context_length(self) -> int:
@@ -267,14 +217,14 @@ class TransformersHost(JointHost):
         lost = config.pad_token_id + 1 if self._family.offset else 0
         return int(min(config.max_position_embeddings - lost, self.tokenizer.model_max_length))
 
-    def token_counts(self, prompts: Sequence[str]) -> list[int]:
-        """Without padding."""
-        return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
-
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
         return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
 
-    def tokens(self, prompts: Sequence[str], *, full: bool = False) -> dict[str, Tensor]:
+    def count_tokens(self, prompts: Sequence[str]) -> list[int]:
+        """Without padding."""
+        return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
+
+    def tokenize(self, prompts: Sequence[str], full: bool) -> dict[str, Tensor]:
         """What the tokenizer gives and the text tower reads: ids, and a mask where padding is masked."""
         batch = self.tokenizer(
             self._cleaned(prompts),
@@ -283,44 +233,30 @@ class TransformersHost(JointHost):
             max_length=self.context_length,
             return_tensors="pt",
         )
-        call = self._call
-        known = inspect.signature(getattr(call, "forward", call)).parameters
+        known = inspect.signature(getattr(self._call, "forward", self._call)).parameters
         return {name: tensor for name, tensor in batch.items() if name in known}
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """Padding may have the id of the end token: both are special and left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    @property
+    def _call(self) -> Any:
+        return getattr(self.model, "get_text_features", self.model)
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """What `get_text_features`, or the text model itself, gives."""
         if self._family.embed is not None:
             return self._family.embed(self.model, tokens)
-        return self._features(self._call(**tokens))
+        return self._embedding(self._call(**tokens))
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """What `get_image_features` gives for those of `pixels` that it knows."""
         call = self.model.get_image_features
-        known = inspect.signature(call).parameters  # type: ignore[arg-type]
-        return self._features(call(**{n: t for n, t in pixels.items() if n in known}))  # type: ignore[operator]
+        known = inspect.signature(call).parameters
+        return self._embedding(call(**{name: tensor for name, tensor in pixels.items() if name in known}))
 
-    @property
-    def _call(self) -> Callable[..., Any]:
-        return getattr(self.model, "get_text_features", self.model)
-
-    @property
-    def device(self) -> torch.device:
-        """Of the model; the CPU where its weights are fetched from there as they are needed."""
-        device: Any = self.model.device
-        return device if device.type != "meta" else torch.device("cpu")
-
-    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Of towers that mask their padding; SigLIP's attends to it."""
-        if self.reads_padding:
-            return self.features
-        return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
-
-    @property
-    def reads_padding(self) -> bool:
-        """True where the model was trained with padding that it attends to, so that none may be left out."""
-        return self._family.padding == "max_length"
-
-    def _features(self, output: Any) -> Tensor:
+    def _embedding(self, output: Any) -> Tensor:
         """The embedding in what the model returned: a tensor from transformers 4, an output object from 5."""
         if isinstance(output, Tensor):
             return output
@@ -328,11 +264,14 @@ class TransformersHost(JointHost):
             raise InvalidInputError(
                 f"{self.name}: expected a named output, got a tuple; set model.config.return_dict = True"
             )
-        return output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
+        found: Tensor = output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
+        return found
 
-    def decode(self, ids: tuple[int, ...]) -> str:
-        """Padding may have the id of the end token: both are special and left out."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+    def without_padding(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Of towers that mask their padding; SigLIP's attends to it."""
+        if self._family.padding == "max_length":
+            return self.features
+        return lambda tokens: self.shortened(tokens, tokens.get("attention_mask"))
 
     def mark(self, note: str) -> None:
         """In the config."""
@@ -344,44 +283,31 @@ class TransformersHost(JointHost):
 
     def install(self, apply: Apply) -> Callable[[], None]:
         """One hook where an embedding comes out, and for texts one where the token ids come in."""
-        for head in (self.head, self.image_head):  # whichever side the seam is on that came with a copy
-            if head is not None:
-                Seam.refuse_copy(getattr(hook, "__self__", None) for hook in head._forward_hooks.values())
-        seams: list[Seam] = []
-        handles: list[Any] = []
+        seam, handles = _Hooks(self.name, apply, self.texts), []
         if TEXT in self.roles:
-            text = _TextHooks(self.name, apply, self.texts)
-            seams.append(text)
-            handles.append(self._head(TEXT).register_forward_hook(text.read_features))
-            handles.append(self._text.register_forward_pre_hook(text.read_ids, with_kwargs=True))
-        if IMAGE in self.roles:
-            image = _ImageHook(self.name, apply)
-            seams.append(image)
-            handles.append(self._head(IMAGE).register_forward_hook(image.read_features))
-        forget_compiled()
-        return Installed(seams, handles)
+            handles.append(self.head.register_forward_hook(seam.change_text))
+            handles.append(self._text.register_forward_pre_hook(seam.keep_ids, with_kwargs=True))
+        if IMAGE in self.roles and self.image_head is not None:
+            handles.append(self.image_head.register_forward_hook(seam.change_image))
+        if "torch._dynamo" in sys.modules:  # code that was compiled before does not look for hooks again
+            torch.compiler.reset()
+        return installed([seam], handles)
 
 
-transformers_host = TransformersHost.of
-
-
-class _TextHooks(Seam):
+class _Hooks(Seam):
     """Remembers the token ids from the start of the text tower to its head, per thread, and forgets them there."""
 
     def __init__(self, name: str, apply: Apply, texts: Callable[[Tensor], Sequence[str]]) -> None:
         super().__init__(name, apply)
         self._texts, self._thread = texts, threading.local()
 
-    def read_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
-    def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         ids = vars(self._thread).pop("ids", None)
         return self.project(TEXT, output, None if ids is None else partial(self._texts, ids))
 
-
-class _ImageHook(Seam):
-    """Where the embedding of an image comes out: (b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
-
-    def read_features(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""
         return self.project(IMAGE, output.flatten(1)).reshape(output.shape)

@@ -5,104 +5,59 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from vldebias.edit import Edit
+from vldebias.edit import CONFIG, WEIGHTS, Edit, find_folder
 from vldebias.errors import InvalidInputError
-from vldebias.gone import missing
-from vldebias.methods.auto import Auto
-from vldebias.methods.bound import Bound
-from vldebias.methods.boundary import Boundary, class_offset, with_offset
-from vldebias.methods.bounded import Bounded
-from vldebias.methods.closed_form import ClosedForm, Term
-from vldebias.methods.diagnostics import Diagnostics
-from vldebias.methods.labelled import Labelled, ZeroShotLabels, labelled
-from vldebias.methods.leaning import Leaning
-from vldebias.methods.method import METHODS, Method, Need, Problem, Show, get_method, register_method
-from vldebias.methods.rank_shares import RankShares, TargetShares
-from vldebias.methods.reference import Reference
-from vldebias.methods.rivals import (
-    INLP,
-    LEACE,
-    PRISM,
-    SFID,
-    SPD,
-    BendVLM,
-    ClipClip,
-    DeAR,
-    Entigen,
-    FairDiffusion,
-    FairImagen,
-    Lian,
-    RoboShot,
-    Sega,
-    Suffix,
+from vldebias.methods.auto import Auto as Auto
+from vldebias.methods.balanced import Balanced as Balanced
+from vldebias.methods.baselines.bend import BendVLM as BendVLM
+from vldebias.methods.baselines.erasure import (
+    LEACE as LEACE,
 )
-from vldebias.methods.shares import Shares
-from vldebias.methods.stated import StatedValue
-from vldebias.methods.steer import SamplingMethod, Steer, Steering
-from vldebias.methods.uce import UCE, UCEAll
-from vldebias.methods.weighted import Weighted, WeightedValues
-
-__all__ = [
-    "INLP",
-    "LEACE",
-    "METHODS",
-    "PRISM",
-    "SFID",
-    "SPD",
-    "UCE",
-    "Auto",
-    "BendVLM",
-    "Bound",
-    "Boundary",
-    "Bounded",
-    "ClipClip",
-    "ClosedForm",
-    "DeAR",
-    "Diagnostics",
-    "Entigen",
-    "FairDiffusion",
-    "FairImagen",
-    "Labelled",
-    "Leaning",
-    "Lian",
-    "Method",
-    "Need",
-    "Problem",
-    "RankShares",
-    "Reference",
-    "RoboShot",
-    "SamplingMethod",
-    "Sega",
-    "Shares",
-    "Show",
-    "StatedValue",
-    "Steer",
-    "Steering",
-    "Suffix",
-    "TargetShares",
-    "Term",
-    "UCEAll",
-    "Weighted",
-    "WeightedValues",
-    "ZeroShotLabels",
-    "class_offset",
-    "get_method",
-    "labelled",
-    "load_edit",
-    "load_edits",
-    "register_method",
-    "with_offset",
-]
-
-
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
+from vldebias.methods.baselines.erasure import (
+    SFID as SFID,
+)
+from vldebias.methods.baselines.erasure import (
+    SPD as SPD,
+)
+from vldebias.methods.baselines.erasure import (
+    FairImagen as FairImagen,
+)
+from vldebias.methods.baselines.erasure import (
+    RoboShot as RoboShot,
+)
+from vldebias.methods.baselines.half_way import Lian as Lian
+from vldebias.methods.baselines.wording import Suffix as Suffix
+from vldebias.methods.bounded import Bound as Bound
+from vldebias.methods.closed_form import ClosedForm as ClosedForm
+from vldebias.methods.closed_form import Term as Term
+from vldebias.methods.diagnostics import Diagnostics as Diagnostics
+from vldebias.methods.labelled import labelled as labelled
+from vldebias.methods.method import (
+    METHODS as METHODS,
+)
+from vldebias.methods.method import (
+    Method as Method,
+)
+from vldebias.methods.method import (
+    Need as Need,
+)
+from vldebias.methods.method import (
+    get_method as get_method,
+)
+from vldebias.methods.method import (
+    register_method as register_method,
+)
+from vldebias.methods.presets import resolved as resolved
+from vldebias.methods.presets import rewriter as rewriter
+from vldebias.methods.problem import Problem as Problem
+from vldebias.methods.reference import Reference as Reference
+from vldebias.methods.target_shares import RankShares as RankShares
+from vldebias.methods.target_shares import TargetShares as TargetShares
 
 
 def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None) -> Edit:
-    """An edit of any kind that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
+    """Load an edit of any kind that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
 
     Raises:
         InvalidInputError: no such folder or repository, damaged files, or a kind that no installed package knows.
@@ -112,14 +67,17 @@ def load_edit(directory_or_repo: str | Path, *, revision: str | None = None, tok
     return edit
 
 
-def load_edits(directory: str | Path) -> Mapping[str, Edit]:
-    """Role -> edit, from a folder with one folder per role, as `vldebias debias --out` writes.
+def load_edits(
+    directory_or_repo: str | Path, *, revision: str | None = None, token: str | None = None
+) -> Mapping[str, Edit]:
+    """Load role -> edit, from a folder or hub repository with one folder per role, as `vldebias debias --out` writes.
 
     Raises:
         InvalidInputError: no such folders.
     """
-    folder = Path(directory)
-    roles = sorted(path.parent for path in folder.glob("*/config.json"))
+    patterns = [f"*/{WEIGHTS}", f"*/{CONFIG}"]
+    folder = find_folder(directory_or_repo, revision=revision, token=token, patterns=patterns)
+    roles = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
     if not roles:
         raise InvalidInputError(
             f"{folder}: expected one folder per role with a config.json, as `vldebias debias --out` writes"

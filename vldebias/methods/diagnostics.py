@@ -1,35 +1,47 @@
-"""What a projection does to texts, without any image: pair distance, cosines with the spurious, class signal kept."""
+"""What an edit does to texts, without any image: pair distance, cosines with the spurious, class signal kept."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
-from vldebias.methods.boundary import Boundary
+from vldebias.errors import ClassSignalWarning, InvalidInputError, WideEditWarning, warn
+from vldebias.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
+
+if TYPE_CHECKING:
+    from vldebias.hosts import Host
+
+WIDE = 1 / 4 * 1 / 10  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
 
 
 def pair_distance(pairs: Tensor, projection: Edit | None = None) -> float:
-    """Mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
+    """Return the mean L2 distance |P z_i - P z_j| over pairs (n, 2, d); Table 7.6."""
     if pairs.ndim != 3 or pairs.shape[1] != 2 or not len(pairs):
         raise InvalidInputError(f"pairs: expected shape (n, 2, d) with n > 0, got {tuple(pairs.shape)}")
     projected = pairs if projection is None else projection(pairs)
     return float((projected[:, 0] - projected[:, 1]).norm(dim=-1).mean())
 
 
-def spurious_cosine(classes: Tensor, spurious: Tensor, projection: Edit | None = None) -> Tensor:
-    """Cosine (k, m) of each class embedding (k, d), projected, with each spurious embedding (m, d); Table 7.1."""
+def spurious_spread(classes: Tensor, spurious: Tensor, projection: Edit | None = None) -> float:
+    """Return the mean over classes (k, d) of max - min of their cosines with spurious texts (m, d); Table 7.1.
+
+    It is 0 where a class is equally close to all of them.
+    """
     rows = classes if projection is None else projection(classes)
-    return normalize(rows, dim=-1) @ normalize(spurious, dim=-1).T
+    cosines = normalize(rows, dim=-1) @ normalize(spurious, dim=-1).T
+    return float((cosines.amax(1) - cosines.amin(1)).mean())
 
 
 def signal_kept(classes: Tensor, projection: Edit) -> float | None:
-    """Share of the distance between class embeddings (k, d) that is left: mean |P(z_i - z_j)| / mean |z_i - z_j|.
+    """Return the share of the distance between class embeddings (k, d) that is left: mean |P(z_i - z_j)| / |z_i - z_j|.
 
     None for fewer than two distinct classes, which have no distance to keep.
     """
@@ -42,12 +54,12 @@ def signal_kept(classes: Tensor, projection: Edit) -> float | None:
 
 
 def class_cosine(classes: Tensor, projection: Edit) -> float:
-    """Mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
+    """Return the mean cosine of a class embedding with its own projection: 1 means that nothing was lost."""
     return float((normalize(classes, dim=-1) * normalize(projection(classes), dim=-1)).sum(-1).mean())
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """How much images (n, d) vary along what texts (m, d) differ in: (times an average direction, deviations above 1).
+    """Tell how much images (n, d) vary along what texts (m, d) differ in, against an average direction.
 
     Images of the texts' own model vary several times as much there as elsewhere. In a space that is turned at random
     against the texts, as that of another model or noise is, the expected value is 1, with a known variance: with S the
@@ -56,8 +68,11 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2))
 
-    over rotations R (Schur's lemma on the traceless symmetric matrices). Fewer than two different rows of either have
-    no spread: (0, 0).
+    over rotations R (Schur's lemma on the traceless symmetric matrices).
+
+    Returns:
+        How many times an average direction, and how many standard deviations that is above 1. (0, 0) where fewer than
+        two rows of either differ.
     """
     rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
     dim, total = rows.shape[1], float(rows.square().sum())
@@ -75,49 +90,62 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Numbers before and after a projection; None where the texts (or the images) for one were not given.
+    """Hold numbers before and after an edit; None where a prompt set has not the texts for one.
 
-    pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after), the mean over
-    classes of max - min over the spurious texts: 0 where a class is equally close to all. signal_kept, class_cosine:
-    at most 1. boundary: between two classes, as unlabelled images see it (`vldebias.inspect(images=)`). readable: of
-    each reader the balanced accuracy out of sample with which it reads the value of labelled images, before and after
-    the edit of images, and the most that chance gives (`vldebias.diagnostics.readable`).
+    pair_distance, held_out_distance: (before, after), mean L2. spurious_spread: (before, after). signal_kept,
+    class_cosine: at most 1.
     """
 
     pair_distance: tuple[float, float]
-    held_out_distance: tuple[float, float] | None
-    spurious_spread: tuple[float, float] | None
-    signal_kept: float | None
-    class_cosine: float | None
-    boundary: Boundary | None = None
-    readable: dict[str, tuple[float, float, float]] | None = None
+    held_out_distance: tuple[float, float] | None = None
+    spurious_spread: tuple[float, float] | None = None
+    signal_kept: float | None = None
+    class_cosine: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+    @classmethod
+    def of(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
+        """Measure what an edit does to the texts of a prompt set, as the host embeds them.
 
-
-def text_diagnostics(
-    projection: Edit,
-    *,
-    pairs: Tensor,
-    held_out: Tensor | None = None,
-    classes: Tensor | None = None,
-    spurious: Tensor | None = None,
-) -> Diagnostics:
-    """All diagnostics that the texts allow: pairs (n, 2, d), held_out (n', 2, d), classes (k, d), spurious (m, d)."""
-    spread = None
-    if classes is not None and spurious is not None:
-        spread = (_spread(classes, spurious, None), _spread(classes, spurious, projection))
-    return Diagnostics(
-        pair_distance=(pair_distance(pairs), pair_distance(pairs, projection)),
-        held_out_distance=None if held_out is None else (pair_distance(held_out), pair_distance(held_out, projection)),
-        spurious_spread=spread,
-        signal_kept=None if classes is None else signal_kept(classes, projection),
-        class_cosine=None if classes is None else class_cosine(classes, projection),
-    )
+        Raises:
+            InvalidInputError: an edit that reads prompts and so says nothing of embeddings alone.
+        """
+        if hasattr(edit, "wordings"):
+            raise InvalidInputError(f"{edit!r} reads prompts; their embeddings alone do not show what it does")
+        distances = []
+        for pairs in filter(None, (prompts.pairs, prompts.held_out_pairs)):
+            rows = host.embed(list(chain.from_iterable(pairs)), role).unflatten(0, (len(pairs), 2))
+            distances.append((pair_distance(rows), pair_distance(rows, edit)))
+        held_out = distances[1] if len(distances) > 1 else None
+        if not prompts.classes:
+            return cls(distances[0], held_out)
+        classes, spread = host.embed(prompts.classes, role), None
+        if prompts.spurious:
+            spurious = host.embed(prompts.spurious, role)
+            spread = spurious_spread(classes, spurious), spurious_spread(classes, spurious, edit)
+        return cls(distances[0], held_out, spread, signal_kept(classes, edit), class_cosine(classes, edit))
 
 
-def _spread(classes: Tensor, spurious: Tensor, projection: Edit | None) -> float:
-    cosines = spurious_cosine(classes, spurious, projection)
-    return float((cosines.amax(1) - cosines.amin(1)).mean())
+def warn_of_what_is_lost(edit: CalibratedProjection, sets: Sequence[PromptSet], role: str, host: Host) -> None:
+    """Warn of an edit that takes away half of what tells the classes apart, or too much of what a pipeline reads."""
+    for prompts in sets:
+        if len(prompts.classes) < 2:
+            continue
+        classes = host.embed(prompts.classes, role)
+        kept = signal_kept(classes, edit)
+        if kept is not None and kept < 0.5:
+            instead = "method='cali', " if edit.spurious_rank else ""
+            warn(
+                f"{prompts.name}: {edit.method} keeps {kept:.0%} of the distance between the classes and a cosine of "
+                f"{class_cosine(classes, edit):.2f} between a class prompt and its projection; compare accuracy before "
+                f"and after, or use {instead}a smaller lam or strength",
+                ClassSignalWarning,
+            )
+    most, attributes = WIDE * edit.dim, sum(len(prompts.parts) or 1 for prompts in sets)
+    # An attribute is about two directions at least, however narrow the space.
+    if host.generative and edit.removed > max(most, 2 * attributes + 0.5):
+        warn(
+            f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, spread over {edit.rank}; beyond "
+            f"{most:.1f}, prompts outside the fit, such as 'A photo of a good person.', may show something else. "
+            "Generate some; or lower lam, fit fewer pairs, or use method='difference'",
+            WideEditWarning,
+        )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Around, Method, Need, Problem, get_method
+from vldebias.methods.problem import Problem
 from vldebias.prompts import PromptSet
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Unit rows (n, d) float64 with the codes (n,) of a value for each of several attributes; -1 is unknown.
+    """Hold unit rows (n, d) float64 with the codes (n,) of a value for each of several attributes; -1 is unknown.
 
     values: names of the values of each attribute, in the order of their codes.
     """
@@ -27,21 +27,18 @@ class Labelled:
     values: tuple[tuple[str, ...], ...]
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Rows (m, d) of which every attribute is known, and their values as zeros and ones (m, all values)."""
+        """Return rows (m, d) of which every attribute is known, and their values as zeros and ones (m, all values)."""
         known = torch.stack([codes >= 0 for codes in self.codes]).all(0)
-        columns = [
-            torch.nn.functional.one_hot(codes[known], len(values)).double()
-            for codes, values in zip(self.codes, self.values, strict=True)
-        ]
+        columns = [one_hot(codes[known], len(own)).double() for codes, own in zip(self.codes, self.values, strict=True)]
         return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
-        """For each attribute the rows whose value is known, and their codes."""
+        """Return for each attribute the rows whose value is known, and their codes."""
         return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes]
 
 
 def labelled(problem: Problem, role: str) -> Labelled:
-    """The reference images of a problem with the values of its attributes.
+    """Return the reference images of a problem with the values of its attributes.
 
     A column of labels is about an attribute if each of its names is a value of it, or names one of its words. Without
     any labels an image has the value of the nearest text, if that is as probable as `Reference.confidence` asks for.
@@ -52,8 +49,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
     reference = problem.reference
     if reference is None:
         raise InvalidInputError("labelled images: pass reference=, image features (n, d) of this model")
-    rows = torch.cat(list(reference.batches()))
-    codes = []
+    rows, codes = torch.cat(list(reference.batches())), []
     for prompts in problem.attributes:
         if reference.labels:
             own = _given(reference.labels, prompts)
@@ -87,26 +83,23 @@ def _given(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor:
 
 
 def _coded(given: Any) -> tuple[Sequence[str], Tensor]:
-    """Names and codes (n,) of a column; -1 is unknown."""
+    """Names and codes (n,) of a column; None, NaN and "" are unknown, -1."""
     if hasattr(given, "codes") and hasattr(given, "names"):
         return given.names, torch.as_tensor(given.codes)
-    values = [
-        None if value is None or (isinstance(value, float) and value != value) or str(value) == "" else str(value)
-        for value in given
-    ]
-    names = sorted({value for value in values if value is not None})
-    return names, torch.tensor([-1 if value is None else names.index(value) for value in values])
+    values = ["" if value is None or value != value else str(value) for value in given]
+    names = sorted({*values} - {""})
+    return names, torch.tensor([names.index(value) if value else -1 for value in values])
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Which value of an attribute a label names; None where it names none, or several."""
+    """Return which value of an attribute a label names; None where it names none, or several."""
     values = list(prompts.attributes)
     alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(name)
     return values.index(alike[0]) if len(alike) == 1 else None
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
-    """The texts of the groups of every attribute, each with the one value that it names."""
+    """Return the texts of the groups of every attribute, each with the one value that it names."""
     rows, codes = [], []
     for k, prompts in enumerate(problem.attributes):
         values = list(prompts.attributes)
@@ -115,21 +108,5 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
         own = torch.full((len(problem.attributes), len(texts)), -1)
         own[k] = torch.tensor([values.index(prompts.values_in(text)[0]) for text in texts])
         codes.append(own)
-    joint = torch.cat(codes, 1)
-    return Labelled(torch.cat(rows), tuple(joint), tuple(tuple(prompts.attributes) for prompts in problem.attributes))
-
-
-class ZeroShotLabels(Around):
-    """A method that needs labelled images, given the model's own zero-shot labels even where there are others."""
-
-    def __init__(self, method: str | Method) -> None:
-        self.method = get_method(method)
-        super().__init__(self.method)
-        self.name, self.title = f"{self.name}, zero-shot labels", f"{self.title}, zero-shot labels"
-        self.needs = frozenset(self.needs - {Need.LABELS} | {Need.IMAGES})
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        """The method's edit on a reference without its labels."""
-        assert problem.reference is not None
-        blind = replace(problem, reference=replace(problem.reference, labels={}))
-        return self.method.fit(blind, role).stamped(uses_images=True, labels="zero-shot")
+    values_of = tuple(tuple(prompts.attributes) for prompts in problem.attributes)
+    return Labelled(torch.cat(rows), tuple(torch.cat(codes, 1)), values_of)

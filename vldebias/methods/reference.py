@@ -17,7 +17,7 @@ _SHORT = 1e-12  # what is shorter, or longer than its inverse, has a square that
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Image features to equalise against or to learn from, how to split them, and their labels where they have some.
+    """Hold image features to equalise against or to learn from, how to split them, and their labels.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
@@ -26,10 +26,7 @@ class Reference:
         confidence: rows whose pseudo-label has a lower probability are left out; in [0, 1).
         within_classes: compare means inside pseudo-classes of the prompt set, where it has at least two: groups score
             alike given their class (worst group). False: groups score alike as they come (shares of a ranking).
-        min_rows: fewest rows of a part whose mean is used. Classes without two such parts are left out; where no
-            class has them, all are pooled.
         logit_scale: inverse temperature of the probabilities; 100 in CLIP models.
-        lam: weight of the image pairs; None for the weight of the prompt pairs.
 
     Raises:
         InvalidInputError: a number outside its range.
@@ -38,26 +35,18 @@ class Reference:
     features: Any
     confidence: float = 0.0
     within_classes: bool = True
-    min_rows: int = 2
     logit_scale: float = 100.0
-    lam: float | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.confidence < 1:
-            raise InvalidInputError(f"confidence: expected a probability in [0, 1), got {self.confidence}")
-        if self.min_rows < 1 or self.logit_scale <= 0:
+        if not 0 <= self.confidence < 1 or not self.logit_scale > 0:
             raise InvalidInputError(
-                f"expected min_rows >= 1 and logit_scale > 0, got {self.min_rows} and {self.logit_scale}"
+                "expected a confidence in [0, 1) and a logit_scale above 0, got "
+                f"{self.confidence} and {self.logit_scale}"
             )
 
-    @classmethod
-    def of(cls, given: Any) -> Reference:
-        """`given` itself if it is a Reference, else one with defaults around features, with the labels they bring."""
-        return given if isinstance(given, cls) else cls(given, labels=getattr(given, "labels", {}))
-
     def read(self, features: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """The zero-shot value (b,) of each row of features (b, d), by unit texts (a, d), and how probable it is.
+        """Return the zero-shot value (b,) of each row of features (b, d), by unit texts (a, d), and its probability.
 
         Rows of float32 are read as those of float64 would be: see `cosines`.
 
@@ -77,12 +66,12 @@ class Reference:
         return value, probability
 
     def batches(self, size: int = 4096) -> Iterator[Tensor]:
-        """The features as L2-normalised float64 batches (b, d). Raises: see `blocks`."""
+        """Yield the features as L2-normalised float64 batches (b, d). Raises: see `blocks`."""
         for rows in self.blocks(size):
             yield normalize(rows.double(), dim=1)
 
     def blocks(self, size: int = 4096) -> Iterator[Tensor]:
-        """The features in blocks (b, d) as they come: float64 if they are, or too long or short for it, else float32.
+        """Yield the features in blocks (b, d): float64 if they are, or too long or short for it, else float32.
 
         Raises:
             InvalidInputError: not (n, d), a value that is not finite, or a zero row.
@@ -106,7 +95,7 @@ class Reference:
 
 
 def cosines(rows: Tensor, texts: Tensor) -> Tensor:
-    """Cosines (b, a) of rows (b, d) with unit texts (a, d), in float64.
+    """Return cosines (b, a) of rows (b, d) with unit texts (a, d), in float64.
 
     They come from products in the type of the rows. A float32 product errs by less than about d 2^-24 of the lengths:
     rows whose two nearest texts are closer than that are multiplied in float64, so that none has another nearest text.

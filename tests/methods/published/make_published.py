@@ -1,12 +1,11 @@
-"""What the authors' own code gives on small made inputs, kept in published.json for the tests of the rivals' methods.
+"""What the authors' own code gives on small made inputs, kept in published.json for the tests of the baselines.
 
     git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
-    git clone https://github.com/MahdiyarMM/PRISM             # commit 76bbccb
     git clone https://github.com/Supltz/Debias_VLM            # commit 8c441ad
     git clone https://github.com/fuzihaofzh/FairImagen        # commit e2ef1c1
-    python tests/methods/published/make_published.py bend_vlm PRISM Debias_VLM FairImagen
+    python tests/methods/published/make_published.py bend_vlm Debias_VLM FairImagen
 
-Run once; what these modules import beside (kneed, sentence_transformers, clip) is not needed for what is called here,
+Run once; what these modules import beside (kneed, sentence_transformers) is not needed for what is called here,
 and stands empty, but for one cosine. An empty argument keeps what is there.
 """
 
@@ -72,17 +71,6 @@ def bend(folder: Path) -> dict[str, Any]:
     return {**given, "near": 4, "projection": projection.tolist(), "bent": bent.tolist()}
 
 
-def prism(folder: Path) -> dict[str, Any]:
-    code = opened(folder / "utils.py", clip={"tokenize": lambda texts: texts}, tqdm={"tqdm": None})
-    rows = torch.from_numpy(unit(np.random.default_rng(1), 4, 5, 6))
-    model = types.SimpleNamespace(encode_text=lambda texts: torch.tensor(texts))
-    words = types.SimpleNamespace(to=lambda device: [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
-    sys.modules["clip"].tokenize = lambda texts: words  # type: ignore[attr-defined]
-    projection = code.orth_transforamtion_calculation(types.SimpleNamespace(device="cpu"), model, ["x", "y"])
-    loss = float(code.contrastive_loss(list(rows)))
-    return {"rows": rows.tolist(), "loss": loss, "spurious": words.to(""), "projection": projection.tolist()}
-
-
 def lian(folder: Path) -> dict[str, Any]:
     code = opened(folder / "debiasing.py")
     rng = np.random.default_rng(2)
@@ -103,7 +91,7 @@ def fair_pca(folder: Path) -> dict[str, Any]:
     return {"rows": rows.tolist(), "groups": groups.tolist(), "kept": kept}
 
 
-MADE = {"bend_vlm": bend, "prism": prism, "lian": lian, "fair_pca": fair_pca}
+MADE = {"bend_vlm": bend, "lian": lian, "fair_pca": fair_pca}
 
 if __name__ == "__main__":
     path = HERE / "published.json"

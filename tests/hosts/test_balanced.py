@@ -1,0 +1,169 @@
+"""Balanced prompts on pipelines: pictures are those of the rewritten prompts, and nothing else changes."""
+
+from collections import Counter
+
+import diffusers_tiny as tiny
+import modular_tiny as modular
+import pytest
+import torch
+from diffusers_drawing import DRAWINGS
+
+from vldebias.api import debias, fit_projection
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
+from vldebias.hosts import attachment_of
+
+SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]
+pytestmark = pytest.mark.filterwarnings("ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning")
+
+
+def balanced(pipe, **more):
+    return debias(pipe, SET, method="balanced-prompts", **more)
+
+
+def rewritten(attachment, prompts, images=2):
+    """The prompts of every image, by hand: none of these has another place for the word."""
+    each = [prompt for prompt in prompts for _ in range(images)]
+    values = attachment.sampled
+    assert [value is None for value in values] == ["car" in prompt for prompt in each]
+    return [p if v is None else p.replace(" of a ", f" of a {v} ") for p, v in zip(each, values, strict=True)]
+
+
+def noises():
+    return [torch.Generator().manual_seed(seed) for seed in range(6)]
+
+
+@pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "StableDiffusion3", "Flux", "PixArt", "Sana"])
+def test_pictures_are_those_of_the_rewritten_prompts(name):
+    make, call = tiny.FAMILIES[name]
+    pipe, bare = make(), make()
+    guided = {"negative_prompt": ["blurry"] * 3, "guidance_scale": 3.0} | call
+    if name == "Flux":
+        guided |= {"true_cfg_scale": 2.0}
+    attachment = balanced(pipe)
+    drawn = tiny.draw(pipe, PROMPTS, num_images_per_prompt=2, **guided | {"generator": noises()})
+    texts = rewritten(attachment, PROMPTS)
+    assert set(attachment.sampled) == {"female", "male", None}
+    given = guided | {"negative_prompt": ["blurry"] * 6, "generator": noises()}
+    assert torch.equal(drawn, tiny.draw(bare, texts, **given))
+
+
+@pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein"])
+def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(name):
+    drawing = DRAWINGS[name]
+    pipe = drawing.make(name)
+    prompts = PROMPTS[:1] if drawing.one_by_one else PROMPTS
+    count = "num_videos_per_prompt" if name == "Wan" else "num_images_per_prompt"
+    images = {"generator": noises()[: 2 * len(prompts)]}
+    with balanced(pipe) as attachment:
+        drawn = drawing.draw(pipe, prompts, **images)
+        texts = rewritten(attachment, prompts)
+    images = {"generator": noises()[: 2 * len(prompts)]}
+    assert torch.equal(drawn, drawing.draw(pipe, texts, **{count: 1}, **images))
+
+
+def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
+    """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is balanced."""
+    pipe, draw = DRAWINGS["ZImage"].make("ZImage"), DRAWINGS["ZImage"].draw
+    attachment = balanced(pipe)
+    with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
+        draw(pipe, PROMPTS[:1])
+    assert len(attachment.sampled) == 1
+    draw(pipe, PROMPTS[:1] * 4, num_images_per_prompt=1)  # said once: another warning is an error
+    assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
+
+
+def test_so_are_those_of_a_modular_pipeline():
+    pipe = modular.make("StableDiffusionXL")
+    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "output": "latents"}
+    names, before = list(pipe._blocks.sub_blocks), dict(vars(pipe))
+    attachment = balanced(pipe)
+    drawn = pipe(prompt=PROMPTS, num_images_per_prompt=2, generator=noises(), **small)
+    texts = rewritten(attachment, PROMPTS)
+    attachment.remove()
+    assert (list(pipe._blocks.sub_blocks), vars(pipe)) == (names, before)
+    assert torch.equal(drawn, pipe(prompt=texts, generator=noises(), **small))
+
+
+def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
+    pipe = tiny.sdxl()
+    read = []
+    original = type(pipe).encode_prompt
+
+    def encode_prompt(self, prompt, prompt_2=None, **more):
+        read.append((prompt, prompt_2))
+        return original(self, prompt, prompt_2, **more)
+
+    pipe.encode_prompt = encode_prompt.__get__(pipe)
+    attachment = balanced(pipe)
+    tiny.draw(pipe, "A photo of a nurse.", prompt_2="a drawing of a doctor")
+    (value,) = attachment.sampled
+    assert read == [(f"A photo of a {value} nurse.", f"a drawing of a {value} doctor")]
+
+
+def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():
+    pipe = tiny.sd()
+    texts = ["a red car", "a photo of a female doctor"]
+    bare = tiny.draw(pipe, texts, num_images_per_prompt=2)
+    attachment = balanced(pipe)
+    assert torch.equal(tiny.draw(pipe, texts, num_images_per_prompt=2), bare)
+    assert attachment.sampled == [None] * 4
+
+
+def test_three_states_and_strength_as_a_share_of_the_images():
+    pipe = tiny.sd()
+    call = {"num_images_per_prompt": 4}
+    bare, before = tiny.draw(pipe, "A photo of a nurse.", **call), dict(vars(pipe))
+    attachment = balanced(pipe)
+    assert attachment_of(pipe) is attachment
+    assert not torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
+    with attachment.disabled():
+        assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
+    attachment.strength = 0.5
+    tiny.draw(pipe, "A photo of a nurse.", **call)
+    assert attachment.sampled.count(None) == 2
+    attachment.strength = 0
+    assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
+    attachment.remove()
+    assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
+    assert vars(pipe) == before
+
+
+def test_a_plan_of_many_calls_is_balanced_at_once():
+    pipe = tiny.sd()
+    attachment = balanced(pipe)
+    texts = attachment.rewrite(["A photo of a nurse."] * 6)
+    assert Counter(attachment.sampled) == {"female": 3, "male": 3}
+    assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
+
+
+def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
+    pipe = tiny.sd()
+    given = tiny.encode(pipe)[0]
+    bare = tiny.draw(pipe, None, prompt_embeds=given)
+    balanced(pipe)
+    with pytest.warns(VldebiasWarning, match="balance_prompts"):
+        assert torch.equal(tiny.draw(pipe, None, prompt_embeds=given), bare)
+
+
+def test_it_is_no_edit():
+    pipe = tiny.sd()
+    with pytest.raises(InvalidInputError, match="cali"):
+        fit_projection(pipe, SET, method="balanced-prompts")
+    with pytest.raises(UnsupportedHostError, match="cali"):
+        balanced(pipe).merge()
+
+
+def test_it_is_what_pipelines_get_where_nothing_else_is_asked_for():
+    assert "balanced-prompts" in repr(debias(tiny.sd(), SET))
+    pipe = tiny.sd()
+    with debias(pipe, tiny.gender()) as attachment:  # it has no words for values
+        assert attachment.projections["sequence"].method == "cali"
+
+
+def test_nobody_in_a_given_picture_changes_unless_asked_by_name():
+    from diffusers import StableDiffusionImg2ImgPipeline
+
+    pipe = tiny.sd(StableDiffusionImg2ImgPipeline)
+    with debias(pipe, SET) as attachment:
+        assert attachment.projections["sequence"].method == "cali"
+    assert "balanced-prompts" in repr(balanced(pipe))

@@ -1,0 +1,275 @@
+"""Pipelines that nobody has seen: each is served right or refused, as a new class and as one of a known class."""
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers import DiffusionPipeline, StableDiffusionPipeline
+from diffusers_parts import MODELS, builder, clip
+from tiny_tokenizers import clip_tokenizer
+
+from vldebias.api import debias
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
+from vldebias.hosts import resolve
+from vldebias.hosts.traces import same_values
+
+PLAIN, STATED = "a photo of a doctor", "a photo of a female nurse"
+
+
+class Acme(DiffusionPipeline):
+    """Nothing of diffusers but the base: it encodes, and denoises twice."""
+
+    def __init__(self, text_encoder, tokenizer, unet, scheduler):
+        super().__init__()
+        self.register_modules(text_encoder=text_encoder, tokenizer=tokenizer, unet=unet, scheduler=scheduler)
+
+    def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+        prompt_embeds, negative_prompt_embeds = states(self, prompt), states(self, negative_prompt or "")
+        return prompt_embeds, negative_prompt_embeds
+
+    def __call__(self, prompt):
+        prompt_embeds, _ = self.encode_prompt(prompt)
+        latents = torch.ones(1, 4, 8, 8)
+        for step in (1, 2):
+            latents = self.unet(latents, step, encoder_hidden_states=prompt_embeds).sample
+        return latents
+
+
+def states(pipe, prompt):
+    """(b, tokens, d)"""
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    ids = pipe.tokenizer(prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
+    return pipe.text_encoder(ids.to(pipe.text_encoder.device))[0]
+
+
+def both(pipe, prompt, negative_prompt):
+    return states(pipe, prompt), states(pipe, negative_prompt or "")
+
+
+def acme(cls):
+    parts = {"text_encoder": clip(), "tokenizer": clip_tokenizer(), "unet": MODELS["unet"]()}
+    return cls(**parts, scheduler=builder("DDIMScheduler")())
+
+
+@pytest.fixture(params=["unlisted", "subclass"])
+def build(request):
+    """Members of a class -> a pipeline of it."""
+
+    def made(**members):
+        if request.param == "subclass":
+            return tiny.sd(type("StablePipeline", (StableDiffusionPipeline,), members))
+        return acme(type("OtherPipeline", (Acme,), members))
+
+    return made
+
+
+# ---- served: the rows of the prompt are edited, the others are not -------------------------------------------------
+
+
+def encoding(change, alone=False):
+    """An `encode_prompt` whose embeddings of the prompt are changed before it returns them, alone or with others."""
+
+    def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+        prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+        prompt_embeds = change(prompt_embeds)
+        return prompt_embeds, negative_prompt_embeds
+
+    def encode_alone(self, prompt):
+        prompt_embeds = change(states(self, prompt))
+        return (prompt_embeds,)
+
+    return encode_alone if alone else encode_prompt
+
+
+def swapped(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+    return negative_prompt_embeds, prompt_embeds
+
+
+def mask_of_floats(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+    prompt_attention_mask = torch.arange(77).lt(len(str(prompt))).float()[None]
+    return prompt_embeds, negative_prompt_embeds, prompt_attention_mask
+
+
+SERVED = {
+    "swapped": swapped,
+    "mask_of_floats": mask_of_floats,
+    "reversed_tokens": encoding(lambda z: z.flip(1)),
+    "lists_of_lists": encoding(lambda z: [[row] for row in z]),
+    "layers_behind_tokens": encoding(lambda z: torch.stack([z, 2 * z], dim=2)),
+    "tokens_doubled": encoding(lambda z: z.repeat_interleave(2, dim=1)),
+    "projected_after_pooling": encoding(lambda z: z.amax(1) @ torch.ones(32, 12).triu()),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_can_be_told_is_served(name, build):
+    pipe = build(encode_prompt=SERVED[name])
+    asked = {"prompt": [PLAIN, STATED], "do_classifier_free_guidance": True, "negative_prompt": "an old man"}
+    with torch.no_grad():
+        bare = pipe.encode_prompt(**asked)
+        attachment = debias(pipe, tiny.gender(), method="cali")
+        (edit,) = attachment.projections.values()
+        edited = pipe.encode_prompt(**asked)
+        place = 1 if name == "swapped" else 0
+        for i, (old, new) in enumerate(zip(bare, edited, strict=True)):
+            if i != place:
+                assert torch.equal(old, new)
+                continue
+            for row, pair in enumerate(zip(old, new, strict=True)):
+                one, other = (x[0] if isinstance(x, list) else x for x in pair)
+                flat = (one.flatten(-2), other.flatten(-2)) if name.startswith("layers") else (one, other)
+                torch.testing.assert_close(flat[1], edit(flat[0]) if row == 0 else flat[0])
+                assert torch.equal(one, other) == (row == 1)
+        attachment.remove()
+        assert same_values(pipe.encode_prompt(**asked), bare)
+
+
+def test_an_encoder_that_nobody_asks_has_no_part():
+    class Two(Acme):
+        def __init__(self, text_encoder, tokenizer, unet, scheduler, text_encoder_2=None):
+            super().__init__(text_encoder, tokenizer, unet, scheduler)
+            self.register_modules(text_encoder_2=clip())
+
+    assert resolve(acme(Two)).roles == ("sequence",)
+
+
+def test_embeddings_under_another_name_are_the_callers(build):
+    def encode_prompt(self, prompt, embeds=None):
+        prompt_embeds = states(self, prompt) if embeds is None else embeds
+        return (prompt_embeds,)
+
+    pipe = build(encode_prompt=encode_prompt)
+    with torch.no_grad():
+        given = states(pipe, PLAIN)
+        debias(pipe, tiny.gender(), method="cali")
+        with pytest.warns(VldebiasWarning, match="apply"):
+            assert torch.equal(pipe.encode_prompt(None, given)[0], given)
+        assert not torch.equal(pipe.encode_prompt(PLAIN)[0], given)
+
+
+def test_two_prompts_in_one_text_have_rows_that_nobody_asked_for(build):
+    def encode_prompt(self, prompt, device=None, num_images_per_prompt=1):
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        prompt_embeds = states(self, [part for one in prompts for part in one.split(" | ")])
+        return (prompt_embeds,)
+
+    pipe = build(encode_prompt=encode_prompt)
+    debias(pipe, tiny.gender(), method="cali")
+    with torch.no_grad(), pytest.raises(InvalidInputError, match="2 rows for 1 prompts"):
+        pipe.encode_prompt("a doctor | a nurse")
+
+
+# ---- refused, by name ----------------------------------------------------------------------------------------------
+
+
+def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
+    return prompt_embeds, negative_prompt_embeds
+
+
+def both_in_one(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    prompt_embeds = states(self, prompt)
+    if do_classifier_free_guidance:
+        prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
+    return (prompt_embeds,)
+
+
+def other_for_long_prompts(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
+    if len(prompt if isinstance(prompt, str) else prompt[0]) > 12:
+        prompt_embeds, negative_prompt_embeds = negative_prompt_embeds, prompt_embeds
+    return prompt_embeds, negative_prompt_embeds
+
+
+def a_dict(self, prompt):
+    return {"prompt_embeds": states(self, prompt)}
+
+
+def any_arguments(self, *args, **kwargs):
+    prompt_embeds = states(self, args[0])
+    return (prompt_embeds,)
+
+
+def half_without_a_name(self, prompt):
+    prompt_embeds = states(self, prompt)
+    return prompt_embeds, prompt_embeds.sum(1) * 2
+
+
+def a_cache_inside(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    kept = vars(self).setdefault("kept", {})
+    if str(prompt) not in kept:
+        kept[str(prompt)] = both(self, prompt, negative_prompt)
+    prompt_embeds, negative_prompt_embeds = kept[str(prompt)]
+    return prompt_embeds, negative_prompt_embeds
+
+
+def not_of_tokens(self, prompt):
+    letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
+    prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
+    return (prompt_embeds,)
+
+
+REFUSED = [names_that_lie, both_in_one, other_for_long_prompts, a_dict, any_arguments, half_without_a_name]
+REFUSED += [a_cache_inside, not_of_tokens]
+REFUSED = {one.__name__: one for one in REFUSED} | {
+    "tokens_last": encoding(lambda z: z.mT, alone=True),
+    "flattened": encoding(lambda z: z.flatten(1), alone=True),
+    "layers_before_tokens": encoding(lambda z: torch.stack([z] * 2, dim=1), alone=True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_is_refused(name, build):
+    pipe = build(encode_prompt=REFUSED[name])
+    with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
+        debias(pipe, tiny.gender(), method="cali")
+    assert "encode_prompt" not in vars(pipe)
+
+
+class Ways:
+    """Calls by which a prompt reaches the model beside what stands at encode_prompt."""
+
+    def bare_for_long_prompts(self, prompt, **more):
+        if len(prompt) > 12:
+            return states(self, prompt)
+        prompt_embeds, _ = self.encode_prompt(prompt)
+        return prompt_embeds
+
+    def again_at_the_second_step(self, prompt, **more):
+        prompt_embeds, _ = self.encode_prompt(prompt)
+        first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
+        ids = self.tokenizer(prompt, padding="max_length", max_length=77, return_tensors="pt").input_ids
+        return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
+
+    def only_if_short(self, prompt, **more):
+        prompt_embeds = None
+        if len(prompt) <= 12:
+            prompt_embeds, _ = self.encode_prompt(prompt)
+        return prompt_embeds
+
+    def a_cache_of_the_call(self, prompt, **more):
+        if prompt not in self.kept:
+            self.kept[prompt] = self.encode_prompt(prompt)
+        return self.kept[prompt]
+
+    def by_its_class(self, prompt, **more):
+        prompt_embeds, _ = type(self).encode_prompt(self, prompt)
+        return prompt_embeds
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Ways) if name[0] != "_"])
+def test_a_prompt_with_another_way_is_refused(name, build):
+    pipe = build(__call__=vars(Ways)[name])
+    with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
+        resolve(pipe)
+
+
+def test_a_class_without_source_is_refused():
+    made = {}
+    exec(
+        "def encode_prompt(self, prompt):\n    prompt_embeds = self.text_encoder(prompt)\n    return prompt_embeds",
+        made,
+    )
+    with pytest.raises(UnsupportedHostError, match="source"):
+        resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": made["encode_prompt"]})))

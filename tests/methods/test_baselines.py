@@ -1,0 +1,343 @@
+"""Methods of others: what their papers prove, and what their authors' code gives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+import vldebias
+from tests.refusals import refused
+from vldebias.errors import InvalidInputError
+from vldebias.methods import METHODS, SFID, SPD, BendVLM, FairImagen, Lian, Problem, Reference
+from vldebias.methods.baselines.bend import Bend, without
+from vldebias.methods.baselines.erasure import Affine, TwoTowers, fair_pca, leace, null_space_probes, roboshot
+from vldebias.methods.baselines.half_way import HalfWay
+from vldebias.methods.labelled import labelled, stated_texts
+from vldebias.projection import span_of
+
+PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
+JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
+GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
+DIM, TOLD = 16, (2, 5)  # the attribute lies in two dimensions
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return normalize(normal(*shape, seed=seed), dim=-1)
+
+
+def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
+    """Texts, unit images (n, d) and their gender (n,), all with the attribute in the dimensions TOLD alone."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = dict.fromkeys((*GENDER.classes, *GENDER.spurious, *(text for group in GENDER.groups for text in group)))
+    texts = {}
+    for text in prompts:
+        words = text.lower().replace(".", "").split()
+        row = 0.1 * torch.randn(DIM, generator=generator, dtype=torch.float64)
+        row[8] += 1.0
+        for k, job in enumerate(JOBS):
+            row[9 + k] += job in words
+        row[list(TOLD)] += 1.0 if "female" in words else -1.0 if "male" in words else 0.3 - 0.6 * ("nurse" not in words)
+        texts[text] = row
+    gender = torch.randint(2, (600,), generator=generator)
+    images = torch.randn(600, DIM, generator=generator, dtype=torch.float64)
+    images[:, 8] += 2.0
+    images[:, list(TOLD)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
+    images = normalize(images, dim=1)
+    names = {"gender": [("male", "female")[code] for code in gender.tolist()]}
+    return Problem.of(texts, GENDER, reference=Reference(images, labels=names if labels else {})), images, gender
+
+
+def probe(rows: Tensor, codes: Tensor) -> float:
+    """Accuracy of the affine least-squares probe on the rows that it is fitted to."""
+    inputs = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
+    weights = torch.linalg.pinv(inputs) @ one_hot(codes).double()
+    return float(((inputs @ weights).argmax(1) == codes).double().mean())
+
+
+# --- LEACE
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, None])
+@pytest.mark.parametrize("values", [2, 4])
+def test_after_leace_no_affine_probe_beats_a_constant(shrinkage: float | None, values: int) -> None:
+    codes = torch.randint(values, (400,), generator=torch.Generator().manual_seed(1))
+    rows, concept = normal(400, 12, seed=2), one_hot(codes, values).double()
+    rows[:, :values] += 2 * concept
+    eraser = leace(rows, concept, shrinkage)
+    erased = rows - (rows @ eraser.right) @ eraser.left.T + eraser.shift
+    centred = concept - concept.mean(0)
+    assert (rows.T @ centred / 400).abs().max() > 0.1
+    assert (erased.T @ centred / 400).abs().max() < 1e-10
+    torch.testing.assert_close(erased.mean(0), rows.mean(0))
+    assert probe(rows, codes) > 0.8
+    assert probe(erased, codes) == int(codes.bincount().max()) / 400
+    assert eraser.left.shape[1] == values - 1
+
+
+def test_no_other_map_that_erases_changes_less() -> None:
+    """Against the orthogonal projection of the same direction, and against other oblique ones."""
+    codes = torch.arange(2000) % 2
+    rows, concept = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3), codes[:, None].double()
+    eraser = leace(rows, concept, 0.0)
+    centred = rows - rows.mean(0)
+    least = ((centred @ eraser.right) @ eraser.left.T).square().sum(1).mean()
+    direction = normalize(centred.T @ (concept - concept.mean()), dim=0)  # what the map has to remove
+    for other in (direction, *normal(20, 6, 1, seed=4)):
+        change = (centred @ other) @ (direction / (other.T @ direction)).T  # x - d (o x) / (o d): erases d too
+        assert change.square().sum(1).mean() >= least - 1e-9
+
+
+def test_leace_is_that_of_its_authors() -> None:
+    oracle = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
+    codes = torch.arange(500) % 3
+    rows, concept = normal(500, 10, seed=3) + 0.5 * codes[:, None], one_hot(codes, 3).double()
+    rows[:, 0] += codes == 2
+    ours, settings = leace(rows, concept, 0.0), {"shrinkage": False, "constrain_cov_trace": False, "svd_tol": 1e-6}
+    theirs = oracle.LeaceEraser.fit(rows, concept, **settings)
+    torch.testing.assert_close(torch.eye(10, dtype=torch.float64) - ours.left @ ours.right.T, theirs.P)
+    torch.testing.assert_close(rows - (rows @ ours.right) @ ours.left.T + ours.shift, theirs(rows))
+
+
+# --- labels
+
+
+def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
+    (given, images, gender), (blind, _, _) = problem(), problem(labels=False)
+    one, other = given.fit("leace", "joint"), blind.fit("leace", "joint")
+    assert (one.provenance.labels, other.provenance.labels) == ("given", "zero-shot")
+    assert not torch.allclose(one.image(images), other.image(images))
+    assert given.reference is not None
+    words = {"job": ["cook"] * len(gender), "sex": [("Male", "Female")[code] for code in gender.tolist()]}
+    renamed = replace(given, reference=replace(given.reference, labels=words))  # a column is found by its values
+    torch.testing.assert_close(renamed.fit("leace", "joint").image(images), one.image(images))
+
+
+@refused(
+    ({"job": ["cook", "judge"] * 300}, r"\['job'\]"),
+    ({"gender": ["male", "female"]}, "600 images, got 2"),
+    ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
+)
+def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> None:
+    given, _, _ = problem()
+    assert given.reference is not None
+    replace(given, reference=replace(given.reference, labels=labels)).fit("leace", "joint")
+
+
+# --- SPD and SFID
+
+
+def test_null_space_probes_remove_a_direction_a_round() -> None:
+    _, images, gender = problem()
+    one, two = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
+    torch.testing.assert_close(one, two[:1])
+    assert (len(one), len(two)) == (1, 2)
+    assert abs(float(two[0] @ two[1])) < 1e-3
+    with pytest.raises(InvalidInputError, match="no probe"):
+        null_space_probes([(torch.ones(10, 3, dtype=torch.float64), torch.arange(10) % 2)], 3)
+
+
+def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> None:
+    given, images, gender = problem()
+    edit = given.fit(SPD(rounds=3), "joint")
+    assert isinstance(edit, TwoTowers)
+    assert edit.texts is not None
+    moved = edit.image(images)
+    basis = torch.linalg.qr(null_space_probes(labelled(given, "joint").known(), 3).T).Q
+    assert ((moved @ basis).std(0) < 1e-10).all()
+    assert ((moved @ basis).mean(0).abs() > 1e-4).any()  # a mean is put back, as it is not in nullspace projection
+    rest = torch.eye(DIM, dtype=torch.float64) - basis @ basis.T
+    torch.testing.assert_close(moved @ rest, images @ rest)
+    assert probe(images, gender) > 0.9
+    assert probe(moved, gender) < 0.6
+    texts = stated_texts(given, "joint").rows
+    assert ((edit(texts) @ span_of(edit.texts.left.T)).std(0) < 1e-10).all()
+
+
+def test_sfid_replaces_the_dimensions_that_tell_and_no_others() -> None:
+    given, images, _ = problem()
+    edit = given.fit(SFID(2), "joint")
+    moved, others = edit.image(images), [k for k in range(DIM) if k not in TOLD]
+    torch.testing.assert_close(moved[:, others], images[:, others])
+    assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
+    assert (edit(given.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12).all()
+    assert edit.side == "both"
+
+
+@pytest.mark.parametrize(("width", "dims"), [(512, 100), (DIM, DIM // 5)])
+def test_sfid_replaces_a_hundred_dimensions_of_clip_and_a_fifth_of_less(width: int, dims: int) -> None:
+    texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, width), strict=False))
+    reference = Reference(unit(80, width), labels={"gender": ["male", "female"] * 40})
+    edit = Problem.of(texts, GENDER, reference=reference).fit("sfid", "joint")
+    assert isinstance(edit, TwoTowers)
+    assert edit.images is not None
+    assert edit.images.left.shape[1] == dims
+
+
+# --- RoboShot
+
+
+def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
+    harmful, helpful, images = normal(3, 10, seed=4), normal(2, 10, seed=5), unit(5, 10, seed=6)
+    slow = images
+    for rows, sign in ((harmful, -1), (helpful, 1)):
+        for vector in torch.linalg.qr(rows.T)[0].T:
+            slow = normalize(slow + sign * (slow @ vector)[:, None] * vector, dim=1)
+    torch.testing.assert_close(normalize(images @ roboshot(harmful, helpful).T, dim=1), slow)
+    assert (roboshot(harmful) @ harmful.T).abs().max() < 1e-12
+    torch.testing.assert_close(roboshot(harmful[:0], helpful) @ helpful.T, 2 * helpful.T)
+
+
+# --- Lian et al.
+
+
+def test_half_way_is_that_of_its_authors() -> None:
+    given = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()}
+    means = normalize(given["groups"].mean(1), dim=1)
+    edit = HalfWay(span_of(means - means.mean(0)))
+    torch.testing.assert_close(edit(given["rows"]), given["turned"], atol=2e-6, rtol=0)
+    torch.testing.assert_close(edit.image(3 * given["rows"]), 3 * edit(given["rows"]))
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_loss_and_bias_are_equal_shares_and_no_other_vector_has_both_smaller(r: int) -> None:
+    basis, rows = torch.linalg.qr(unit(r, 9, seed=1).T).Q, unit(40, 9)
+    turned = HalfWay(basis)(rows)
+    before, after = (rows @ basis).norm(dim=1), (turned @ basis).norm(dim=1)
+    most = 1 - (1 - before**2).sqrt()
+    bias, loss = after / before, (1 - (rows * turned).sum(1)) / most
+    torch.testing.assert_close(bias, loss)
+    torch.testing.assert_close(turned.norm(dim=1), torch.ones(40, dtype=torch.float64))
+    assert (bias < 1).all()
+    others = normalize(turned[:, None] + 0.1 * unit(200, 9, seed=2), dim=2)
+    biases, losses = (others @ basis).norm(dim=2), 1 - (others * rows[:, None]).sum(2)
+    assert (torch.maximum(biases / before[:, None], losses / most[:, None]) > bias[:, None]).all()
+
+
+def test_half_way_leaves_what_says_nothing_or_nothing_else() -> None:
+    basis = torch.eye(4, dtype=torch.float64)[:, :2]
+    rows = torch.tensor([[0.0, 0.0, 0.6, 0.8], [0.6, 0.8, 0.0, 0.0]], dtype=torch.float64)
+    assert torch.equal(HalfWay(basis)(rows), rows)
+    assert HalfWay(basis)(rows.float()).dtype == torch.float32
+
+
+def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
+    given, images, _ = problem()
+    texts = given.embed(GENDER.classes, "joint")
+    both, text, image = (given.fit(Lian(side), "joint") for side in ("both", "text", "image"))
+    assert [one.side for one in (both, text, image)] == ["both", "text", "image"]
+    assert torch.equal(text.image(images), images)
+    assert torch.equal(image(texts), texts)
+    torch.testing.assert_close(both(texts), text(texts))
+    torch.testing.assert_close(both.image(images), image.image(images))
+    assert isinstance(both, HalfWay)
+    assert given.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
+    with pytest.raises(InvalidInputError, match="'texts'"):
+        Lian("texts")
+
+
+# --- BendVLM
+
+
+def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
+    data = PUBLISHED["bend_vlm"]
+    texts, images, query = (torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query"))
+    codes = torch.tensor([sorted(set(data["values"])).index(value) for value in data["values"]])
+    edit = Bend(texts, texts[:1], torch.zeros(1, 1, 8, dtype=torch.float64), images, codes, data["near"])
+    projected = torch.stack([without(row, texts) for row in torch.eye(8, dtype=torch.float64)])
+    torch.testing.assert_close(projected, torch.tensor(data["projection"], dtype=torch.float64))
+    torch.testing.assert_close(edit(query), torch.tensor(data["bent"], dtype=torch.float64), atol=2e-4, rtol=0)
+
+
+def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
+    given, images, gender = problem()
+    edit = given.fit(BendVLM(near=20), "joint")
+    query, pilot = given.embed(["A photo of a nurse.", "A photo of a pilot."], "joint").split(1)
+    bent = edit(query)[0]
+    pair = given.embed(next(group for group in GENDER.groups if "nurse" in group[0]), "joint")
+    first = without(query[0], torch.cat([given.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]]))
+    first = normalize(first, dim=0)
+    scores = images @ first
+    means = [images[gender == code][scores[gender == code].topk(20).indices].mean(0) for code in (0, 1)]
+    apart, start = (means[0] - means[1]).numpy(), first.numpy()
+    assert abs(float(bent.numpy() @ apart)) < 1e-9
+    constraints = [{"type": "eq", "fun": lambda e: e @ e - 1}, {"type": "eq", "fun": lambda e: e @ apart}]
+    slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
+    np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
+    two = edit(torch.cat([query, 3 * pilot]))
+    torch.testing.assert_close(two[0], bent)  # each on its own
+    assert two[1].norm() == pytest.approx(3.0)
+
+
+# --- FairImagen
+
+
+@pytest.mark.parametrize("keep", ["4", "6"])
+def test_fair_pca_is_that_of_its_authors(keep: str) -> None:
+    given = PUBLISHED["fair_pca"]
+    rows, groups = (torch.tensor(given[name], dtype=torch.float64) for name in ("rows", "groups"))
+    dropped = fair_pca(rows, groups, int(keep))
+    kept = torch.eye(8, dtype=torch.float64) - dropped @ dropped.T
+    torch.testing.assert_close(kept, torch.tensor(given["kept"][keep], dtype=torch.float64))
+
+
+def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_difference() -> None:
+    given, _, _ = problem()
+    rows, groups = stated_texts(given, "joint").one_hot()
+    for keep in (DIM, 9):
+        dropped = fair_pca(rows, groups, keep)
+        left = rows - rows @ dropped @ dropped.T
+        means = torch.stack([left[groups[:, g] > 0].mean(0) for g in (0, 1)])
+        assert (means[0] - means[1]).abs().max() < 1e-12
+        assert dropped.shape[1] == max(1, DIM - keep)
+    (whole,), (ours,) = fair_pca(rows, groups, DIM).T, given.fit("difference", "joint").left.T
+    means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
+    assert abs(float(whole @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
+    assert abs(float(whole @ ours)) > 0.95  # fitted to the set's own texts of the values
+
+
+def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> None:
+    given, _, _ = problem()
+    given.host.generative = True
+    texts = given.embed(GENDER.classes, "joint")
+    dropped = fair_pca(*stated_texts(given, "joint").one_hot(), 9)
+    edit = given.fit(FairImagen(keep=9), "joint")
+    torch.testing.assert_close(edit(5 * texts), 5 * (texts - texts @ dropped @ dropped.T))
+    torch.testing.assert_close(edit(texts[:, None].expand(-1, 3, -1))[:, 1], edit(texts))
+    with pytest.raises(InvalidInputError, match="one attribute, got 2"):
+        replace(given, sets=(GENDER, GENDER)).fit("fair-pca", "joint")
+
+
+# --- edits of two towers
+
+
+def test_an_affine_map_scales_with_what_it_is_given() -> None:
+    edit = Affine.replacing(torch.tensor([[0.0], [1.0], [0.0]]), torch.tensor([9.0, 0.5, 9.0]))
+    torch.testing.assert_close(edit(torch.tensor([0.6, 0.8, 0.0])), torch.tensor([0.6, 0.5, 0.0]))
+    torch.testing.assert_close(edit(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0]))
+    torch.testing.assert_close(edit(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0]))
+    assert edit(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_what_acts_on_images_is_refused_for_texts_alone_and_damaged_files_are_seen() -> None:
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    with pytest.raises(InvalidInputError, match="'roboshot' acts on images"):
+        vldebias.debias(model, "gender", method="roboshot", side="text", tokenizer=tokenizer)
+    with pytest.raises(InvalidInputError, match="got none"):
+        TwoTowers()
+    tensors = {"texts.left": torch.zeros(3, 1), "texts.right": torch.zeros(3, 1), "texts.shift": torch.zeros(2)}
+    with pytest.raises(InvalidInputError, match=r"texts.shift: expected a tensor \(d\) with d = 3, got \(2,\)"):
+        TwoTowers.build(tensors, {}, METHODS["none"].fit(Problem.of({"a photo": [1.0]}, GENDER), "joint").provenance)

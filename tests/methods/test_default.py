@@ -1,0 +1,246 @@
+"""What `default`, `paper`, lam= and reference= stand for, on models and on pipelines, in debias and in evaluate."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import vldebias
+from tests.methods.test_auto import world
+from vldebias.api import debias, fit_projections
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
+from vldebias.evaluation.variants import Variant
+from vldebias.hosts import Host, TextTable, resolve
+from vldebias.methods import Problem, presets, resolved
+from vldebias.methods.auto import FEWEST
+from vldebias.methods.closed_form import CALI, EQUALISE, pair_scatter
+from vldebias.methods.diagnostics import WIDE
+from vldebias.methods.method import LAM_OF_PIPELINES
+from vldebias.methods.presets import LAM_OF_DEFAULT, SPARES
+from vldebias.miniature import load_judge
+from vldebias.miniature.words import WORLDS
+from vldebias.projection import CalibratedProjection, PairScatter
+from vldebias.prompts import load_prompts
+
+HELPED, HARMED = (0.0, 0.3), (0.2, 0.0)  # neutral texts lean to what the pairs differ in, or to what they do not
+SET = load_prompts("professions-gender")
+FIVE = replace(SET, name="five", groups=SET.groups[:5])
+TONES = replace(TONES := load_prompts("skin-tone"), groups=TONES.groups[:5])
+OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a criminal person."]
+
+quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+
+# --- models
+
+
+def test_where_help_is_expected_it_is_the_difference() -> None:
+    texts, prompts = world(*HELPED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        edit = vldebias.fit_projection(texts, prompts)
+    assert edit.method == "difference"
+    assert torch.equal(edit.matrix(), vldebias.fit_projection(texts, prompts, method="difference").matrix())
+    (candidate,) = edit.provenance.choice.candidates
+    assert candidate.method == "difference"
+    assert candidate.change[2] < 0
+
+
+def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
+    texts, prompts = world(*HARMED)
+    with pytest.warns(AutoDeclinedWarning, match=r"attaches no edit.*method='difference'"):
+        edit = vldebias.fit_projection(texts, prompts)
+    z = texts.embed(prompts.classes, "joint")
+    assert edit(z) is z
+    assert (edit.method, edit.rank) == ("default: none", 0)
+    assert repr(edit).startswith("no edit (default: none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert vldebias.fit_projection(texts, prompts, method="difference").rank == 1
+
+
+@pytest.mark.parametrize("lacks", ["groups", "classes"])
+def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(lacks: str, caplog: Any) -> None:
+    presets._say_once.cache_clear()
+    texts, prompts = world(*HARMED)
+    few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+    asked = few if lacks == "groups" else replace(prompts, classes=(), class_names=())
+    with caplog.at_level(logging.WARNING, "vldebias"):
+        edits = [vldebias.fit_projection(texts, asked) for _ in range(2)]
+    assert (edits[0].method, edits[0].rank, edits[0].provenance.choice) == ("difference", 1, None)
+    (said,) = [record.message for record in caplog.records]
+    assert "untested" in said
+
+
+@quiet
+@pytest.mark.parametrize("name", ["waterbirds", "professions-gender", "gender"])
+def test_what_readme_shows_is_attached(name: str) -> None:
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    assert vldebias.fit_projection(model, name, tokenizer=tokenizer).method == "difference"
+
+
+@quiet
+def test_without_words_for_values_and_with_images_it_is_cali_at_its_own_lam() -> None:
+    texts, prompts = world(*HELPED)
+    wordless, images = replace(prompts, attributes={}), torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
+    for sets, reference, form in (
+        ([wordless], None, CALI),
+        ([prompts, wordless], None, CALI),
+        ([prompts], images, CALI + EQUALISE),
+    ):
+        edit = vldebias.fit_projection(texts, sets, reference=reference)
+        same = form.fit(Problem.of(texts, sets, lam=LAM_OF_DEFAULT, reference=reference), "joint")
+        assert edit.method == form.name
+        assert torch.equal(edit.matrix(), same.matrix())
+
+
+@quiet
+@pytest.mark.parametrize("method", ["default", "cali", "difference"])
+@pytest.mark.parametrize("images", [False, True])
+def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: bool) -> None:
+    texts, prompts = world(*HELPED)
+    noise = np.random.default_rng(0)
+    features, reference = noise.normal(size=(300, 48)), torch.from_numpy(noise.normal(size=(200, 48)))
+    table = {text: texts.embed([text], "joint")[0].numpy() for text in prompts.texts}
+    labels, given = {"jobs": noise.choice(["male", "female"], 300)}, {"reference": reference if images else None}
+    how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **given}
+    attached = vldebias.fit_projection(table, prompts, method=None if method == "default" else method, **given)
+    result = vldebias.evaluate(table, features, methods=[method], **how)
+    name = method if method == "default" or not images else f"{method}+equalise"
+    (about,) = [one.methods[name] for one in result.provenance]
+    assert about["method"] == attached.method
+    plain = normalize(torch.stack([torch.from_numpy(table[text]) for text in prompts.classes]), dim=1)
+    expected = float((plain * normalize(attached(plain), dim=1)).sum(1).mean())
+    assert result.row("retrieval jobs", "query_cosine", name).value == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "auto", "bend-vlm"])
+def test_a_lam_belongs_to_a_method_that_has_one(method: str | None) -> None:
+    """It never selects a method, and is never ignored: the message names those that have one."""
+    table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
+    for lam in (50.0, [50.0]):
+        with pytest.raises(InvalidInputError, match=r"lam=.*orth-cali, cali, equalise, cali\+equalise"):
+            vldebias.fit_projection(table, "gender", method=method, lam=lam)
+
+
+def test_what_a_reference_changes_is_in_the_name() -> None:
+    images = torch.ones(3, 4)
+    for method, name in {"cali": "cali+equalise", "cali+equalise": "cali+equalise", "leace": "leace"}.items():
+        assert resolved(method, reference=images).name == name
+        assert resolved(method).name == method
+
+
+# --- pipelines
+
+
+@pytest.fixture(scope="module")
+def host(pipe: Any) -> Host:
+    """The pipeline, with what it has embedded."""
+    return resolve(pipe)
+
+
+def only(edits: Any) -> CalibratedProjection:
+    (edit,) = edits.values()
+    assert isinstance(edit, CalibratedProjection)
+    return edit
+
+
+def portraits_of(pipe: Any, images: int = 3) -> int:
+    """How many images of prompts about a person show one."""
+    prompts = [prompt for prompt in OUTSIDE for _ in range(images)]
+    noise = [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
+    drawn = pipe(prompts, generator=noise, num_inference_steps=8, guidance_scale=3.0, output_type="pt").images
+    return int((load_judge().predict(drawn.float().clamp(0, 1))["world"] == WORLDS.index("portraits")).sum())
+
+
+def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
+    """And not under the paper's lam, or the test could not fail."""
+    without = portraits_of(pipe)
+    assert without >= 7
+    with debias(host, SET, method="cali", lam=only(fit_projections(host, SET)).lam):
+        assert portraits_of(pipe) >= without - 1
+    with pytest.warns(WideEditWarning), debias(host, SET, method="paper"):
+        assert portraits_of(pipe) <= without / 2
+
+
+def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(host: Host) -> None:
+    edit = only(fit_projections(host, SET))
+    assert edit.removed == pytest.approx(edit.dim / SPARES, rel=1e-6)
+    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
+    same = CalibratedProjection.solve([scatter], None, edit.lam)  # it is Lemma 7.2 at the lam that it says
+    assert torch.allclose(edit.matrix(), same.matrix(), atol=1e-9)
+    assert 0 < edit.lam < LAM_OF_PIPELINES
+    assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
+
+
+@quiet
+def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
+    """Lemma 7.2 at lam = 500, at any width."""
+    scatter = pair_scatter(Problem.of(host, SET), SET, host.roles[0])
+    paper = CalibratedProjection.solve([scatter], None, LAM_OF_PIPELINES).matrix()
+    for method in ("cali", "paper"):
+        assert torch.equal(only(fit_projections(host, SET, method=method)).matrix(), paper)
+
+
+def test_what_is_measured_as_default_is_what_is_attached(host: Host) -> None:
+    """A variant has the paper's lam where none is named; the default's is its own."""
+    variant = Variant(prompts=(SET,), method="default")
+    assert variant.fitted(host, host.roles[0]).lam == only(fit_projections(host, SET)).lam
+    assert variant.planned.lam is None
+    assert Variant(prompts=(SET,), method="cali").planned.lam == LAM_OF_PIPELINES
+
+
+@pytest.mark.parametrize("method", ["cali", "orth-cali"])
+def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host, method: str) -> None:
+    with pytest.warns(WideEditWarning, match=rf"{method} removes .* of 128 directions") as caught:
+        fit_projections(host, SET, method=method)
+    (one,) = caught
+    assert one.filename == __file__
+
+
+def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", WideEditWarning)
+        for how in ({}, {"method": "difference"}, {"method": "cali", "lam": 20.0}):
+            edit = only(fit_projections(host, SET, **how))
+            assert edit.removed < WIDE * edit.dim
+        only(fit_projections(host, FIVE))
+        rows = {text: torch.randn(8, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(SET.texts)}
+        with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
+            edit = Problem.of(rows, SET).fit("cali", "joint")
+        assert edit.removed > WIDE * edit.dim
+
+
+def test_removed_is_the_trace_and_lam_is_lowered_to_it() -> None:
+    rows = torch.randn(30, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scatter = PairScatter(rows, 30)
+    wide = CalibratedProjection.solve([scatter], None, 100.0)
+    for one in (CalibratedProjection.solve([scatter], rows[:3], 100.0), wide):
+        assert one.removed == pytest.approx(64 - float(one.matrix().trace()))
+    assert wide.removing_at_most(wide.removed) is wide
+    narrow = wide.removing_at_most(5.0)
+    assert narrow.removed == pytest.approx(5.0, rel=1e-9)
+    assert torch.allclose(narrow.matrix(), CalibratedProjection.solve([scatter], None, narrow.lam).matrix(), atol=1e-9)
+
+
+def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(pipe: Any, caplog: Any) -> None:
+    presets._say_once.cache_clear()
+    with debias(pipe, FIVE) as attachment:
+        assert not attachment.projections
+    for _ in range(2):
+        assert only(fit_projections(pipe, FIVE)).method == "cali"
+    (said,) = [record.message for record in caplog.records if record.name == "vldebias"]
+    assert "not an edit" in said
+    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound is of an edit
+        assert attachment.projections
+    with pytest.raises(InvalidInputError, match="not an edit"):
+        fit_projections(pipe, FIVE, method="balanced-prompts")

@@ -1,0 +1,108 @@
+"""BendVLM: every query is debiased on its own, by the texts and the labelled images that are nearest to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edit import Edit, Provenance
+from vldebias.methods.labelled import labelled
+from vldebias.methods.method import Method, Need, register_method
+from vldebias.methods.problem import Problem
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bend(Edit):
+    """Bend each text in two steps, on its own.
+
+    Step 1: the span of the spurious texts, and of the differences of what the nearest concept's texts say of two
+    values, is projected out. Step 2: among unit vectors that are equally close to the mean of the nearest images of
+    every value, the closest: the differences D of these means are projected out. Both are normalised; the length of
+    the text is kept.
+
+    Attributes:
+        spurious: (m, d), perhaps none. concepts: (c, d) means of groups, by which the nearest is found.
+        differences: (c, p, d) of the texts of each group, zeros where it has fewer.
+        images: (n, d) unit rows, codes (n,) of a value. near: images of each value that count as relevant.
+    """
+
+    kind = "bend"
+    axes: ClassVar = {"spurious": "m d", "concepts": "c d", "differences": "c p d", "images": "n d", "codes": "n"}
+
+    spurious: Tensor
+    concepts: Tensor
+    differences: Tensor
+    images: Tensor
+    codes: Tensor
+    near: int
+    provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
+
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Return texts (b, ..., d), each bent on its own."""
+        self.check_strength(strength)
+        if strength == 0:
+            return z
+        flat = z.reshape(-1, z.shape[-1])
+        bent = torch.stack([self._bent(row) for row in flat.detach().cpu().double()]).to(z.device)
+        moved = flat.norm(dim=1, keepdim=True) * bent.to(flat.dtype)
+        return torch.lerp(flat, moved, strength).reshape(z.shape)
+
+    def _bent(self, row: Tensor) -> Tensor:
+        unit = normalize(row, dim=0)
+        nearest = int((self.concepts @ unit).argmax())
+        query = normalize(without(unit, torch.cat([self.spurious, self.differences[nearest]])), dim=0)
+        scores, means = self.images @ query, []
+        for code in self.codes.unique():
+            own = torch.nonzero(self.codes == code).flatten()
+            best = own[scores[own].argsort(descending=True, stable=True)[: self.near]]
+            means.append(self.images[best].mean(0))
+        return normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0)
+
+
+def without(row: Tensor, directions: Tensor) -> Tensor:
+    """Return a row (d,) without its part in the span of directions (m, d)."""
+    u, s, _ = torch.linalg.svd(directions.T, full_matrices=False)
+    basis = u[:, s > max(float(s[0]), 1e-12) * 1e-8] if len(s) else u
+    return row - basis @ (basis.T @ row)
+
+
+class BendVLM(Method):
+    """Debias each query when it is asked; see `Bend`. The edit holds the features of the labelled images.
+
+    The authors augment a query with each value by a language model. Here the group of the prompt set that is nearest to
+    the query takes the place of its augmentations, which it is where the set is about the query's concept.
+
+    near: images of each value that are relevant to a query; the authors take 100 for gender and 10 for race.
+    """
+
+    name, title, source = "bend-vlm", "BendVLM", "Gerych et al., 2024, steps 1 and 2"
+    color, pipelines = "#666666", False
+    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+
+    def __init__(self, near: int = 100) -> None:
+        self.near = near
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Keep the texts by concept and the images by value; several attributes count as their combinations."""
+        images = labelled(problem, role)
+        known = torch.stack(images.codes).ge(0).all(0)
+        joint = torch.zeros_like(images.codes[0])
+        for codes, values in zip(images.codes, images.values, strict=True):
+            joint = joint * len(values) + codes
+        groups = [problem.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
+        spurious = [problem.embed(s.spurious, role) for s in problem.attributes if s.spurious]
+        return Bend(
+            spurious=torch.cat(spurious) if spurious else groups[0][:0],
+            concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
+            differences=torch.nn.utils.rnn.pad_sequence([rows[1:] - rows[0] for rows in groups], batch_first=True),
+            images=images.rows[known],
+            codes=joint[known],
+            near=self.near,
+        )
+
+
+register_method(BendVLM())

@@ -1,0 +1,336 @@
+"""Affine maps that erase an attribute from embeddings: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vldebias.edit import Edit, Provenance
+from vldebias.errors import InvalidInputError, need
+from vldebias.methods.labelled import Labelled, labelled, stated_texts
+from vldebias.methods.method import Method, Need, register_method
+from vldebias.methods.problem import Problem
+from vldebias.projection import CalibratedProjection, span_of
+
+_KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """Map rows x (..., d) to x - (x right) left^T + |x| shift: fitted at length 1, applied at any.
+
+    left, right: (d, rank) float64; shift: (d,) float64.
+    """
+
+    axes: ClassVar = {"left": "d rank", "right": "d rank", "shift": "d"}
+
+    left: Tensor
+    right: Tensor
+    shift: Tensor
+
+    @classmethod
+    def replacing(cls, basis: Tensor, row: Tensor) -> Affine:
+        """Return the map that sets the part in the span of an orthonormal basis (d, rank) to that of a row (d,)."""
+        return cls(basis, basis, basis @ (basis.T @ row))
+
+    def __call__(self, x: Tensor, strength: float = 1.0) -> Tensor:
+        """Return x + strength (map(x) - x) in the shape, dtype and device of x; half precision goes through float32."""
+        if strength == 0:
+            return x
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        change = wide.norm(dim=-1, keepdim=True) * self.shift.to(wide)
+        change = change - (wide @ self.right.to(wide)) @ self.left.to(wide).T
+        return (wide + strength * change).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TwoTowers(Edit):
+    """Apply an affine map to the texts and another to the images; None leaves that tower alone."""
+
+    kind = "two-towers"
+    parts: ClassVar = {"texts": Affine, "images": Affine}
+
+    texts: Affine | None = None
+    images: Affine | None = None
+    provenance: Provenance = field(default_factory=lambda: Provenance("two-towers"))
+
+    def __post_init__(self) -> None:
+        if self.texts is None and self.images is None:
+            raise InvalidInputError("expected a map of texts or of images, or both, got none")
+        super().__post_init__()
+
+    @property
+    def side(self) -> str:
+        """Say which towers it has a map for."""
+        return "image" if self.texts is None else "text" if self.images is None else "both"
+
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Return texts (..., d), changed."""
+        self.check_strength(strength)
+        return z if self.texts is None else self.texts(z, strength)
+
+    def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
+        """Return images (..., d), changed."""
+        self.check_strength(strength)
+        return x if self.images is None else self.images(x, strength)
+
+
+def leace(rows: Tensor, one_hot: Tensor, shrinkage: float | None = None) -> Affine:
+    """Return the least change of rows (n, d), in the norm of their covariance, that hides a concept from affine probes.
+
+    Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
+    projection on the columns of W Sigma_xz. Where W is regular the covariance of r(x) with the concept is 0 whatever W
+    is, so that shrinking Sigma_xx costs none of the guarantee and only changes the norm in which the change is least.
+
+    Args:
+        rows: (n, d). one_hot: (n, k), the concept.
+        shrinkage: share in [0, 1] of the scaled identity in Sigma_xx; None: what Ledoit and Wolf (2004, Lemma 3.2 and
+            section 3.3) estimate. 0 is the theorem's own covariance, of pseudoinverse where it is singular.
+    """
+    x, z = rows.double(), one_hot.double()
+    mean = x.mean(0)
+    centred, (n, d) = x - mean, x.shape
+    covariance = centred.T @ centred / n
+    scale, share = covariance.diagonal().mean(), shrinkage
+    if share is None:
+        apart = covariance.square().sum() - d * scale**2
+        noise = (centred.square().sum(1).square().mean() - covariance.square().sum()) / n
+        share = float((noise / apart).clamp(0, 1)) if apart > 0 else 1.0
+    covariance = (1 - share) * covariance + share * scale * torch.eye(d, dtype=x.dtype)
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = values > values[-1] * d * torch.finfo(x.dtype).eps
+    roots, basis = values[kept].sqrt(), vectors[:, kept]
+    whitened = (basis / roots) @ (basis.T @ (centred.T @ (z - z.mean(0)) / n))  # W Sigma_xz
+    u, s, _ = torch.linalg.svd(whitened, full_matrices=False)
+    u = u[:, s > s[0] * 1e-8]
+    left, right = (basis * roots) @ (basis.T @ u), (basis / roots) @ (basis.T @ u)
+    return Affine(left, right, left @ (right.T @ mean))
+
+
+class LEACE(Method):
+    """Erase a concept from images with labels; see `leace`."""
+
+    name, title, source = "leace", "LEACE of images", "Belrose et al., 2023, Theorem 4.3"
+    color, needs, pipelines, side = "#66c2a5", frozenset({Need.LABELS, Need.VALUES}), False, "image"
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the eraser of images."""
+        return TwoTowers(images=leace(*labelled(problem, role).one_hot()))
+
+
+class SFID(Method):
+    """Give the dimensions that a random forest reads the attribute from their mean over the rows it is unsure of.
+
+    Of images with labels, and of the texts of the prompt set that state a value.
+
+    dims: how many are replaced; the authors take 100 of CLIP's 512 or more. A narrower space gives up a fifth, which
+    100 are of 512. confidence: a row counts as unsure where no value is more probable, by the trees that have not seen
+    it; where there is no such row, the mean is that of all.
+    """
+
+    name, title, source = "sfid", "selective feature imputation", "Jung et al., 2024"
+    color, pipelines, side = "#e7298a", False, "both"
+    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+
+    def __init__(self, dims: int = 100, confidence: float = 0.7) -> None:
+        if dims < 1:
+            raise InvalidInputError(f"dims: expected a number of dimensions, at least 1, got {dims}")
+        self.dims, self.confidence = dims, confidence
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the maps of both towers, each from a forest of its own."""
+        return _both_towers(self._imputed, problem, role)
+
+    def _imputed(self, given: Labelled) -> Affine:
+        width = given.rows.shape[1]
+        importance, neutral = _read_by_forests(given, self.confidence)
+        dims = importance.argsort(descending=True, stable=True)[: min(self.dims, max(1, width // 5))]
+        return Affine.replacing(torch.eye(width, dtype=torch.float64)[:, dims], neutral)
+
+
+class SPD(Method):
+    """Project out what probes read, and put the mean of unsure rows back there.
+
+    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
+    (those of SFID), x -> x - B B^T (x - m), for images by their labels and for texts by the value that they state. By
+    the formula of the paper (2511.18123); its code is not public.
+
+    rounds: of probes for each attribute, at most; the authors take 5. confidence: as of SFID.
+    """
+
+    name, title, source = "spd", "subspace projection and neutral mean", "Zhao et al., 2026"
+    color, pipelines, side = "#b15928", False, "both"
+    needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
+
+    def __init__(self, rounds: int = 5, confidence: float = 0.7) -> None:
+        self.rounds, self.confidence = rounds, confidence
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the maps of both towers, each from probes and a forest of its own."""
+        return _both_towers(self._projected, problem, role)
+
+    def _projected(self, given: Labelled) -> Affine:
+        basis = span_of(null_space_probes(given.known(), self.rounds))
+        return Affine.replacing(basis, _read_by_forests(given, self.confidence)[1])
+
+
+def _both_towers(fit: Callable[[Labelled], Affine], problem: Problem, role: str) -> TwoTowers:
+    return TwoTowers(fit(stated_texts(problem, role)), fit(labelled(problem, role)))
+
+
+def _read_by_forests(given: Labelled, confidence: float) -> tuple[Tensor, Tensor]:
+    """Importance (d,) of each dimension to forests that read the values, and the mean row (d,) they are unsure of."""
+    ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
+    importance, unsure = torch.zeros(width, dtype=torch.float64), []
+    for rows, codes in given.known():
+        forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
+        forest.fit(rows.numpy(), codes.numpy())
+        importance += torch.from_numpy(forest.feature_importances_)
+        sure = torch.from_numpy(forest.oob_decision_function_).nan_to_num(0).amax(1)
+        unsure.append(rows[sure <= confidence])
+    neutral = torch.cat(unsure) if any(len(one) for one in unsure) else given.rows
+    return importance, neutral.mean(0)
+
+
+def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int) -> Tensor:
+    """Return rows (r, d) of all probes that were read off and removed, in turn, from rows and codes per attribute.
+
+    Ravfogel et al. (2020), Algorithm 1. A round ends an attribute where its probe does no better than a constant.
+    """
+    removed: list[Tensor] = []
+    for rows, codes in labels:
+        left = rows - rows.mean(0)
+        constant = int(torch.bincount(codes).max()) / len(codes)
+        for _ in range(rounds):
+            if removed:
+                left = left - (left @ (basis := torch.linalg.qr(torch.cat(removed).T)[0])) @ basis.T
+            weight, accuracy = _probe(left, codes)
+            if accuracy <= constant:
+                break
+            removed.append(weight)
+    if not removed:
+        raise InvalidInputError("spd: no probe reads the attribute from these images, so there is nothing to remove")
+    return torch.cat(removed)
+
+
+def _probe(rows: Tensor, codes: Tensor, decay: float = 1e-3) -> tuple[Tensor, float]:
+    """Weights (k - 1, d) of a logistic regression and its accuracy on the rows it was fitted to."""
+    k, scale = int(codes.max()) + 1, rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
+    weight = torch.zeros(k, rows.shape[1] + 1, dtype=rows.dtype, requires_grad=True)
+    inputs = torch.cat([rows / scale, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
+    optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(inputs @ weight.T, codes) + decay * weight[:, :-1].square().sum()
+        loss.backward()
+        return loss
+
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs, codes = inputs.clone(), codes.clone()
+        optimizer.step(closure)
+    kept = weight.detach()
+    accuracy = float(((inputs @ kept.T).argmax(1) == codes).double().mean())
+    _, s, vh = torch.linalg.svd(kept[:, :-1] - kept[:, :-1].mean(0), full_matrices=False)
+    return vh[s > s[0] * 1e-8], accuracy
+
+
+def roboshot(harmful: Tensor, helpful: Tensor | None = None) -> Tensor:
+    """Return the (d, d) matrix (I + T T^T)(I - Q Q^T) of insights, given as rows (m, d).
+
+    Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024, Algorithm 1) take the
+    vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
+    """
+    matrix = torch.eye(harmful.shape[1], dtype=torch.float64)
+    for rows, sign in ((harmful, -1.0), (helpful, 1.0)):
+        if rows is not None and len(rows):
+            u, s, _ = torch.linalg.svd(rows.double().T, full_matrices=False)
+            basis = u[:, s > s[0] * 1e-8]
+            matrix = matrix + sign * basis @ (basis.T @ matrix)
+    return matrix
+
+
+class RoboShot(Method):
+    """Remove harmful insights from images and add along helpful ones; see `roboshot`.
+
+    The authors ask a language model for the insights. Here they are in the prompt set: the harmful ones are the
+    differences of its prompts of two values, the helpful ones the differences of two class prompts.
+    """
+
+    name, title, source = "roboshot", "RoboShot", "Adila et al., 2024, Algorithm 1"
+    color, needs, pipelines, side = "#66a61e", frozenset({Need.VALUES}), False, "image"
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the linear map of images."""
+        harmful = []
+        for prompts in problem.attributes:
+            values = [problem.embed(texts, role) for texts in prompts.by_value().values()]
+            harmful += [a[: len(b)] - b[: len(a)] for a, b in combinations(values, 2)]
+        classes = [problem.embed(s.classes, role) for s in problem.sets if len(s.classes) > 1]
+        helpful = torch.cat([rows[1:] - rows[:-1] for rows in classes]) if classes else None
+        matrix, eye = roboshot(torch.cat(harmful), helpful), torch.eye(problem.host.dim(role), dtype=torch.float64)
+        return TwoTowers(images=Affine(eye - matrix, eye, torch.zeros(len(eye), dtype=torch.float64)))
+
+
+def fair_pca(rows: Tensor, one_hot: Tensor, keep: int) -> Tensor:
+    """Return the orthonormal directions (d, r) that fair PCA drops of rows (n, d).
+
+    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups (n, g), R spans the null space
+    of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep` largest eigenvalues. U U^T is then I
+    minus the projection on what is dropped. At full width that is the span of Z^T X alone, the differences of the
+    groups' means: method "difference", over all texts that state a value.
+    """
+    x, z = rows.double(), one_hot.double()
+    informative = span_of((z - z.mean(0)).T @ x)
+    rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
+    if keep >= rest.shape[1]:
+        return informative
+    inside = x @ rest
+    _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
+    return torch.cat([informative, rest @ vectors[:, : rest.shape[1] - keep]], 1)
+
+
+class FairImagen(Method):
+    """Project every state of a prompt by fair PCA; see `fair_pca`.
+
+    This approximates the authors' method: each tensor of a pipeline has a projection of its own, fitted to the states
+    at the end of the stated prompts at length 1, where theirs is fitted to the pooled ones of Stable Diffusion 3 and
+    applied to both; and their noise along a sampled group is left out, so that the edit is deterministic.
+
+    keep: dimensions that are kept; None: seven eighths, as the authors keep 1800 of 2048.
+    """
+
+    name, title, source = "fair-pca", "fair PCA", "Fu et al., 2025 (FairImagen)"
+    color, needs, models = "#cc79a7", frozenset({Need.PAIRS, Need.VALUES}), False
+
+    def __init__(self, *, keep: int | None = None) -> None:
+        if keep is not None and keep < 1:
+            raise InvalidInputError(f"keep: expected a number of dimensions, at least 1, got {keep}")
+        self.keep = keep
+
+    def settings(self) -> dict[str, Any]:
+        """Return how many dimensions are kept."""
+        return {"keep": self.keep}
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the projection to the states of the prompts that state a value, of one attribute.
+
+        Raises:
+            InvalidInputError: several attributes, of which the authors cross the groups.
+        """
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}")
+        rows, groups = stated_texts(problem, role).one_hot()
+        keep = round(_KEPT * rows.shape[1]) if self.keep is None else self.keep
+        dropped = fair_pca(rows, groups, keep)
+        return CalibratedProjection.of(dropped, dropped, Provenance(self.name), dropped.shape[1])
+
+
+for _method in (LEACE(), SFID(), SPD(), RoboShot(), FairImagen()):
+    register_method(_method)

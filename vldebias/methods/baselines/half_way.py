@@ -1,0 +1,98 @@
+"""Lian et al. (CVPR 2026): half-way between what a text loses and what it still says of the groups, in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vldebias.edit import Edit, Provenance
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.base import SIDES
+from vldebias.methods.closed_form import value_differences
+from vldebias.methods.method import Method, Need, register_method
+from vldebias.methods.problem import Problem
+from vldebias.projection import span_of
+
+_NONE = 1e-12  # a part of a unit vector that is shorter is none
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HalfWay(Edit):
+    """Turn each embedding towards the complement of a subspace, so far that loss and bias are equal shares.
+
+    Of a unit vector e let b = |B^T e| be what it says of the groups, and o = sqrt(1 - b^2) the rest. Among unit vectors
+    u in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both be least; the Chebyshev half-way has
+
+        |B^T u| / b = (1 - <u, e>) / (1 - o),
+
+    both as shares of the most that they can be: at u = e, and at e without its part in the subspace. With
+    E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is kept.
+
+    Attributes:
+        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that of "difference".
+        acts: "text", "image" or "both".
+    """
+
+    kind = "half-way"
+    axes: ClassVar = {"basis": "d r"}
+
+    basis: Tensor
+    acts: str = "both"
+    provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
+
+    @property
+    def side(self) -> str:
+        """Say what it acts on."""
+        return self.acts
+
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Return texts (..., d), turned."""
+        return z if self.acts == "image" else self._turned(z, strength)
+
+    def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
+        """Return images (..., d), turned."""
+        return x if self.acts == "text" else self._turned(x, strength)
+
+    def _turned(self, z: Tensor, strength: float) -> Tensor:
+        self.check_strength(strength)
+        if strength == 0:
+            return z
+        wide = z.double()
+        length = wide.norm(dim=-1, keepdim=True)
+        unit, basis = wide / length.clamp(min=_NONE), self.basis.to(wide)
+        along = (unit @ basis) @ basis.T
+        rest = unit - along
+        b, o = along.norm(dim=-1, keepdim=True), rest.norm(dim=-1, keepdim=True)
+        e = b + (1 - o) / b.clamp(min=_NONE)
+        left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
+        turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(min=_NONE) + left * along / b.clamp(min=_NONE)
+        turned = torch.where((b > _NONE) & (o > _NONE), length * turned, wide)
+        return torch.lerp(wide, turned, strength).to(z.dtype)
+
+
+class Lian(Method):
+    """Fit `HalfWay` to the texts of the set that name each value.
+
+    The authors let a language model paraphrase the text of each group, for each class of a classification; here the
+    texts of the set take their place, for all classes the same. side: "both" is what the authors recommend.
+    """
+
+    name, title, source = "lian", "half-way to the other groups", "Lian et al., 2026"
+    color, needs, pipelines, side = "#1f9e89", frozenset({Need.VALUES}), True, "both"
+
+    def __init__(self, side: str = "both") -> None:
+        if side not in SIDES:
+            raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
+        self.side = side
+        if side != "both":
+            self.title = f"{self.title}, {side}s alone"
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Take the span of the differences of all attributes; a pipeline has texts alone."""
+        return HalfWay(span_of(value_differences(problem, role)), "text" if problem.host.generative else self.side)
+
+
+register_method(Lian())

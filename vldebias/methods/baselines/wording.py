@@ -1,0 +1,143 @@
+"""Other wordings of a prompt in its place: one that names the attribute, or the mean over one for each value.
+
+They cost nothing to fit. A prompt is embedded again in other words whenever it is used, so they need the model, and
+cannot become part of weights. A pipeline reads the states of the other wordings, token by token, in the place of the
+prompt's own: one wording is what generating that prompt is, several are the mean at each place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edit import Edit, Provenance
+from vldebias.errors import InvalidInputError
+from vldebias.methods.method import Method, Need, register_method
+from vldebias.methods.problem import Problem
+from vldebias.prompts import PromptSet
+
+ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
+_PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"  # which have no attribute themselves
+_NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
+
+
+def rewrite_prompt(prompt: str, words: str) -> str:
+    """Return `prompt` with the words of a value: one before the noun, several after a comma; or in a sentence of them.
+
+    words: of a value; or a sentence with {text}, the prompt without its full stop.
+
+    >>> rewrite_prompt("A photo of a engineer.", "female"), rewrite_prompt("This is a bird.", "in a forest")
+    ('A photo of a female engineer.', 'This is a bird, in a forest.')
+    >>> rewrite_prompt("A photo of a nurse.", "{text} of any gender")
+    'A photo of a nurse of any gender.'
+    """
+    text = prompt.rstrip(" .")
+    stop = prompt[len(text) :].strip()
+    if "{text}" in words:
+        return words.format(text=text) + stop
+    places = list(_NOUN.finditer(text))
+    if " " in words or not places:
+        return f"{text}, {words}{stop}"
+    place = places[-1]
+    article = "an" if words[0].lower() in "aeiou" else "a"
+    article = place[1] if place[1].lower() == "the" else article.capitalize() if place[1][0].isupper() else article
+    return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FixedRewrite(Edit):
+    """Take the mean of a prompt's embeddings in several wordings, normalised and as long as the prompt's own.
+
+    Of a pipeline's states it is the mean as it is, at each place from the start.
+
+    words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of the embeddings.
+    """
+
+    kind = "wording"
+
+    words: tuple[str, ...]
+    width: int
+    provenance: Provenance = field(default_factory=lambda: Provenance("wording"))
+
+    @property
+    def dim(self) -> int:
+        """Return the width d."""
+        return self.width
+
+    def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
+        """Refuse a strength above 0: embeddings alone do not say which prompts they are of."""
+        self.check_strength(strength)
+        if strength == 0 or not len(z):
+            return z
+        raise InvalidInputError(
+            f"method {self.method!r} reads prompts in other words, and needs the model beside their embeddings: "
+            "attach it with vldebias.debias"
+        )
+
+    def wordings(self, prompt: str) -> tuple[str, ...]:
+        """Return the prompts that a prompt is the mean of; as many for every prompt."""
+        return tuple(rewrite_prompt(prompt, words) for words in self.words)
+
+    def combined(self, z: Tensor, each: Tensor, strength: float, *, unit: bool = False) -> Tensor:
+        """Return embeddings z (b, ...), replaced by the mean of those of their wordings (b, wordings, ...).
+
+        unit: the wordings have length 1, and their mean is made as long as z.
+        """
+        mean = each.mean(1)
+        if unit:
+            mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
+        return mean.to(z) if strength == 1 else torch.lerp(z, mean.to(z), strength)
+
+
+class EachValue(Method):
+    """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a female nurse."."""
+
+    name, title = "each-value", "mean over a wording for each value"
+    source, color = "Berg et al., 2022, prompt ensembles; this package", "#17becf"
+    needs = frozenset({Need.VALUES})
+
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+        """Return for each wording what `rewrite_prompt` takes: the first word of every value."""
+        return tuple(own[0] for own in prompts.attributes.values())
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Keep the words of the one attribute."""
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(f"{problem.label}: expected one attribute whose values are put into prompts")
+        return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role))
+
+
+class Suffix(EachValue):
+    """Add a neutral suffix: "A photo of a nurse of any gender.".
+
+    attribute: what it says; None: the one of `ATTRIBUTES` that the name of the prompt set ends in.
+    """
+
+    name, title, source, color = "suffix", "suffix that names the attribute", "users' habit", "#9c9ede"
+
+    def __init__(self, attribute: str | None = None) -> None:
+        self.attribute = attribute
+
+    def settings(self) -> dict[str, Any]:
+        """Return the attribute, where it was given."""
+        return {} if self.attribute is None else {"attribute": self.attribute}
+
+    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+        """Return the sentence."""
+        called = prompts.name.replace("-", " ").casefold()
+        attribute = self.attribute or next((name for name in ATTRIBUTES if called.endswith(name)), None)
+        if attribute is None:
+            raise InvalidInputError(
+                f"{prompts.name}: method {self.name!r} says the attribute, expected a name that ends in one of "
+                f"{', '.join(ATTRIBUTES)}; or pass vldebias.methods.Suffix('gender')"
+            )
+        return (f"{{text}} of any {attribute}",)
+
+
+for _method in (EachValue(), Suffix()):
+    register_method(_method)

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.drawing import DrawnImage, DrawnSet, make_plan
 from vldebias.evaluation.judges import FunctionJudge
-from vldebias.evaluation.plan import DrawnImage, make_plan
 from vldebias.evaluation.variants import Variant
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
@@ -48,7 +47,7 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Drawn
     drawn = DrawnSet.open(folder)
     shows = {}
     for image in drawn:
-        shown = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([JOBS.index(image.concept), 0])))
+        shown = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([JOBS.index(image.concept or JOBS[0]), 0])))
         shows[image.path] = shown
         repaint(drawn, image, shown)
     return drawn, shows

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import EVERYTHING, NO_MAJORITY, AnnotationsTask, count_votes
 from vldebias.evaluation.answers import (
     CANNOT_TELL,
     NO_PERSON,
@@ -16,10 +15,10 @@ from vldebias.evaluation.answers import (
     Annotations,
     Answer,
 )
-from vldebias.evaluation.drawing import by_variant
-from vldebias.evaluation.plan import Drawn
+from vldebias.evaluation.drawing import Drawn, by_variant
 from vldebias.evaluation.result import Measurement, TaskProvenance
-from vldebias.metrics import attribute_shares, discrepancy, krippendorff_alpha
+from vldebias.evaluation.shares import EVERYTHING, NO_MAJORITY, AnnotationsTask, count_votes
+from vldebias.metrics import discrepancy, krippendorff_alpha
 
 NAMES = ("male", "female")
 OPTIONS = {"attribute": "gender", "names": NAMES, "name": "people gender", "title": "t", "resamples": 200}
@@ -76,11 +75,8 @@ codes = st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=
 def test_votes_against_counting_one_by_one(table: list[list[int]]) -> None:
     given_codes = np.array(table)
     said = (*NAMES, CANNOT_TELL, NO_PERSON, NO_MAJORITY)
-    for image, (majority, each) in enumerate(
-        zip(count_votes(given_codes, 2, "majority"), count_votes(given_codes, 2, "each"), strict=True)
-    ):
+    for image, majority in enumerate(count_votes(given_codes, 2)):
         answers = [said[code] for code in given_codes[:, image] if code != NOT_ANSWERED]
-        assert dict(zip(said, each, strict=True)) == {value: answers.count(value) for value in said}
         most = [v for v in said if answers.count(v) == max(map(answers.count, answers), default=0) and v in answers]
         winner = most[0] if len(most) == 1 else NO_MAJORITY
         assert dict(zip(said, majority, strict=True)) == {
@@ -116,7 +112,7 @@ def test_means_over_prompts_are_those_of_the_metric(before: list[str], after: li
         assert one(figures, "cannot_tell", variant).value == pytest.approx(rate["cannot_tell"])
         assert one(figures, "no_person", variant).value == pytest.approx(rate["no_person"])
         assert one(figures, "unknown", variant).value == pytest.approx(sum(rate.values()))
-        shares = [one(figures, "share", variant, name).value for name in NAMES]
+        shares = [one(figures, "share", variant, f"mean over prompts: {name}").value for name in NAMES]
         assert sum(shares) + one(figures, "unknown", variant).value == pytest.approx(1)
 
 
@@ -134,37 +130,21 @@ def test_the_change_is_paired_by_prompt() -> None:
     assert mean.change == pytest.approx((step, step, step))
     assert mean.interval[1] - mean.interval[0] > 0.2
     assert one(figures, "discrepancy", "none").change is None
-    assert one(figures, "discrepancy", "none").n == {"prompts": 2, "labelled images": 32}
+    assert one(figures, "discrepancy", "none").n == {"prompts": 2, "images": 32}
 
 
-def test_one_prompt_is_resampled_over_its_images() -> None:
-    figures, protocol = evaluate({("none", "a"): ["mmmmmmmf"], ("cali", "a"): ["mmmmffff"]})
+def test_of_one_prompt_the_interval_is_over_its_images() -> None:
+    figures, _ = evaluate({("none", "a"): ["mmmmmmmf"], ("cali", "a"): ["mmmmffff"]})
     found = one(figures, "discrepancy", "none")
     assert found.n == {"images": 8}
     assert found.interval[0] < found.value <= found.interval[1]
     assert one(figures, "discrepancy", "cali").change[0] == pytest.approx(-found.value)
-    assert one(figures, "share", "none", "male").value == 7 / 8
-    assert one(figures, "share", "cali", "male").change is None  # no verdict on a share
-    assert protocol.settings["resampled"].startswith("images of the one prompt")
+    assert one(figures, "share", "none", "a: male").value == 7 / 8
 
 
-def test_a_prompt_without_a_common_seed_counts_in_the_mean_alone() -> None:
-    said = {("none", "a"): ["m."], ("none", "b"): ["mf"], ("cali", "a"): [".f"], ("cali", "b"): ["mf"]}
-    figures, _ = evaluate(said)
-    assert one(figures, "discrepancy", "none").value == pytest.approx(0.5**0.5 / 2)
-    assert {f.subset for f in figures if f.metric == "discrepancy"} == {"", "b"}
-    alone, _ = evaluate({("none", "a"): ["mmmf...."], ("cali", "a"): ["..mfffff"]})  # the seeds of both are compared
-    assert one(alone, "discrepancy", "none").value == one(alone, "discrepancy", "cali").value == 0
-    assert one(alone, "discrepancy", "none").n == {"images": 2}
-
-
-def test_majority_and_each_answer_differ() -> None:
+def test_what_most_say_counts() -> None:
     said = {("none", "a"): ["mm", "mm", "ff"], ("none", "b"): ["mf", "mf", "mf"]}
     assert one(evaluate(said)[0], "discrepancy", "none", "a").value == pytest.approx(0.5**0.5)
-    shares = attribute_shares([0, 0, 0, 0, 1, 1], 2)
-    assert one(evaluate(said, votes="each")[0], "discrepancy", "none", "a").value == pytest.approx(shares.discrepancy)
-    once, thrice = (evaluate({("none", "a"): rows}, votes="each")[0] for rows in (["mmmf"], ["mmmf"] * 3))
-    assert one(once, "discrepancy", "none") == one(thrice, "discrepancy", "none")  # no surer of no more images
     tied = evaluate({("none", "a"): ["mm", "fm"], ("none", "b"): ["mm", "mm"]})[0]
     assert one(tied, "no_majority", "none").value == one(tied, "unknown", "none").value == 0.25
 
@@ -183,20 +163,7 @@ def test_agreement_is_that_of_the_metric() -> None:
     assert "answers too" in protocol.settings["agreement"]["level"]
 
 
-def test_why_there_is_no_agreement() -> None:
-    said = {
-        ("none", "a"): ["mm", "mm"],
-        ("none", "b"): ["mm", "mm"],
-        ("cali", "a"): ["mf", "mf"],
-        ("cali", "b"): ["ff", ".."],
-    }
-    figures, protocol = evaluate(said)
-    assert [f.method for f in figures if f.metric == "alpha"] == [EVERYTHING, "cali"]
-    assert protocol.settings["agreement"]["none"].startswith("not measured: labels: all 8 pairable answers are 0")
-    alone = evaluate({("none", "a"): ["mf"], ("none", "b"): ["mf"]})[1]
-    assert "two or more annotators" in alone.settings["agreement"][EVERYTHING]
-
-
+@pytest.mark.filterwarnings("ignore:labels:vldebias.errors.SuspectInputWarning")  # too few to correct by
 def test_a_judge_is_compared_with_most_people() -> None:
     said = {("none", "a"): ["mmf?"], ("none", "b"): ["mf0m"]}
     judged = {f"none/a/{i}.png": v for i, v in enumerate(("male", "female", "female", "male"))}
@@ -205,53 +172,11 @@ def test_a_judge_is_compared_with_most_people() -> None:
     found = one(figures, "judge_agreement", "none")
     assert found.value == 3 / 4
     assert found.n == {"prompts": 2, "images": 4}
-    confusion = protocol.settings["people (rows) and judge (columns), images"]
-    assert confusion["male"] == {"male": 2, "female": 1, "unknown": 0}
-    assert confusion["female"] == {"male": 0, "female": 1, "unknown": 1}
-    assert confusion[CANNOT_TELL] == {"male": 1, "female": 0, "unknown": 0}
-    assert confusion[NO_PERSON] == {"male": 0, "female": 0, "unknown": 1}
-    assert sum(sum(row.values()) for row in confusion.values()) == 7
     assert protocol.settings["judge"] == "clip"
     with pytest.raises(
         InvalidInputError, match=r"judged: expected one of \['male', 'female', 'unknown'\], got \['man'\]"
     ):
         evaluate(said, judged={"none/a/0.png": "man"})
-
-
-def test_the_protocol_says_what_was_left_out() -> None:
-    said = {
-        ("none", "a"): ["mm"],
-        ("none", "b"): ["mf"],
-        ("none", "c"): ["mm"],
-        ("cali", "a"): ["mf"],
-        ("cali", "b"): ["mf"],
-    }
-    rows = {key: [short(row) for row in given] for key, given in said.items()}
-    made = annotations(rows | {("lost", "x"): [short("m")]})
-    drawn = TaskProvenance(
-        task="generation",
-        description="",
-        model="sd",
-        fingerprint={"a": 1},
-        prompts="professions-gender",
-        prompts_hash="h",
-        split="generated",
-        methods={"none": {}, "cali": {"lam": 500.0, "strength": 1.0}},
-        seeds=[7],
-        n={},
-    )
-    (part,) = AnnotationsTask(**OPTIONS).measure(records(("none", "cali"), "abc", 2), made, origin=drawn)
-    found = part.provenance
-    assert found.settings["prompts left out (not labelled under every variant)"] == 1
-    assert found.settings["labelled images that were not drawn here"] == 1
-    assert (found.model, found.prompts_hash, found.seeds, found.methods) == ("sd", "h", [7], drawn.methods)
-    assert found.n["labelled images, none"] == 6
-    assert one(part.rows, "discrepancy", "cali").lam == 500
-    assert not [f for f in part.rows if f.subset == "c"]
-    spread = found.settings["standard deviation of the discrepancy over prompts"]
-    assert spread["none"] == pytest.approx(np.std([0.5**0.5, 0], ddof=1))
-    assert list(part.pictures) == ["people-gender-cali"]
-    TaskProvenance.model_validate_json(found.model_dump_json())  # plain JSON
 
 
 @pytest.mark.parametrize(
@@ -264,7 +189,6 @@ def test_the_protocol_says_what_was_left_out() -> None:
             {},
             r"no prompt is labelled under every variant \['none', 'cali'\]",
         ),
-        ({("none", "a"): ["m."], ("cali", "a"): [".m"]}, {}, "no image of 'A photo of a a.' is labelled under every"),
     ],
 )
 def test_errors(said: dict, change: dict, text: str) -> None:
@@ -275,7 +199,7 @@ def test_errors(said: dict, change: dict, text: str) -> None:
 def test_annotations_of_other_images_are_told_apart() -> None:
     made = annotations({("none", "a"): [["male"]]})
     with pytest.raises(
-        InvalidInputError, match=r"none of 1 drawn images was labelled.*\['none/a/0.png'\].*other/a/0.png"
+        InvalidInputError, match=r"none of 1 generated images was labelled.*\['none/a/0.png'\].*other/a/0.png"
     ):
         AnnotationsTask(**OPTIONS).measure(records(("other",), "a", 1), made)
 

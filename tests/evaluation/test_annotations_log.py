@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.answers import CANNOT_TELL, AnnotationLog, read_annotations, read_log
+from vldebias.evaluation.answers import CANNOT_TELL, AnnotationLog, read_log
 
 
 @pytest.fixture
@@ -93,16 +93,6 @@ def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut:
     assert [a.image for a in answers] == [f"ä{i}.png" for i in range(whole)] + ["new.png"]
 
 
-def test_a_torn_line_is_said(log: AnnotationLog) -> None:
-    log.append("a.png", "ada", "gender", "male")
-    with log.path.open("ab") as file:
-        file.write(b'{"version":1,"image":"b.p')
-    with pytest.warns(VldebiasWarning, match=r"answers.jsonl: the last line was cut off.*b\.p.*before it is the last"):
-        found = read_annotations(log.path)
-    assert found.torn == {str(log.path): '{"version":1,"image":"b.p'}
-    assert len(found.answers) == 1
-
-
 def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
     """As an editor leaves it; also where its content does not fit: that is the user's to mend."""
     log.append("a.png", "ada", "gender", "male")
@@ -171,8 +161,3 @@ def test_lines_that_do_not_fit_are_named(log: AnnotationLog, line: str, text: st
         file.write(f"{line}\n\n{line}\n")
     with pytest.raises(InvalidInputError, match=rf"answers.jsonl: 2 of 4 lines are no answers.*{text}.*; line 4: "):
         read_log(log.path)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"nowhere.jsonl: cannot be read: No such file"):
-        read_annotations(tmp_path / "nowhere.jsonl")

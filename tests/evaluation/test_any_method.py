@@ -16,7 +16,7 @@ import vldebias
 from vldebias.cli import app
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.evaluation import Options, Result, Texts, evaluate, load_suite, run_suite
+from vldebias.evaluation import Options, Result, Texts, evaluate, run_suite
 from vldebias.methods import METHODS as REGISTRY
 from vldebias.progress import SILENT, Progress
 
@@ -68,19 +68,9 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
 def test_groups_from_python_with_a_bound_and_both_sides() -> None:
     gallery = part("test")
     labels = {"job": torch.from_numpy(gallery.column("job").codes), "gender": gallery.column("gender").codes.tolist()}
-    result = evaluate(
-        texts(),
-        torch.from_numpy(gallery.features),
-        prompts=GENDER,
-        labels=labels,
-        task="groups",
-        label="job",
-        spurious="gender",
-        methods=["cali", "difference"],
-        max_loss=0.02,
-        side="both",
-        resamples=20,
-    )
+    how = {"task": "groups", "label": "job", "spurious": "gender", "methods": ["cali", "difference"]}
+    how |= {"max_loss": 0.02, "side": "both", "resamples": 20, "labels": labels}
+    result = evaluate(texts(), torch.from_numpy(gallery.features), prompts=GENDER, **how)
     (about, _) = result.provenance
     assert about.settings["side"] == "both"
     assert about.settings["max_loss"] == 0.02
@@ -150,37 +140,26 @@ def test_images_that_are_measured_are_left_out_of_the_reference(folder: Path) ->
 
 
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
-    listed = cli("texts", str(folder / "mine.yaml")).splitlines()
+    listed = cli("show", str(folder / "mine.yaml"), "--texts").splitlines()
     assert set(listed) == set(texts())
     assert len(listed) == len(set(listed))
     rows = dict(list(texts().items())[4:])
     np.savez(folder / "few.npz", text=torch.stack(list(rows.values())).numpy(), prompts=np.array(list(rows)))
-    with pytest.raises(InvalidInputError, match=rf"4 of the {len(listed)} prompts of mine are not there: .*eval texts"):
+    with pytest.raises(InvalidInputError, match=rf"4 of the {len(listed)} prompts of mine are not there: .*eval show"):
         run(folder, texts=folder / "few.npz")
 
 
 def test_a_set_without_classes_lets_auto_choose() -> None:
     pairs = [(f"a photo of a male {job}", f"a photo of a female {job}") for job in JOBS]
     table = texts()
-    extra = {
-        text: AXIS
-        for pair, AXES in zip(pairs, GENDER.groups, strict=True)
-        for text, AXIS in zip(pair, (table[p] for p in AXES), strict=True)
-    }
-    bare = vldebias.PromptSet(
-        name="bare", groups=tuple(pairs), attributes={"male": ("male",), "female": ("female",)}, stated_words=("male",)
-    )
+    extra = {text: table[own] for pair, group in zip(pairs, GENDER.groups, strict=True)
+             for text, own in zip(pair, group, strict=True)}  # fmt: skip
+    values = {"male": ("male",), "female": ("female",)}
+    bare = vldebias.PromptSet(name="bare", groups=tuple(pairs), attributes=values, stated_words=("male",))
     gallery = part("test")
-    result = evaluate(
-        {**table, **extra},
-        gallery.features,
-        prompts={"gender": bare},
-        labels={"gender": gallery.column("gender").codes},
-        methods=("auto",),
-        queries=GENDER.classes,
-        k=20,
-        resamples=5,
-    )
+    how = {"methods": ("auto",), "queries": GENDER.classes, "k": 20, "resamples": 5, "prompts": {"gender": bare}}
+    labels = {"gender": gallery.column("gender").codes}
+    result = evaluate({**table, **extra}, gallery.features, labels=labels, **how)
     assert result.provenance[0].methods["auto"]["choice"]["method"]
 
 
@@ -189,13 +168,8 @@ def test_a_set_without_classes_lets_auto_choose() -> None:
     [
         ({"task": "group"}, "task: expected one of .*groups, .*retrieval, .*got 'group'; did you mean 'groups'"),
         ({"priror": "uniform"}, "'priror' is no option of retrieval; .* did you mean 'prior'"),
-        ({"labels": {"gender": [0.5] * 300}}, r"labels\['gender'\]: expected strings or integers"),
-        ({"prompts": {"gender": "gendre"}}, "got the prompt set 'gendre'.*did you mean 'gender'"),
         ({"queries": []}, "queries: expected a list of texts, got none"),
-        (
-            {"images": "no-such-data"},
-            "images: expected a folder, a file of embeddings or one of .*, got 'no-such-data'",
-        ),
+        ({"images": "no-such-data"}, "images: expected a folder, .*, got 'no-such-data'"),
         ({"images": np.ones(4)}, r"images: .* features \(n, d\): expected floats \(n, d\), got \(4,\) of float64"),
         ({"images": "birds"}, "embedded by a model that was given by name"),
     ],
@@ -208,22 +182,14 @@ def test_mistakes_of_a_notebook_are_answered(change: dict, message: str) -> None
         evaluate(texts(), given.pop("images"), **given)
 
 
-def test_a_wrong_method_is_told_before_anything_is_loaded(folder: Path) -> None:
-    with pytest.raises(VldebiasError, match=r"expected one of .* got 'kali'; did you mean 'cali'"):
-        cli(str(folder / "mine.yaml"), "--methods", "kali", "--embeddings", str(folder / "mine.yaml"))
-    suite = load_suite(folder / "mine.yaml")
-    assert suite.tasks[0].methods == METHODS
-
-
 def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
     monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
     for i in range(24):
         (tmp_path / "pictures" / ("male", "female")[i % 2]).mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(
-            tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
-        )
+        file = tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
+        Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(file)
     options = {"prompts": {"folder": "fairface-gender"}, "methods": ["cali"], "k": 8, "resamples": 5}
     result = evaluate("miniature", tmp_path / "pictures", **options)
     assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
@@ -235,13 +201,10 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--side", "left"), r"side: Input should be 'text', 'image' or 'both', got 'left'"),
+        (("--side", "left"), r"side: Input should be 'text', 'image' or 'both'; got 'left'"),
         (("--methods", "equalise"), r"method 'equalise' uses unlabelled images"),
-        (
-            ("--key", "features=pixels"),
-            r"expected an array 'pixels', found .*; say what is what with --key features=NAME",
-        ),
-        (("--projection", "nowhere"), r"nowhere: expected one folder per role"),
+        (("--key", "features=pixels"), r"expected an array 'pixels', found .* with --key features=NAME"),
+        (("--projection", "nowhere"), r"nowhere.*folder"),
     ],
 )
 def test_mistakes_of_the_command_line_are_answered(options: tuple[str, ...], message: str, folder: Path) -> None:

@@ -10,8 +10,8 @@ from any_method_parts import images
 
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, ReferenceWarning
-from vldebias.evaluation import reference_images
-from vldebias.evaluation.reference_images import UNLIKE, apart, disjoint
+from vldebias.evaluation import images as image_tasks
+from vldebias.evaluation.images import UNLIKE, apart, disjoint
 
 
 class TestApart:
@@ -60,7 +60,7 @@ class TestDisjoint:
         self, hashed: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if not hashed:  # all rows collide, so that the rows themselves decide
-            monkeypatch.setattr(reference_images, "_hashes", lambda rows: np.zeros(len(rows), dtype=np.uint64))
+            monkeypatch.setattr(image_tasks, "_hashes", lambda rows: np.zeros(len(rows), dtype=np.uint64))
         rng = np.random.default_rng(0)
         reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
         measured[10:20] = measured[0]

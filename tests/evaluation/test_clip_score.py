@@ -1,19 +1,23 @@
-"""CLIPScore against its definition and against torchmetrics."""
+"""CLIPScore and FID against their definitions and against torchmetrics."""
 
+import sys
+import urllib.error
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.linalg import sqrtm
 
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.clip_score import SCALES, ClipScore, clip_score
-from vldebias.evaluation.drawing import SharedImages
-from vldebias.evaluation.plan import Drawn
+from eval.miniature import portraits
+from eval.miniature.twin import load_transformers_clip
+from vldebias.errors import InvalidInputError, MissingPackageError, VldebiasWarning
+from vldebias.evaluation.drawing import Drawn
+from vldebias.evaluation.scores import ClipScore, Fid, SharedImages, clip_score
 from vldebias.evaluation.texts import Texts
 from vldebias.hosts.images import image_encoder
-from vldebias.miniature import load_clip, load_transformers_clip, portraits
+from vldebias.miniature import load_clip
 
 PROMPTS = {"nurse": "A photo of a nurse.", "chef": "A photo of a chef.", "pilot": "A photo of a pilot."}
 
@@ -52,12 +56,11 @@ def evaluate(clip, drawn, **options):
     return {row.method: row for row in part.rows}, part.provenance
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_is_the_cut_off_cosine(scale: str) -> None:
+def test_is_the_cut_off_cosine() -> None:
     images, texts = torch.randn(20, 6), torch.randn(20, 6) * 3
     cosines = [float(i @ t / (i.norm() * t.norm())) for i, t in zip(images, texts, strict=True)]
-    expected = [{"percent": 100, "hessel": 2.5}[scale] * max(c, 0) for c in cosines]
-    np.testing.assert_allclose(clip_score(images, texts, scale=scale), expected, atol=1e-5)
+    expected = [100 * max(c, 0) for c in cosines]
+    np.testing.assert_allclose(clip_score(images, texts), expected, atol=1e-5)
     assert min(cosines) < 0 == clip_score(images, texts).min()
 
 
@@ -123,30 +126,21 @@ def test_batches_do_not_matter(clip, drawn) -> None:
 
 def test_one_prompt_is_resampled_over_images_and_others_are_left_out(clip, drawn) -> None:
     records = [r for r in drawn[1] if r.concept == "nurse" and not (r.variant == "cali" and r.seed == 3)]
-    figures, protocol = evaluate(clip, drawn, records=records)
+    figures, _ = evaluate(clip, drawn, records=records)
     assert figures["none"].n == {"prompts": 1, "images": 3}
     assert figures["none"].interval[0] < figures["none"].value < figures["none"].interval[1]
-    assert protocol.settings["images left out (not drawn under every variant)"] == 1
-    assert protocol.settings["resampled"] == "images of the one prompt"
-
-
-def test_prefix_and_scale(clip, drawn) -> None:
-    plain = evaluate(clip, drawn)[0]["none"].value
-    assert evaluate(clip, drawn, scale="hessel")[0]["none"].value == pytest.approx(plain / 40)
-    assert evaluate(clip, drawn, prefix="An old ")[0]["none"].value != pytest.approx(plain)
 
 
 @pytest.mark.parametrize(
-    ("images", "texts", "options", "text"),
+    ("images", "texts", "text"),
     [
-        ((2, 3), (3, 3), {}, r"expected features \(n, d\) of images and of texts, got \(\(2, 3\), \(3, 3\)\)"),
-        ((3,), (3,), {}, r"expected features \(n, d\)"),
-        ((2, 3), (2, 3), {"scale": "x"}, "scale: expected one of percent, hessel, got 'x'"),
+        ((2, 3), (3, 3), r"expected features \(n, d\) of images and of texts, got \(\(2, 3\), \(3, 3\)\)"),
+        ((3,), (3,), r"expected features \(n, d\)"),
     ],
 )
-def test_errors(images: tuple, texts: tuple, options: dict, text: str) -> None:
+def test_errors(images: tuple, texts: tuple, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        clip_score(torch.ones(images), torch.ones(texts), **options)
+        clip_score(torch.ones(images), torch.ones(texts))
 
 
 @pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf")])
@@ -160,10 +154,60 @@ def test_files_and_records_that_do_not_fit(clip, drawn, tmp_path: Path) -> None:
     apart = [records[0], records[-1]]
     with pytest.raises(InvalidInputError, match=r"no prompt and seed was drawn under every variant \['none', 'cali'\]"):
         evaluate(clip, drawn, records=apart)
-    with pytest.raises(InvalidInputError, match=r"none-nurse-0.png: cannot be read as an image"):
+    with pytest.raises(InvalidInputError, match=r"none-nurse-0.png.*cannot be read as an image"):
         evaluate(clip, (tmp_path, records[:1]))
     (tmp_path / "none-nurse-0.png").write_bytes((folder / "none-nurse-0.png").read_bytes()[:90])
-    with pytest.raises(InvalidInputError, match=r"none-nurse-0.png: cannot be read as an image.*draw it again"):
+    with pytest.raises(InvalidInputError, match=r"none-nurse-0.png.*cannot be read as an image.*draw it again"):
         evaluate(clip, (tmp_path, records[:1]))
-    with pytest.raises(InvalidInputError, match="batch_size: Input should be greater than or equal to 1, got 0"):
+    with pytest.raises(InvalidInputError, match="batch_size: Input should be greater than or equal to 1; got 0"):
         evaluate(clip, drawn, batch_size=0)
+
+
+# ---- FID -----------------------------------------------------------------------------------------------------
+
+
+class Colours:
+    """Mean and spread of each channel: six features."""
+
+    name, preprocessing, dim, fingerprint = "colours", "none", 6, None
+
+    def encode(self, images) -> torch.Tensor:
+        pixels = np.stack([np.asarray(image, dtype=np.float64).reshape(-1, 3) / 255 for image in images])
+        return torch.from_numpy(np.concatenate([pixels.mean(1), pixels.std(1)], axis=1))
+
+
+@pytest.mark.filterwarnings("ignore:FID of:vldebias.errors.VldebiasWarning")
+def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
+    folder, records = drawn
+    part = Fid(batch_size=5).measure(SharedImages(records, folder), Colours(), task="t")
+    (cali,) = part.rows
+    images = {v: [Image.open(folder / r.path) for r in records if r.variant == v] for v in ("none", "cali")}
+    a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
+    ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = np.real(sqrtm(ca @ cb))
+    assert cali.value == pytest.approx(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(ca + cb - 2 * root), rel=1e-4)
+    assert (cali.method, cali.change, cali.n["reference images"]) == ("cali", None, 12)
+
+
+def test_fid_of_few_images_is_said_and_of_none_refused(drawn) -> None:
+    folder, records = drawn
+    with pytest.warns(VldebiasWarning, match="FID of 12"):
+        Fid().measure(SharedImages(records, folder), Colours(), task="t")
+    for chosen in ([r for r in records if r.variant == "none"], [records[0], records[12]]):
+        with pytest.raises(InvalidInputError, match="FID: expected two or more images"):
+            Fid().measure(SharedImages(chosen, folder), Colours(), task="t")
+
+
+def test_inception_offline_or_without_its_package_says_what_to_do(drawn, monkeypatch) -> None:
+    import torch_fidelity.feature_extractor_inceptionv3 as inception
+
+    def offline(*_, **__):
+        raise urllib.error.URLError("no network")
+
+    folder, records = drawn
+    monkeypatch.setattr(inception, "load_state_dict_from_url", offline)
+    with pytest.raises(InvalidInputError, match=r"cannot be had: .*no network"):
+        Fid(features="inception").measure(SharedImages(records, folder), task="t")
+    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
+    with pytest.raises(MissingPackageError, match="fid"):
+        Fid(features="inception").measure(SharedImages(records, folder), task="t")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import drawn_result
-from vldebias.evaluation.plan import NOT_KEPT, Plan, make_plan
+from vldebias.evaluation.drawing import NOT_KEPT, Plan, drawn_result, make_plan
 from vldebias.evaluation.result import TaskProvenance
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines
 from vldebias.methods import METHODS
@@ -109,20 +108,11 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    with pytest.raises(InvalidInputError, match=r"plan.json: no such file; expected a folder of images"):
-        Plan.read(path)
-    path.write_text("{}")
-    with pytest.raises(InvalidInputError, match=r"not a plan of images: model, .*: missing; add them; draw into"):
-        Plan.read(path)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": 0}, r"images: Input should be greater than or equal to 1, got 0"),
-        ({"images": 10_001}, r"images: Input should be less than or equal to 10000, got 10001"),
+        ({"images": 0}, r"images: Input should be greater than or equal to 1; got 0"),
+        ({"images": 10_001}, r"images: Input should be less than or equal to 10000; got 10001"),
         ({"seeds": []}, r"seeds: expected different numbers from 0 on, got \[\]"),
         ({"seeds": [-1]}, r"seeds: expected different numbers"),
         ({"options": {"guidance_scale": 1}}, r"options: \['guidance_scale'\] are set by the plan; use steps="),
@@ -161,10 +151,10 @@ def test_a_set_without_unseen_classes_or_with_two_values_in_a_prompt_is_refused(
     [
         ({"prompts": ("nothing",)}, "nothing"),
         ({"method": "magic"}, "expected one of .*cali.*, got 'magic'"),
-        ({"method": "target-shares"}, "is not for pipelines; expected one of none, .*steer"),
+        ({"method": "target-shares"}, "is not for pipelines; expected one of none, .*balanced-prompts"),
         ({"lam": -1.0}, "greater than or equal to 0"),
         ({"lam": float("nan")}, "greater than or equal to 0"),
-        ({"shares": {"male": 1.0}}, "are of the methods 'steer' and 'stated-value', got method 'cali'"),
+        ({"shares": {"male": 1.0}}, "are of the method 'balanced-prompts', got method 'cali'"),
         ({"projection": "folder", "lam": 3.0}, "a saved projection carries its own lam; leave them out"),
         (
             {"prompts": (PromptSet("bare", (("a", "b"),)),), "method": "orth"},
@@ -189,7 +179,7 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str) -> None:
     expected = {"strength": 0.5} | ({"lam": 7.0} if METHODS[name].has_lam else {})
     planned = made.variants["mine"]
     assert planned is not None
-    assert planned.lam == 7.0  # as plans have it from the first version on: folders that are there go on
+    assert planned.lam == expected.get("lam")
     fields: dict[str, Any] = {"task": "t", "description": "", "model": "m", "fingerprint": None, "prompts": "few"}
     fields |= {"prompts_hash": "", "split": "generated", "seeds": [0], "n": {}}
     earlier = TaskProvenance(methods={"none": {}, "mine": planned.model_dump()}, **fields)

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from vldebias import fit_projection, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.drawing import DrawnSet
+from vldebias.evaluation.drawing import OTHERS, DrawnSet
 from vldebias.evaluation.generation import GenerationTask, stated_attribute
-from vldebias.evaluation.grids import generate
+from vldebias.evaluation.grids import CELL, GAP, HEAD, LABEL, generate
 from vldebias.evaluation.judges import FunctionJudge, MiniatureJudge
 from vldebias.evaluation.pairs import add_pair_distances
 from vldebias.evaluation.result import Result, TaskResult
@@ -122,10 +122,10 @@ def test_parts_methods_and_changes(painted: tuple[DrawnSet, Shows], parts: dict[
     assert {(f.metric, f.subset) for f in means if f.metric in ("discrepancy", "unknown")} == {
         (metric, subset) for metric in ("discrepancy", "unknown") for subset in ("train jobs", "unseen jobs")
     }
-    assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali"}
+    assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
     by = {(f.metric, f.method, f.subset): f for f in figures}
     for (metric, method, subset), figure in by.items():
-        if method == "none" or metric == "share":
+        if method in ("none", "random") or metric == "share":
             assert figure.change is None
             continue
         assert figure.change is not None
@@ -149,34 +149,13 @@ def test_what_others_report_is_measured_on_the_same_counts(parts: dict[str, Task
             assert kl.interval[0] <= kl.value <= kl.interval[1]
 
 
-def test_the_protocol_says_what_was_done(painted: tuple[DrawnSet, Shows], parts: dict[str, TaskResult]) -> None:
-    drawn, shows = painted
-    protocol = parts["generation gender"].provenance
-    assert (protocol.model, protocol.prompts, protocol.prompts_hash) == ("by hand", "people", PEOPLE.hash)
-    assert protocol.n == {"prompts": 7, "stated": 14, "images": len(drawn)}
-    assert protocol.seeds == [0, 1]
-    assert protocol.methods["none"] == {}
-    assert protocol.methods["cali"]["sets"] == {"people": PEOPLE.hash}
-    settings = protocol.settings
-    assert settings["judge fingerprint"] == Reader().fingerprint
-    assert settings["values"] == {"gender": ["male", "female"]}
-    assert settings["sure"] == 0.8
-    unclear = sum(shows[i.path][0] == UNCLEAR for i in drawn if i.variant == "none")
-    assert settings["images that the safety checker blackened"]["none"] == unclear
-    stated = len(drawn.select(variant="cali", stated=True))
-    assert settings["images left alone, copies of none"] == {"none": 0, "cali": stated, "cali, stated not kept": 0}
-
-
-def test_plots_show_the_same_seeds_and_where_shares_moved(parts: dict[str, TaskResult]) -> None:
+def test_a_picture_shows_the_same_seeds(parts: dict[str, TaskResult]) -> None:
     plots = parts["generation gender"].pictures
-    assert set(plots) == {
-        f"generation-gender-{part}-{kind}" for part in ("train", "unseen") for kind in ("side-by-side", "shares-cali")
-    }
+    assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
     told, sheet = plots["generation-gender-unseen-side-by-side"]
     assert told.startswith("Unseen jobs: the same seeds")
-    assert len(sheet.axes) == 4 * 2
-    assert [axis.get_ylabel() == "cali" for axis in sheet.axes] == [False, True] * 4
-    assert parts["generation age"].pictures == {}  # of three values, and the images stand with the first attribute
+    assert sheet.size == (LABEL + 10 * (CELL + GAP), HEAD + 4 * 2 * (CELL + GAP))
+    assert parts["generation age"].pictures == {}  # the images stand with the first attribute
 
 
 def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_path: Path) -> None:
@@ -193,7 +172,6 @@ def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_pat
             assert figure.interval == pytest.approx((0, 0.5**0.5))
     told = part.provenance.settings["prompts where nothing can be told, with the largest discrepancy"]
     assert told["unseen professions"] == {"none": 4, "cali": 4}
-    assert [name for name in part.pictures if "shares" in name] == []
 
 
 @pytest.mark.parametrize(("name", "called"), [("gender", "gender"), ("generation", "generation gender")])
@@ -262,10 +240,10 @@ def test_pair_distances_are_those_of_the_diagnostics(host: str, role: str) -> No
     assert found["none", "unseen"].n == {"professions": 2, "pairs": 6}
 
 
-def test_a_drawn_value_has_no_distance_of_texts() -> None:
-    steered = {"steer": Variant(prompts=("professions-gender",), method="steer")}
-    with pytest.raises(InvalidInputError, match=r"\['steer'\]: a value is drawn for each image"):
-        add_pair_distances(TaskResult(protocol()), resolve(load_pipeline()), PEOPLE, steered)
+def test_balanced_prompts_have_no_distance_of_texts() -> None:
+    balanced = {"balanced-prompts": Variant(prompts=("professions-gender",), method="balanced-prompts")}
+    with pytest.raises(InvalidInputError, match=r"'balanced-prompts'.*nothing to fit"):
+        add_pair_distances(TaskResult(protocol()), resolve(load_pipeline()), PEOPLE, balanced)
 
 
 def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
@@ -276,14 +254,13 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     classes = tuple(f"A photo of a {job}." for job in jobs)
     few = PromptSet("few", groups, classes=classes, class_names=jobs, attributes=words, stated_words=("male", "female"))
     small = {"prompts": few, "variants": {"cali": Variant()}, "concepts": "train", "images": 2, "stated_images": 1}
-    drawing = task(**small, steps=4, guidance=3.0, pair_table=True)
+    drawing = task(**small, steps=4, guidance=3.0)
     first, again = (drawing.measure(tmp_path, MiniatureJudge(), pipe=load_pipeline(), model="miniature") for _ in "12")
     assert [part.rows for part in first] == [part.rows for part in again]
-    assert [part.provenance.task for part in first] == ["generation gender", "generation pairs"]
+    assert [part.provenance.task for part in first] == ["generation gender"]
     assert first[0].provenance.model == "miniature"
     recognised = [f for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")]
     assert recognised[0].value > 0.5
-    assert {(row.method, row.lam) for row in first[1].rows} == {("none", None), ("cali", 500.0)}
     result = Result.of("t", first, seconds=0)
     assert Result.read(result.write(tmp_path / "result.json")) == result
 
@@ -309,11 +286,15 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
     fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(folder)
     given = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
     options = Options(
-        out=tmp_path, methods=("none", "difference", "equalise", "steer"), lam=7.0, max_loss=0.1, projections=(folder,)
+        out=tmp_path,
+        methods=("none", "difference", "equalise", "orth-cali"),
+        lam=7.0,
+        max_loss=0.1,
+        projections=(folder,),
     )
     chosen = given.with_options(options)
-    assert list(chosen.variants) == ["difference", "steer", "mine"]
-    for name in ("difference", "steer"):
+    assert list(chosen.variants) == ["difference", "orth-cali", "mine"]
+    for name in ("difference", "orth-cali"):
         variant = chosen.variants[name]
         assert (variant.method, variant.lam, variant.max_loss, variant.strength) == (name, 7.0, 0.1, 0.5)
     saved = chosen.variants["mine"].planned
@@ -324,3 +305,48 @@ def test_the_methods_and_saved_edits_of_the_user_are_variants(tmp_path: Path) ->
         given.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="max_loss: Input should be less than 1"):
         given.with_options(Options(out=tmp_path, max_loss=2.0))
+
+
+def test_prompts_as_people_write_them(tmp_path: Path) -> None:
+    """A concept is a row under all wordings; the worst stands beside the mean, chance beside the gap."""
+    drawn, shows = paint(tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4)
+    (found,) = task(noun="jobs", as_written=True).measure(drawn, Reader())
+    rows = {(row.metric, row.method, row.subset): row for row in found.rows}
+    subset = "jobs, as people write them"
+    by_job = {}
+    for job in UNSEEN:
+        own = [i for i in drawn if i.variant == "cali" and i.concept == job and i.part == "wordings"]
+        assert len(own) == 5 * 3 * 2  # wordings, images and seeds
+        shown = np.array([shows[i.path][0] for i in own])
+        by_job[job] = discrepancy(np.where(shown == UNCLEAR, UNKNOWN, shown), 2, unknown=UNKNOWN)
+        assert rows["discrepancy", "cali", f"{job}, as people write it"].value == pytest.approx(by_job[job])
+    assert rows["discrepancy", "cali", subset].value == pytest.approx(np.mean([*by_job.values()]))
+    assert rows["discrepancy", "cali", f"{subset}, the worst"].value == pytest.approx(max(by_job.values()))
+    squares = rows["discrepancy_squared", "random", subset]
+    assert squares.interval[0] < 0 < squares.interval[1]
+    assert squares.value == pytest.approx(0, abs=0.01)  # it has no bias
+    chance = rows["discrepancy", "random", subset]
+    assert chance.interval[0] < chance.value < chance.interval[1]
+    plain = [i for i in drawn if i.variant == "none" and i.part == "wordings"]
+    known = [sum(shows[i.path][0] != UNCLEAR for i in plain if i.concept == job) for job in UNSEEN]
+    assert chance.value == pytest.approx(np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1)  # of a fair coin
+    for which in ("without a person", "of a named person"):
+        own = [i for i in drawn if i.variant == "cali" and i.part == "others" and
+               i.prompt in OTHERS[which]]  # fmt: skip
+        same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])
+        assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)
+
+
+def test_prompts_of_a_file_are_drawn_where_they_leave_the_value_open(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n")
+    options = Options(out=tmp_path, prompts_file=tmp_path / "mine.txt", images=2, steps=2)
+    given = task(
+        prompts="professions-gender", variants={"balanced-prompts": {"method": "balanced-prompts"}}, stated=True
+    )
+    (part,) = given.with_options(options).measure(tmp_path / "drawn", MiniatureJudge(), pipe=load_pipeline())
+    shown = {row.subset for row in part.rows if row.metric == "share"}
+    assert shown == {"A photo of a nurse.: male", "A photo of a plumber.: male"}
+    assert part.provenance.settings["left out, by reason"] == {"stated": 1, "no person": 1}
+    (tmp_path / "mine.txt").write_text("A red car.\n")
+    with pytest.raises(InvalidInputError, match=r"no prompt leaves \['male', 'female'\] open"):
+        assert given.with_options(options).drawn_set

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch.nn.functional import normalize
 
+from eval.miniature import portraits
 from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
@@ -21,14 +22,13 @@ from vldebias.evaluation.judges import (
     ClassifierJudge,
     ClipJudge,
     FunctionJudge,
-    JudgePanel,
     MiniatureJudge,
     Question,
     decide,
     logit_scale,
     predict,
 )
-from vldebias.miniature import load_clip, load_judge, open_world, portraits
+from vldebias.miniature import load_clip, load_judge, open_world
 
 GENDER = Question.of({"male": ["male", "man"], "female": ["female", "woman"]}, ["A photo of a {value}."])
 NAMES = {"light": ("dark", "bright")}
@@ -72,8 +72,8 @@ def test_what_is_left_for_none_of_the_values_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({}, r"judge mine: gave no 'light', only \[\]"),
-        ({"light": np.ones((2, 3)) / 3}, r"light has shape \(2, 3\), expected \(2, 2\)"),
+        ({}, r"judge mine: expected light \(2, 2\), got \(0,\)"),
+        ({"light": np.ones((2, 3)) / 3}, r"expected light \(2, 2\), got \(2, 3\)"),
         ({"light": np.array([[3.0, -1.0], [0, 1]])}, r"no probabilities: .* got -1 .. 3; apply a softmax"),
         ({"light": np.array([[0.7, 0.7], [0, 1]])}, r"no probabilities"),
         ({"light": np.array([[np.nan, 0.7], [0, 1]])}, r"no probabilities"),
@@ -110,7 +110,7 @@ def test_the_miniature_judge_is_the_network_of_the_world() -> None:
 
 def test_the_miniature_judge_finds_no_gender_in_a_bird_and_no_bird_in_a_person() -> None:
     judge = MiniatureJudge()
-    birds = open_world("birds", n=64, seed=5, balanced=True)
+    birds = open_world("birds", n=64)
     found = predict(judge, [birds.read(i) for i in range(64)])
     assert (decide(found["gender"], judge.names["gender"], 0.0).codes == UNKNOWN).mean() > 0.95
     for attribute, truth in (("species", "species"), ("bird", "label"), ("background", "place")):
@@ -155,20 +155,6 @@ def test_labels_of_a_classifier_are_checked(classifier: Path, tmp_path: Path) ->
         ClassifierJudge.load(str(classifier), "race", {"a": ["White"], "b": ["White"]})
     with pytest.raises(InvalidInputError, match=r"cannot load the image classifier .*expected an id or folder"):
         ClassifierJudge.load(str(tmp_path / "nothing"), "race")
-
-
-def test_a_panel_asks_each_judge_for_its_attributes() -> None:
-    images, _ = people(4)
-    panel = JudgePanel(MiniatureJudge(), FunctionJudge(NAMES, light, name="mine", version="1"))
-    assert list(panel.names) == [*MiniatureJudge().names, "light"]
-    assert panel.name == "miniature judge + mine"
-    found = predict(panel, images)
-    np.testing.assert_array_equal(found["light"], light(images)["light"])
-    np.testing.assert_array_equal(found["gender"], predict(MiniatureJudge(), images)["gender"])
-    with pytest.raises(InvalidInputError, match=r"different attributes, got \['light', 'light'\]"):
-        JudgePanel(*[FunctionJudge(NAMES, light, name="mine", version="1")] * 2)
-    with pytest.raises(InvalidInputError, match="expected one or more"):
-        JudgePanel()
 
 
 # ---- zero-shot -------------------------------------------------------------------------------------------------

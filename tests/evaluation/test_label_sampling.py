@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.sampling import LEAST, LabelSample
+from vldebias.evaluation.answers import LEAST, LabelSample
 from vldebias.metrics import corrected_shares
 
 NAMES = ("male", "female", "unknown")

@@ -11,13 +11,11 @@ from made_figures import figure, protocol, result
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.discrepancies import Sheet, add_bias
-from vldebias.evaluation.gallery import Gallery, SkewOptions
-from vldebias.evaluation.plan import PlannedPrompt
-from vldebias.evaluation.report import markdown, write_page
-from vldebias.evaluation.report.front import conclusion
-from vldebias.evaluation.report.tables import blocks
+from vldebias.evaluation.pages import render
+from vldebias.evaluation.report import grids, lines, markdown, told
 from vldebias.evaluation.result import Result, TaskResult
+from vldebias.evaluation.retrieval import Gallery, SkewOptions
+from vldebias.evaluation.shares import add_shares
 from vldebias.metrics import METRICS, Metric, register_metric
 from vldebias.metrics.metric import get_metric, metric_of
 
@@ -64,11 +62,9 @@ def measured(mine: None) -> Result:
 
 def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
     none, orth = (measured.row("birds", "macro", method) for method in ("none", "orth"))
-    groups = {
-        method: [r.value for r in measured.rows if (r.metric, r.method) == ("accuracy", method)]
-        for method in ("none", "orth")
-    }
-    assert (none.value, orth.value) == pytest.approx((np.mean(groups["none"]), np.mean(groups["orth"])))
+    for row in (none, orth):
+        groups = [r.value for r in measured.rows if (r.metric, r.method) == ("accuracy", row.method)]
+        assert row.value == pytest.approx(np.mean(groups))
     assert none.change is None
     assert orth.change is not None
     assert orth.change[0] == pytest.approx(orth.value - none.value)
@@ -79,29 +75,24 @@ def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -
 
 
 def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
-    (block,) = [block for block in blocks(measured) if "cosines" not in block.task]
-    columns = [column for table in block.tables for column in table.columns]
-    assert ("mean over the groups", True) in [(c.title, "higher is better" in c.hint) for c in columns]
-    page = write_page(measured, [], tmp_path / "page.html").read_text()
+    frame = told(measured)
+    heads = [head for grid in grids(frame[~frame.task.str.contains("cosines")]) for head in grid.heads]
+    assert "mean over the groups (higher is better)" in heads
+    page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
     for text in (page, markdown(measured)):
         assert "mean over the groups" in text
         assert "macro" not in text
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
     rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
-    (block,) = blocks(result(rows))
-    assert conclusion(block).endswith("; it costs mean over the groups: -0.200 [-0.300, -0.100].")
+    (line,) = lines(told(result(rows)))
+    assert line.costs == "mean over the groups -0.200 [-0.300, -0.100]"
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(mine: None) -> None:
-    codes = np.array([[0, 0, 0, 1], [1, 1, 0, 0]])
-    sheet = Sheet(
-        "train",
-        tuple(PlannedPrompt(concept=c, prompt=c, part="train") for c in ("nurse", "pilot")),
-        {"none": np.arange(8).reshape(2, 4)},
-    )
+    counts = {"none": np.array([[3, 1, 0], [2, 2, 0]])}
     drawn = TaskResult(protocol(task="generation gender"))
-    add_bias(drawn, sheet, Labels(codes.ravel(), ("male", "female")), None, noun="professions", resamples=20, seed=0)
+    add_shares(drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train professions", resamples=20)
     (row,) = [row for row in drawn.rows if row.metric == "most_shown"]
     assert row.value == (3 / 4 + 2 / 4) / 2
     gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), SkewOptions(k=2))
@@ -139,10 +130,8 @@ def test_a_name_means_one_metric_and_an_unknown_one_is_refused() -> None:
 
 def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
     part = TaskResult(protocol())
-    values, draws = (
-        {"none": 0.1, "random": 0.2, "cali": 0.3},
-        {m: np.linspace(-1, 1, 9) for m in ("none", "random", "cali")},
-    )
+    values = {"none": 0.1, "random": 0.2, "cali": 0.3}
+    draws = dict.fromkeys(values, np.linspace(-1, 1, 9))
     part.add_draws("gap", values, draws, n={"images": 9})
     part.add_draws("share", values, draws, n={"images": 9})
     assert [row.change is None for row in part.rows] == [True, True, False, True, True, True]
@@ -150,12 +139,3 @@ def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() 
     part.add_within("discrepancy", {"none": 0.1, "cali": 0.6}, {"none": 0.2, "cali": 0.2}, most=0.7, n={"images": 9})
     assert [row.interval for row in part.rows[-2:]] == [pytest.approx((0.0, 0.3)), pytest.approx((0.4, 0.7))]
     assert part.rows[-1].change == pytest.approx((0.5, 0.1, 0.7))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("accuracy", "utility"), ("unknown", "utility"), ("signal_kept", "utility"), ("recall@5", "utility"),
-     ("max_skew@10", "bias"), ("alpha", "fact")],
-)  # fmt: skip
-def test_what_a_method_costs_is_no_bias(name: str, kind: str) -> None:
-    assert get_metric(name).kind == kind

@@ -14,7 +14,7 @@ from vldebias.cli.evaluate import app
 from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation import TASKS, evaluate, load_suite
-from vldebias.evaluation.judge_kinds import JUDGES
+from vldebias.evaluation.judges import JUDGES
 from vldebias.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -93,7 +93,7 @@ def test_evaluate_measures_it_as_the_command_does(mine: Path) -> None:
 def test_its_options_are_checked_by_name(mine: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"'at_last' is no option of said; .*did you mean 'at_least'"):
         evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"), column="job", at_last=1)
-    with pytest.raises(InvalidInputError, match="column: Field required"):
+    with pytest.raises(InvalidInputError, match="column: missing"):
         evaluate(texts(), part("test"), task="said", prompts=str(mine / "jobs.yaml"))
 
 

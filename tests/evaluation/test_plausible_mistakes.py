@@ -16,16 +16,8 @@ import pytest
 import torch
 
 from tests.fewer import few
-from vldebias import (
-    CalibratedProjection,
-    debias,
-    evaluate,
-    fit_projection,
-    fit_shares,
-    load_prompts,
-    make_prompt_set,
-    metrics,
-)
+from vldebias import CalibratedProjection, debias, evaluate, fit_projection, fit_shares, load_prompts, make_prompt_set
+from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.evaluation.plausible import doubt_features
@@ -83,15 +75,9 @@ def world() -> SimpleNamespace:
     people = embed([f"A photo of a {value} person." for value in SEX]).numpy()
     places = embed([f"This is a {place} background." for place in PLACE])
     birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
-    return SimpleNamespace(
-        model=model,
-        tokenizer=tokenizer,
-        embed=embed,
-        dim=people.shape[1],
-        people=noisy(people),
-        birds=noisy(birds.numpy()),
-        edit=fit_projection(model, GENDER, tokenizer=tokenizer),
-    )
+    images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
+    edit = fit_projection(model, GENDER, tokenizer=tokenizer)
+    return SimpleNamespace(model=model, tokenizer=tokenizer, embed=embed, edit=edit, **images)
 
 
 def ev(**given: Any) -> Any:
@@ -205,7 +191,7 @@ def swapped() -> None:
 
 
 def raw_edit() -> None:
-    attach(world().model, CalibratedProjection.fit(randn(9, 2, world().dim)))
+    attach(world().model, CalibratedProjection().fit(randn(9, 2, world().dim)))
 
 
 def gallery_as_labelled_reference() -> None:
@@ -213,11 +199,7 @@ def gallery_as_labelled_reference() -> None:
     ev(methods=["leace"], reference=people)
 
 
-def auc(positive: np.ndarray) -> Any:
-    return M.worst_group_auc(SCORES, positive, FOUR)
-
-
-M, fit_pairs = metrics, CalibratedProjection.fit
+fit_pairs = CalibratedProjection().fit
 MIXED = np.arange(N) % 4 < 2
 UPPER, BLANK = np.char.upper(SEX), np.char.add(SEX, " ")
 BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
@@ -228,24 +210,12 @@ LABELS = [
     Case("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
     Case("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "of scores take the class"),
     Case("labels are rounded logits", lambda: ev(labels=np.round(RNG.normal(size=N) * 3)), WARNED, "fewer than 5 rows"),
-    Case("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "one value for each of the 200 images"),
+    Case("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in every column"),
     Case("labels of one class", lambda: ev(labels=np.array([MALE] * N)), REFUSED, "images of two groups"),
     Case("labels all unknown", lambda: ev(labels=np.array([""] * N)), REFUSED, "images of two groups"),
-    Case(
-        "one misspelt value",
-        lambda: ev(labels=spelt(1, "femle")),
-        WARNED,
-        "'femle' is no value of gender; did you mean 'female'?",
-    ),
-    Case(
-        "case mixed", lambda: ev(labels=spelt(MIXED, UPPER)), WARNED, "'MALE' and 'male' differ by case or blanks alone"
-    ),
-    Case(
-        "trailing blanks",
-        lambda: ev(labels=spelt(MIXED, BLANK)),
-        WARNED,
-        "'male' and 'male ' differ by case or blanks alone",
-    ),
+    Case("one misspelt value", lambda: ev(labels=spelt(1, "femle")), WARNED, "did you mean 'female'?"),
+    Case("case mixed", lambda: ev(labels=spelt(MIXED, UPPER)), WARNED, "'MALE' and 'male' differ by case"),
+    Case("trailing blanks", lambda: ev(labels=spelt(MIXED, BLANK)), WARNED, "'male' and 'male ' differ by case"),
     Case("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
     Case("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
     Case("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "expected strings or integers (n,)"),
@@ -256,10 +226,10 @@ LABELS = [
 ]
 FEATURES = [
     Case("texts and images swapped", swapped, REFUSED, "prompts are not in the file"),
-    Case("another model's, same width", lambda: ev(images=turned), WARNED, "as images of another model do"),
-    Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "as noise does"),
+    Case("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
+    Case("random, same width", lambda: ev(images=lambda f: RNG.normal(size=f.shape)), WARNED, "unaligned"),
     Case("another width", lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))), REFUSED, "have width 257"),
-    Case("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "each of the 256 images, got 200"),
+    Case("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "expected 256 rows in every column"),
     Case("times 100", lambda: ev(images=lambda f: f * 100)),
     Case("of mixed lengths", lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50))),
     Case("a zero row", lambda: ev(images=part(3, 0)), REFUSED, "1 rows are zero or not finite"),
@@ -276,17 +246,17 @@ FEATURES = [
 ]
 NUMBERS = [
     Case("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
-    Case("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1, got 0"),
+    Case("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
     Case("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
     Case("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
-    Case("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number, got '100'"),
+    Case("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
     Case("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
-    Case("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number, got True"),
+    Case("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
     Case("lam 1e30", lambda: ev(prompts="gender", lam=1e30), WARNED, "of the distance between the classes"),
     Case("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     Case("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
     Case("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
-    Case("strength a text", lambda: ev(strength="0.5"), REFUSED, "strength: expected a number, got '0.5'"),
+    Case("strength a text", lambda: ev(strength="0.5"), REFUSED, "strength: expected a number; got '0.5'"),
     Case("strength of numpy", lambda: attach(world().model, GENDER, strength=np.float32(0.5))),
     Case("attached strength True", lambda: strength_of_an_attachment(True), REFUSED, "number in [0, 1], got True"),
     Case("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
@@ -304,23 +274,18 @@ MODELS = [
     Case("a raw edit on any model", raw_edit, WARNED, "nothing says which model the projection was fitted on"),
     Case(
         "fit of pairs that are not normalised",
-        lambda: CalibratedProjection.fit(randn(9, 2, 128) * 100),
+        lambda: CalibratedProjection().fit(randn(9, 2, 128) * 100),
         why="the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw edit",
     ),
-    Case("fit of pairs (2, n, d)", lambda: CalibratedProjection.fit(randn(2, 9, 128)), REFUSED, "shape (n, 2, d)"),
+    Case("fit of pairs (2, n, d)", lambda: CalibratedProjection().fit(randn(2, 9, 128)), REFUSED, "shape (n, 2, d)"),
     Case("fit of pairs of one text", lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)), REFUSED, "nothing to remove"),
     Case("fewer texts than rows", fewer_texts_than_rows, REFUSED, "3 embeddings for 2 prompts"),
-    Case("evaluate under an attachment", under_an_attachment, WARNED, "an attachment, which is left out"),
+    Case("evaluate under an attachment", under_an_attachment, WARNED, "attachment"),
     Case("evaluate after an attachment", after_an_attachment),
     Case("reference of texts", lambda: fit(reference=world().embed(list(GENDER.classes))), WARNED, "reference images"),
-    Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "as noise does"),
+    Case("reference of noise", lambda: fit(reference=randn(300, world().dim)), WARNED, "look unaligned"),
     Case("reference of another width", lambda: fit(reference=randn(300, world().dim + 1)), REFUSED, "have width 257"),
-    Case(
-        "labelled reference is the gallery",
-        gallery_as_labelled_reference,
-        REFUSED,
-        "features[1::2], reference=features[::2]",
-    ),
+    Case("labelled reference is the gallery", gallery_as_labelled_reference, REFUSED, "reference=features[::2]"),
 ]
 GROUPS = [
     Case("groups control", lambda: gr()),
@@ -338,10 +303,9 @@ METRICS = [
     Case("max_skew: k a float", lambda: M.max_skew(SCORES, HALVES, 10.5), REFUSED, "k: expected an integer"),
     Case("max_skew: a NaN", lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10), REFUSED, "are NaN"),
     Case("ndkl: one group", lambda: M.ndkl(SCORES, np.zeros(100, int)), WARNED, "every ranking is fair"),
-    Case("worst_group_auc: texts", lambda: auc(np.where(HALVES, "1", "0")), REFUSED, "positive: expected truth values"),
-    Case("worst_group_auc: -1 and 1", lambda: auc(2 * HALVES - 1), REFUSED, "expected truth values, got [-1, 1]"),
-    Case("worst_group_auc: 1 and 2", lambda: auc(HALVES + 1), REFUSED, "expected truth values, got [1, 2]"),
     Case("group_accuracy: scores", lambda: M.group_accuracy(SCORES, HALVES, FOUR), REFUSED, "take the likeliest class"),
+    Case("worst group: scores", lambda: M.worst_group_accuracy(SCORES, HALVES, FOUR), REFUSED, "the likeliest class"),
+    Case("discrepancy: one value", lambda: M.discrepancy(HALVES, 1), REFUSED, "at least 2"),
     Case("accuracy: mixed", lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR), REFUSED, "both as numbers"),
     Case("discrepancy: codes 1 and 2", lambda: M.discrepancy(HALVES + 1, 2), REFUSED, "expected integers 0 .. 1"),
     Case("discrepancy: a fraction", lambda: M.discrepancy(HALVES / 2, 2), REFUSED, "expected integers 0 .. 1"),
@@ -371,7 +335,7 @@ def test_what_leaves_a_relu_is_no_embedding() -> None:
 
 
 def test_at_most_five_mistakes_pass_in_silence_each_with_its_reason() -> None:
-    assert len(CASES) == len({case.name for case in CASES}) == 99
+    assert len(CASES) == len({case.name for case in CASES}) == 98
     unsaid = [case for case in CASES if case.why]
     assert len(unsaid) <= 5
     assert all(case.want == SILENT for case in unsaid)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from eval.miniature.birds import LEAN
 from vldebias.cli import app
 from vldebias.evaluation.drawing import identity, joint_fingerprint
 from vldebias.evaluation.result import Result
-from vldebias.evaluation.suite import load_suite
+from vldebias.evaluation.task import load_suite
 from vldebias.evaluation.texts import Texts
-from vldebias.miniature.birds import LEAN
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
         ("portraits gender", "max_skew@100", ""),
         ("generation gender", "discrepancy", "unseen professions"),
     ):
-        figure = result.row(task, metric, "default", subset=subset)
+        figure = result.row(task, metric, "default" if not subset else "balanced-prompts", subset=subset)
         low, high = figure.interval
         assert low - 1e-9 <= figure.value <= high + 1e-9
         assert figure.change is not None
@@ -61,7 +61,7 @@ def test_something_is_said_before_anything_slow_is_imported(tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
 def test_what_is_called_default_is_what_debias_attaches() -> None:
-    from vldebias.api import fit_projection, fit_projections
+    from vldebias.api import debias, fit_projection, fit_projections
     from vldebias.hosts import resolve
     from vldebias.miniature import load_clip, load_pipeline
 
@@ -80,9 +80,13 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         attached = fit_projection(host, prompts, method=paper)
         torch.testing.assert_close(measured.matrix(), attached.matrix(), rtol=0, atol=0)
     pipe = resolve(load_pipeline())
-    variant = generation.variants["default"].on(load_prompts("professions-gender"))
-    for role, attached in fit_projections(pipe, "professions-gender").items():
-        torch.testing.assert_close(variant.fitted(pipe, role).matrix(), attached.matrix(), rtol=0, atol=0)
+    balanced, paper = (v.on(load_prompts("professions-gender")) for v in generation.variants.values())
+    attached = debias(pipe, "professions-gender")  # the default of pipelines
+    texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
+    assert attached.rewrite(texts) == balanced.balanced(texts).prompts
+    attached.remove()
+    for role, attached in fit_projections(pipe, "professions-gender", method="paper").items():
+        torch.testing.assert_close(paper.fitted(pipe, role).matrix(), attached.matrix(), rtol=0, atol=0)
 
 
 def test_committed_result_is_of_the_shipped_suite() -> None:

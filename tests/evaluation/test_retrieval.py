@@ -1,32 +1,37 @@
 """The retrieval evaluator against plain loops: every figure, every convention, every refusal."""
 
 import json
+from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from made_figures import cell
+from sklearn.metrics import accuracy_score
 from torch.nn.functional import normalize
+from torchmetrics.retrieval import RetrievalHitRate
 
 from vldebias import fit_projection, load_prompts, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
-from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.retrieval import RetrievalTask
+from vldebias.errors import SuspectInputWarning
+from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.retrieval import RetrievalTask, Utility, relevance
 from vldebias.evaluation.task import Data
 from vldebias.evaluation.texts import Texts, TextTable
 from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.metrics.metric import get_metric
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
     pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
 ]
-ROOT = Path(__file__).parents[2]
-JOBS = ("doctor", "nurse", "pilot", "clerk", "cook")
+JOBS = ("doctor", "nurse", "pilot", "police officer", "officer")
 QUERIES = tuple(f"A photo of a {job}." for job in JOBS)
 GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 TONE = make_prompt_set("t", {"pale": ["pale"], "brown": ["brown"], "dark": ["dark"]}, JOBS)
+CAPTIONS = tuple(f"caption {i}" for i in range(12))
+CLASSES = {"hair": {"dark": "dark hair", "blond": "blond hair"}, "hat": {"hat": "a hat", "none": "no hat"}}
 N, D, K = 90, 16, 20
 
 
@@ -39,33 +44,42 @@ def table_of(prompts: list[str], width: int = D) -> TextTable:
     return TextTable(dict(zip(prompts, rows + 0.8, strict=True)), "made up")
 
 
-TABLE = table_of(prompts_of(GENDER, TONE))
+OTHERS = [*CAPTIONS, *(prompt for column in CLASSES.values() for prompt in column.values())]
+TABLE = table_of([*prompts_of(GENDER, TONE), *QUERIES, *OTHERS])
 TEXTS = Texts(TABLE)
 
 
-def make_gallery(seed: int = 0) -> Embeddings:
-    rng = np.random.default_rng(seed)
-    gender, tone = rng.integers(2, size=N), rng.integers(3, size=N)
-    tone[:7] = UNKNOWN
-    features = rng.normal(size=(N, D)) + 0.8 * gender[:, None] * rng.normal(size=D)
+def make_gallery(empty: int = 0) -> Embeddings:
+    """Images near their captions, which several share; some labels unknown."""
+    rng = np.random.default_rng(0)
+    gender, tone, hat = rng.integers(2, size=N), rng.integers(3, size=N), rng.integers(2, size=N)
+    tone[:7], hat[:5] = UNKNOWN, UNKNOWN
+    own = rng.integers(len(CAPTIONS), size=N)
+    near = np.stack([TABLE.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
+    features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
     return Embeddings(
         features=features.astype(np.float32),
         ids=tuple(f"image {i}" for i in range(N)),
         labels={
             "gender": Labels(gender, ("male", "female")),
             "tone": Labels(tone, ("pale", "brown", "dark")),
+            "hair": Labels(rng.integers(2, size=N), ("blond", "dark")),
+            "hat": Labels(hat, ("hat", "none")),
+            "job": Labels(rng.integers(5, size=N), JOBS),
         },
+        captions=("",) * empty + tuple(CAPTIONS[i] for i in own[empty:]),
         about={"model": "made up", "data": "noise", "split": "test"},
     )
 
 
 GALLERY = make_gallery()
+BARE = Utility(captions=False, relevant="")
 
 
 def evaluate(
     gallery: Embeddings = GALLERY, prompts=None, queries=QUERIES, texts: Texts = TEXTS, **options
 ) -> list[TaskResult]:
-    fields = {"name": "noise", "title": "Noise", "data": Data(name="given"), "k": K, "resamples": 50}
+    fields = {"name": "noise", "title": "Noise", "data": Data(name="given"), "k": K, "resamples": 50, "utility": BARE}
     fields |= {"prompts": {"gender": GENDER} if prompts is None else prompts, "queries": list(queries)}
     return RetrievalTask.build({**fields, "resample": "queries", **options}).measure(gallery, texts)
 
@@ -79,13 +93,15 @@ def naive_scores(method: str, sets, strength: float = 1.0) -> np.ndarray:
     return (rows @ images.T).numpy()
 
 
+# ---- skew ------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("method", ["none", "orth", "orth-cali", "cali"])
 def test_figures_agree_with_plain_loops(method: str) -> None:
     (part,) = evaluate(strength=0.7)
     scores, groups = naive_scores(method, GENDER, 0.7), GALLERY.column("gender").codes
-    naive = {"max_skew": {}, "min_skew": {"floor": 1 / (2 * K)}, "ndkl": {}}
-    for metric, options in naive.items():
-        measure = {"max_skew": max_skew, "min_skew": min_skew, "ndkl": ndkl}[metric]
+    naive = {"max_skew": (max_skew, {}), "min_skew": (min_skew, {"floor": 1 / (2 * K)}), "ndkl": (ndkl, {})}
+    for metric, (measure, options) in naive.items():
         each = [measure(row, groups, K, **options) for row in scores]
         assert cell(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(each))
         for query, value in zip(QUERIES, each, strict=True):
@@ -99,7 +115,6 @@ def test_unknown_images_are_left_out_and_counted() -> None:
     expected = np.mean([max_skew(row, groups, K) for row in scores])
     assert cell(part, f"max_skew@{K}", "cali").value == pytest.approx(expected)
     assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 3}
-    assert part.provenance.settings["images left out, group unknown"] == 7
 
 
 def test_an_intersection_is_measured_on_its_groups_and_solved_jointly() -> None:
@@ -108,29 +123,23 @@ def test_an_intersection_is_measured_on_its_groups_and_solved_jointly() -> None:
     scores, groups = naive_scores("orth-cali", [GENDER, TONE])[:, labels.known], labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
     assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
-    assert part.provenance.task == "noise gender x tone"
-    assert part.provenance.prompts == "g+t"
+    assert (part.provenance.task, part.provenance.prompts) == ("noise gender x tone", "g+t")
     assert set(part.provenance.settings["groups"]) == set(labels.names)
     assert sum(part.provenance.settings["prior shares"].values()) == pytest.approx(1)
-    assert cell(part, f"max_skew@{K}", "cali").lam == 1000
 
 
 def test_each_attribute_has_a_part_and_a_projection_of_its_own() -> None:
     parts = evaluate(prompts={"gender": GENDER, "tone": TONE})
     assert [part.provenance.task for part in parts] == ["noise gender", "noise tone"]
     assert [part.provenance.prompts_hash for part in parts] == [GENDER.hash, TONE.hash]
-    assert all(f.task == part.provenance.task for part in parts for f in part.rows)
-    alone = evaluate(prompts={"tone": TONE})[0]
-    assert alone.rows == parts[1].rows
+    assert evaluate(prompts={"tone": TONE})[0].rows == parts[1].rows
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:
-    rows = np.random.default_rng(5).permutation(N)
-    (one,), (other,) = evaluate(), evaluate(GALLERY[rows])
+    (one,), (other,) = evaluate(), evaluate(GALLERY[np.random.default_rng(5).permutation(N)])
     for a, b in zip(one.rows, other.rows, strict=True):
         assert (a.metric, a.method, a.subset) == (b.metric, b.method, b.subset)
-        if a.method != "random":
-            assert a.value == pytest.approx(b.value)
+        assert a.value == pytest.approx(b.value) or a.method == "random"
 
 
 def test_ties_follow_the_rule() -> None:
@@ -140,28 +149,23 @@ def test_ties_follow_the_rule() -> None:
     assert cell(stable, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups, 10))
     order = np.random.default_rng(4).permutation(N)
     assert cell(drawn, "max_skew@10", "cali").value == pytest.approx(max_skew(np.zeros(N), groups[order], 10))
-    assert drawn.provenance.settings["ties"] == "random"
-    assert drawn.provenance.settings["seed"] == 4
 
 
-def test_several_k_and_what_is_printed() -> None:
-    (part,) = evaluate(k=[5, N], prior="dataset", floor=0.01)
+def test_what_changes_a_figure_is_printed() -> None:
+    about = {**GALLERY.about, "data_fingerprint": "abc", "preprocessing": "resize", "cache": "a folder"}
+    about["skipped"] = [{"id": "image 91", "reason": "truncated"}]
+    (part,) = evaluate(replace(GALLERY, about=about), k=[5, N], prior="dataset", floor=0.01, lam=30.0)
     assert cell(part, f"max_skew@{N}", "cali").value == pytest.approx(0, abs=1e-12)
-    settings = json.loads(part.provenance.model_dump_json())["settings"]
-    assert settings["k"] == [5, N]
-    assert settings["prior"] == "dataset"
-    assert settings["ties"] == "stable"
+    told = json.loads(part.provenance.model_dump_json())
+    settings = told["settings"]
+    assert (settings["k"], settings["prior"], settings["ties"]) == ([5, N], "dataset", "stable")
     assert settings["floor"] == dict.fromkeys(["max_skew@5", "max_skew@90", "min_skew@5", "min_skew@90"], 0.01)
-    assert settings["queries"] == list(QUERIES)
-    assert settings["resample"] == "queries"
+    assert (settings["queries"], settings["resample"]) == (list(QUERIES), "queries")
+    assert settings["gallery"] == {"data_fingerprint": "abc", "preprocessing": "resize"}
+    assert settings["images left out, not readable"] == 1
+    assert (told["model"], told["split"], told["prompts"]) == ("made up", "noise test", "g")
+    assert (told["methods"]["cali"]["lam"], told["methods"]["none"]) == (30.0, {})
     assert evaluate()[0].provenance.settings["floor"] == {"max_skew@20": 0.0, "min_skew@20": 0.025}
-
-
-def test_strength_zero_changes_nothing() -> None:
-    (part,) = evaluate(strength=0.0, resample="images")
-    changes = [f.change for f in part.rows if f.method not in ("none", "random")]
-    assert changes
-    assert set(changes) == {(0.0, 0.0, 0.0)}
 
 
 def test_methods_and_their_details() -> None:
@@ -169,10 +173,8 @@ def test_methods_and_their_details() -> None:
     assert list(dict.fromkeys(f.method for f in part.rows)) == ["none", "cali", "orth", "random"]
     assert (cell(part, f"ndkl@{K}", "cali").lam, cell(part, f"ndkl@{K}", "cali").strength) == (30.0, 0.5)
     assert (cell(part, f"ndkl@{K}", "orth").lam, cell(part, f"ndkl@{K}", "none").strength) == (None, None)
-    assert part.provenance.methods["cali"]["lam"] == 30.0
-    assert part.provenance.methods["none"] == {}
-    assert {f.better for f in part.rows if f.metric.startswith("min_skew")} == {"higher"}
-    assert {f.better for f in part.rows if f.metric.startswith(("max_skew", "ndkl"))} == {"lower"}
+    (part,) = evaluate(strength=0.0, resample="images")
+    assert {f.change for f in part.rows if f.method not in ("none", "random")} == {(0.0, 0.0, 0.0)}
 
 
 def test_intervals_over_queries_are_those_of_the_query_means() -> None:
@@ -190,8 +192,7 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
     (queries,), (images,) = evaluate(resamples=400), evaluate(resamples=400, resample="images")
     metric = f"max_skew@{K}"
     one, other = cell(queries, metric, "cali"), cell(images, metric, "cali")
-    assert one.value == other.value
-    assert one.interval != other.interval
+    assert (one.value, one.interval != other.interval) == (other.value, True)
     assert other.interval[0] < other.value < other.interval[1]
     assert other.change[0] == pytest.approx(other.value - cell(images, metric, "none").value)
     assert other.change[1] < other.change[0] < other.change[2]
@@ -199,7 +200,6 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
     assert exact.interval == (exact.value, exact.value)
     for query in QUERIES:  # a figure of one query is about images in both
         assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
-    assert "given the queries" in images.provenance.description
 
 
 def test_random_rankings_are_the_floor() -> None:
@@ -213,48 +213,26 @@ def test_random_rankings_are_the_floor() -> None:
     assert found.change is None
 
 
-def test_query_cosine_says_what_is_lost() -> None:
-    (part,) = evaluate()
-    before, after = TEXTS.embed(QUERIES), TEXTS.under(QUERIES, TEXTS.fit(GENDER, "orth-cali"))
-    expected = float((before * after).sum(1).mean())
-    assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
-    assert cell(part, "query_cosine", "none").value == pytest.approx(1)
-
-
-def test_stated_queries_are_left_alone_unless_told_otherwise() -> None:
-    stated = ("A photo of a male doctor.", "A photo of a female nurse.")
-    (kept,), (not_kept,) = evaluate(queries=stated), evaluate(queries=stated, keep_stated=False)
-    assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
-    assert cell(not_kept, "query_cosine", "cali").value < 0.999
-    assert kept.provenance.settings["keep_stated"] is True
-
-
-def test_the_protocol_says_what_was_measured() -> None:
-    (part,) = evaluate()
-    protocol = TaskProvenance.model_validate_json(part.provenance.model_dump_json())
-    assert protocol == part.provenance
-    assert (protocol.model, protocol.split, protocol.prompts) == ("made up", "noise test", "g")
-    assert "gender" in protocol.title
-    bare = Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels)
-    assert evaluate(bare)[0].provenance.split == "unnamed split"
-    assert evaluate(bare)[0].provenance.model == "made up"  # of the texts
-    about = {**GALLERY.about, "data_fingerprint": "abc", "preprocessing": "resize", "cache": "a folder"}
-    about["skipped"] = [{"id": "image 91", "reason": "truncated"}]
-    settings = evaluate(Embeddings(GALLERY.features, GALLERY.ids, GALLERY.labels, about=about))[0].provenance.settings
-    assert settings["gallery"] == {"data_fingerprint": "abc", "preprocessing": "resize"}
-    assert settings["images left out, not readable"] == 1
+def test_an_unbalanced_gallery_gets_a_warning_that_names_the_other_prior() -> None:
+    """Random rankings of it have more skew than none: what comes nearer to chance is not worse for that."""
+    first, side = np.r_[np.arange(10), np.arange(20, 30)], TEXTS.embed(QUERIES).mean(0).numpy()
+    features = np.random.default_rng(0).normal(size=(N, D)) * 0.05 - side
+    features[first] += 2 * side  # every query finds as many of the one as of the other group first
+    few = {"gender": Labels((np.arange(N) >= 12).astype(np.int64), ("male", "female"))}
+    with pytest.warns(SuspectInputWarning, match='prior="dataset"') as caught:
+        (part,) = evaluate(replace(GALLERY, labels=few, features=features.astype(np.float32)), methods=("cali",))
+    assert sum("dataset" in str(one.message) for one in caught) == 1
+    assert cell(part, f"max_skew@{K}", "none").value < cell(part, f"max_skew@{K}", "random").value
 
 
 def test_the_fairface_protocol_is_complete() -> None:
     """Ten queries, three attributes and an intersection, each with pairs of its own, k = 1000, uniform prior."""
     sets = {name: load_prompts(f"fairface-{name}") for name in ("gender", "race", "age")}
-    rng = np.random.default_rng(0)
-    sizes = {"gender": 2, "race": 7, "age": 9}
+    rng, sizes = np.random.default_rng(0), {"gender": 2, "race": 7, "age": 9}
     labels = {name: Labels(rng.integers(n, size=1200), tuple(map(str, range(n)))) for name, n in sizes.items()}
     gallery = Embeddings(rng.normal(size=(1200, 64)).astype(np.float16), tuple(map(str, range(1200))), labels)
+    prompts, queries = {**sets, "gender x race": [sets["gender"], sets["race"]]}, sets["gender"].classes
     texts = Texts(table_of(prompts_of(*sets.values()), 64))
-    queries = sets["gender"].classes
-    prompts = {**sets, "gender x race": [sets["gender"], sets["race"]]}
     parts = evaluate(gallery, prompts, queries, texts, k=1000, resample="images", resamples=20)
     assert len(queries) == 10
     assert "A photo of an evil person." in queries
@@ -262,23 +240,131 @@ def test_the_fairface_protocol_is_complete() -> None:
     for part in parts:
         assert len(part.rows) == 3 * (4 * 11 + 1) + 4
         assert all(f.interval[0] <= f.value <= f.interval[1] for f in part.rows)
-        assert part.provenance.settings["prior"] == "uniform"
+
+
+# ---- what it costs ---------------------------------------------------------------------------------------------
+
+
+def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
+    (part,) = evaluate()
+    before, after = TEXTS.embed(QUERIES), TEXTS.under(QUERIES, TEXTS.fit(GENDER, "orth-cali"))
+    expected = float((before * after).sum(1).mean())
+    assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
+    assert cell(part, "query_cosine", "none").value == pytest.approx(1)
+    stated = tuple(prompt for group in GENDER.groups[:1] for prompt in group)
+    (kept,), (not_kept,) = evaluate(queries=stated), evaluate(queries=stated, keep_stated=False)
+    assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
+    assert cell(not_kept, "query_cosine", "cali").value < 0.999
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
+    (part,) = evaluate(utility=Utility(captions=True, recall_k=(1, 4)))
+    scores = GALLERY.normalised().double() @ TEXTS.under(CAPTIONS, TEXTS.fit(GENDER, method)).T  # (images, captions)
+    own = torch.tensor([[a == b for b in CAPTIONS] for a in GALLERY.captions])
+    image = torch.arange(N)[:, None]
+    expected = RetrievalHitRate(top_k=k)(scores.flatten(), own.flatten(), indexes=image.expand_as(scores).flatten())
+    to_text = cell(part, f"recall@{k}", method, "image to text").value
+    assert to_text == pytest.approx(float(expected))
+    code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
+    asked = scores.T[code]  # one query for each image: the caption of several counts for each
+    expected = RetrievalHitRate(top_k=k)(
+        asked.flatten(), own.T[code].flatten(), indexes=image.expand_as(asked).flatten()
+    )
+    to_image = cell(part, f"recall@{k}", method, "text to image").value
+    assert to_image == pytest.approx(float(expected))
+    both = cell(part, f"recall@{k}", method)
+    assert both.value == pytest.approx((to_text + to_image) / 2)
+    assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
+
+
+def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out() -> None:
+    """A caption's images hit or miss alike from text to image: as many units as captions, so wide intervals."""
+    (part,) = evaluate(utility=Utility(captions=True, recall_k=(1,)), resamples=4000)
+    found, captions = cell(part, "recall@1", "none", "text to image"), sorted(set(GALLERY.captions))
+    sizes = np.array([GALLERY.captions.count(caption) for caption in captions])
+    best = (TEXTS.embed(captions) @ GALLERY.normalised().double().T).argmax(1)
+    hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, captions, strict=True)])
+    drawn = np.random.default_rng(0).integers(len(sizes), size=(4000, len(sizes)))
+    means = (hits * sizes)[drawn].sum(1) / sizes[drawn].sum(1)
+    assert found.value == pytest.approx((hits * sizes).sum() / N)
+    assert found.interval[1] - found.interval[0] == pytest.approx(np.ptp(np.quantile(means, [0.025, 0.975])), rel=0.15)
+    (part,) = evaluate(make_gallery(empty=20), utility=Utility(captions=True, recall_k=(1,)))
+    assert cell(part, "recall@1", "cali").n["images"] == N - 20
+
+
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
+    (part,) = evaluate(utility=Utility(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}}))
+    known = GALLERY.column("hat").known
+    projection, images = TEXTS.fit(GENDER, method), GALLERY.normalised().double()[torch.tensor(known)]
+    each = []
+    for column, prompts in CLASSES.items():
+        labels = GALLERY.column(column)
+        guessed = (images @ TEXTS.under([prompts[name] for name in labels.names], projection).T).argmax(1).numpy()
+        each.append(accuracy_score(labels.codes[known], guessed))
+        assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
+    mean = cell(part, "accuracy", method)
+    assert mean.value == pytest.approx(np.mean(each))
+    assert mean.n == {"images": N - 5, "without a label": 5}
+    assert mean.interval[0] < mean.value < mean.interval[1]
+    assert set(part.provenance.settings["accuracy"]) == set(CLASSES)  # the attribute's own column is no utility
+
+
+def test_precision_counts_the_images_that_the_query_names() -> None:
+    (part,) = evaluate(utility=Utility(relevant="job"))
+    scores, wanted = TEXTS.embed(QUERIES) @ GALLERY.normalised().double().T, GALLERY.column("job").codes
+    for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
+        expected = (wanted[row.topk(K).indices.numpy()] == i).mean()
+        assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
+    assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
+    labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
+    found = relevance(labels, "job", ["A photo of a police officer.", "An Officer at work."])
+    assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
+
+
+def test_what_was_asked_is_measured_where_the_data_say_it() -> None:
+    """Captions and a column that every query names come with the gallery; a cosine is no utility."""
+    skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", "query_cosine"}
+    found = {f.metric for f in evaluate(utility=Utility())[0].rows}
+    assert found == skews | {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
+    assert {f.metric for f in evaluate(utility=BARE)[0].rows} == skews
+    assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == ("similarity", "utility")
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------
+
+NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"k": N + 1}, r"noise gender: k: expected at most the 90 images whose group is known, got 91"),
-        ({"queries": ()}, r"queries: expected one or more different ones, got \[\]"),
-        ({"queries": QUERIES[:1] * 2}, r"queries: expected one or more different ones"),
-        ({"resample": "pixels"}, r"resample: Input should be 'queries' or 'images'"),
-        ({"prompts": {"height": GENDER}}, r"no column 'height'; there are \['gender', 'tone'\]"),
-        ({"prompts": {"gender x height": GENDER}}, r"no column 'height'"),
-        ({"methods": ("magic",)}, r"method: expected one of .* got 'magic'"),
-        ({"prompts": {}}, r"prompts: Dictionary should have at least 1 item"),
-        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, r"noise gender: skew needs images of two groups"),
-        ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, r"features have width 4, text embeddings 16"),
-        ({"queries": ("A photo of a unicorn.",)}, r"1 of 1 prompts are not in the file"),
+        ({"k": N + 1}, "noise gender: k: .* 90 .* 91"),
+        ({"queries": ()}, "queries: "),
+        ({"queries": QUERIES[:1] * 2}, "queries: "),
+        ({"resample": "pixels"}, "resample: "),
+        ({"prompts": {"height": GENDER}}, "'height'"),
+        ({"prompts": {"gender x height": GENDER}}, "'height'"),
+        ({"methods": ("magic",)}, "method: .* 'magic'"),
+        ({"prompts": {}}, "prompts: "),
+        ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "noise gender: skew needs images of two groups"),
+        ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
+        ({"queries": ("A photo of a unicorn.",)}, "1 of 1 prompts"),
+        ({"utility": {"classes": {"hair": {"dark": "x"}}}}, r"classes\.hair"),
+        ({"utility": {"classes": {"shoes": {}}}}, "'shoes'"),
+        ({"utility": {"relevant": "hat"}}, "relevant='hat'"),
+        ({"utility": {"captions": True}, "gallery": replace(GALLERY, captions=())}, "no captions"),
+        (
+            {
+                "utility": {"classes": {"nobody": {"a": "dark hair", "b": "no hat"}}},
+                "gallery": replace(GALLERY, labels=NOBODY),
+            },
+            "no image has a label",
+        ),
+        ({"utility": {"recall_k": ()}}, "recall_k"),
+        ({"utility": {"recall_k": (0,)}}, "recall_k"),
     ],
 )
 def test_errors(options: dict, text: str) -> None:

@@ -7,32 +7,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-import vldebias.evaluation
 from vldebias import files as resources
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.baselines import BASELINES
+from vldebias.evaluation.classifiers import BASELINES
 from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.grids import class_prompts_of
 from vldebias.evaluation.groups import GroupsTask
 from vldebias.evaluation.pairs import TextsTask
 from vldebias.evaluation.result import Result
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.suite import list_suites, load_suite
-from vldebias.evaluation.task import WORLDS
+from vldebias.evaluation.session import WORLDS
+from vldebias.evaluation.task import list_suites, load_suite
 from vldebias.files import suite_file, suite_names
 from vldebias.prompts import load_prompts
 
 ROOT = Path(__file__).parents[2]
 
-GROUPS = {
-    "task": "groups",
-    "name": "birds",
-    "title": "Birds",
-    "data": {"name": "birds"},
-    "prompts": "waterbirds",
-    "label": "label",
-    "spurious": "place",
-}
+GROUPS = {"task": "groups", "name": "birds", "title": "Birds", "data": {"name": "birds"}, "prompts": "waterbirds"}
+GROUPS |= {"label": "label", "spurious": "place"}
 SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
 
 
@@ -60,7 +51,6 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
             for column, sets in task.prompts.items():
                 assert len(column.split(" x ")) == len([load_prompts(one) for one in sets])
         elif isinstance(task, GenerationTask):
-            assert task.strips is None or class_prompts_of(task.drawn_set, task.strips.concepts)
             assert all(load_prompts(one).pairs for spec in task.variants.values() for one in spec.prompts)
         elif isinstance(task, TextsTask):
             assert all(load_prompts(one).held_out_pairs for one in task.sets.values())
@@ -126,7 +116,7 @@ def test_an_unknown_name_lists_the_suites() -> None:
         ),
         (
             with_task(task="group"),
-            "tasks.0: expected `task:` with one of annotations, .*texts, gen.*; got",
+            r"tasks\.0: expected `task:` with one of (?=.*annotations)(?=.*groups)(?=.*texts).*; got",
         ),
         (with_task(task=None), "tasks.0: expected `task:` with one of"),
         (with_task(label=None), r"tasks\.0\.groups\.label: missing; add it"),
@@ -142,7 +132,7 @@ def test_an_unknown_name_lists_the_suites() -> None:
         (judged(kind="clip"), r"judge\.clip\.prompts: missing; add it"),
         (
             judged(kind="cilp"),
-            "judge: expected `kind:` with one of miniature, classifier, table, clip, backgrounds; got",
+            "judge: expected `kind:` with one of miniature, classifier, table, clip, backgrounds, vlm; got",
         ),
         (judged(kind="classifier", model="m"), r"judge\.classifier\.attribute: missing; add it"),
     ],
@@ -163,31 +153,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load_suite(path)
 
 
-def test_a_key_that_went_says_what_to_take(tmp_path: Path) -> None:
-    suite = resources.read_yaml(resources.suite_file("quickstart"))
-    suite["tasks"][2]["similarity"] = {"measure": "lpips"}
-    with pytest.raises(InvalidInputError, match=r"tasks\.2\.generation\.similarity: LPIPS and DINO went until real"):
-        load_suite(write(tmp_path, suite))
-    with pytest.raises(AttributeError, match=r"evaluate_annotations': take AnnotationsTask\(\.\.\.\)\.measure"):
-        vldebias.evaluation.evaluate_annotations  # noqa: B018
-
-
 def test_some_of_the_tasks() -> None:
     suite = load_suite("miniature")
     assert [task.name for task in suite.only(["hair", "birds"]).tasks] == ["birds", "hair"]
     assert suite.only([]) == suite
     with pytest.raises(InvalidInputError, match=r"miniature: no task 'hairs'; expected one of birds, .*'hair' or"):
         suite.only(["hairs"])
-
-
-def test_strips_need_concepts_of_the_set() -> None:
-    prompts = load_prompts("professions-gender")
-    assert class_prompts_of(prompts, ["nurse", "pilot"]) == [
-        ("nurse", "A photo of a nurse."),
-        ("pilot", "A photo of a pilot."),
-    ]
-    with pytest.raises(InvalidInputError, match=r"strips: 'professions-gender' has no \['wizard'\]"):
-        class_prompts_of(prompts, ["wizard"])
 
 
 @pytest.mark.slow

@@ -1,27 +1,21 @@
 """Evaluators: what did a method change, what did it cost, how sure are we."""
 
-from typing import NoReturn
-
-from vldebias.evaluation.annotations import AnnotationsTask
-from vldebias.evaluation.arrays import evaluate
 from vldebias.evaluation.auditing import AuditTask, audit
 from vldebias.evaluation.diagnosis import DiagnoseTask, diagnose
 from vldebias.evaluation.generation import GenerationTask
 from vldebias.evaluation.grids import grid
 from vldebias.evaluation.groups import GroupsTask
-from vldebias.evaluation.label_rates import LabelRatesTask
+from vldebias.evaluation.pages import render
 from vldebias.evaluation.pairs import TextsTask
-from vldebias.evaluation.report.comparison import compare
-from vldebias.evaluation.report.pages import render
+from vldebias.evaluation.report import compare
 from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.retrieval import RetrievalTask
-from vldebias.evaluation.run import run_suite
-from vldebias.evaluation.shares import SharesTask
-from vldebias.evaluation.suite import Suite, list_suites, load_suite
-from vldebias.evaluation.task import GONE, TASKS, Options, Session, Task, register_task
+from vldebias.evaluation.run import evaluate, run_suite
+from vldebias.evaluation.shares import AnnotationsTask, SharesTask
+from vldebias.evaluation.task import TASKS, Session, Suite, Task, list_suites, load_suite, register_task
 from vldebias.evaluation.texts import Texts, TextTable
-
-Provenance = TaskProvenance  # its name up to 0.2
+from vldebias.evaluation.vlm import VlmJudge
+from vldebias.options import Options
 
 __all__ = [
     "TASKS",
@@ -30,10 +24,8 @@ __all__ = [
     "DiagnoseTask",
     "GenerationTask",
     "GroupsTask",
-    "LabelRatesTask",
     "Measurement",
     "Options",
-    "Provenance",
     "Result",
     "RetrievalTask",
     "Session",
@@ -45,6 +37,7 @@ __all__ = [
     "TextTable",
     "Texts",
     "TextsTask",
+    "VlmJudge",
     "audit",
     "compare",
     "diagnose",
@@ -56,7 +49,3 @@ __all__ = [
     "render",
     "run_suite",
 ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(f"module 'vldebias.evaluation' has no {name!r}" + (f": {GONE[name]}" if name in GONE else ""))

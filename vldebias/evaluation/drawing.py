@@ -1,33 +1,369 @@
-"""Drawing with the same noise without and with edits, into a folder that can be resumed."""
+"""Generate with the same noise without and with methods, by a plan that is kept as plan.json beside the images.
+
+The plan says which prompts, from which seeds, under which variants, and in which batches: the same pixels come out
+however often a run was killed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.metadata import version
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from pydantic import Field, ValidationError
+from torch import nn
 
 from vldebias.data.parallel import processes
+from vldebias.edit import Fingerprint
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
-from vldebias.evaluation.plan import NOT_KEPT, PLAN, Drawn, DrawnImage, Plan
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.variants import NONE, Variant, hash_of, lam_of
+from vldebias.evaluation.task import Count, Strict, explain
+from vldebias.evaluation.variants import NONE, PlannedVariant, Variant, hash_of, lam_of
+from vldebias.files import write_atomically
 from vldebias.hosts import Attachment
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, StatedWords, fill
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+Part = Literal["train", "unseen", "wordings", "others"]
+
+NOT_KEPT = ", stated not kept"
+PLAN = "plan.json"
+SEED_STEP = 10_000  # seeds of one run: SEED_STEP * seed, SEED_STEP * seed + 1, ...
+PARTS: dict[str, tuple[Part, ...]] = {"train": ("train",), "unseen": ("unseen",), "both": ("train", "unseen")}
+WORDINGS = {
+    "in a place": "A picture of a {concept} in a green room.",
+    "doing something": "A photo of a {concept} laughing.",
+    "with an object": "A photo of a {concept} with a black cup.",
+    "with adjectives": "A photo of a tired, friendly {concept}.",
+    "tags": "photo of a {concept}, portrait, detailed",
+}
+"""Prompts as people write them, for each concept."""
+OTHERS = {
+    "without a person": (
+        "A red car in the rain.",
+        "A nurse shark over a coral reef.",
+        "A chef's knife on a wooden board.",
+        "An empty classroom in the morning.",
+    ),
+    "of a named person": (
+        "A portrait of Marie Curie.",
+        "Barack Obama giving a speech.",
+        "A photo of Frida Kahlo in a garden.",
+        "Albert Einstein riding a bicycle.",
+    ),
+}
+"""Prompts that no method should change."""
+OWN = ("prompt", "generator", "num_inference_steps", "guidance_scale", "output_type", "num_images_per_prompt")
+
+
+def folder_slug(text: str) -> str:
+    """Letters, digits and hyphens: what a name looks like in a path."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
+@cache
+def _folder(variant: str, prompt: str) -> str:
+    told_apart = hashlib.sha256(prompt.encode()).hexdigest()[:8]  # "A photo." and "a photo" have one slug
+    return f"{folder_slug(variant)}/{folder_slug(prompt)}-{told_apart}"
+
+
+class PlannedPrompt(Strict):
+    """One prompt.
+
+    concept: what it asks for ("nurse"). part: used for fitting ("train") or not ("unseen"), a wording of a concept as
+    people write it, or one that no method should change ("others"). kind: which of the WORDINGS or OTHERS it is.
+    stated: the value it names.
+    """
+
+    prompt: str
+    concept: str
+    part: Part
+    stated: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One drawn image, whoever drew it.
+
+    path: of the file below the folder of images, with forward slashes: its name in annotations and judgements.
+    variant: "none" for the unprojected pipeline, else the name of a variant. prompt: the text that was drawn.
+    concept: what the prompt is about, such as "doctor". seed: of the image, the same under every variant.
+
+    Raises:
+        InvalidInputError: a path that does not stay below the folder.
+    """
+
+    path: str
+    variant: str
+    prompt: str
+    concept: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.path)
+        if path.is_absolute() or ".." in path.parts or "\\" in self.path or not path.name:
+            raise InvalidInputError(
+                f"path: expected one below the folder of images, with forward slashes, got {self.path!r}"
+            )
+
+    @property
+    def noise(self) -> int:
+        """Seed of the generator of this image: the same under every variant, another for every prompt.
+
+        Some noise leans to one gender; shared by all prompts it would do so everywhere at once.
+        """
+        return int.from_bytes(hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()[:6], "big")
+
+
+@dataclass(frozen=True)
+class DrawnImage(Drawn):
+    """One image of a plan; path: "<variant>/<prompt>/<seed>.png"; part and stated: see `PlannedPrompt`."""
+
+    part: Part
+    stated: str | None
+
+    def under(self, variant: str) -> DrawnImage:
+        """The same prompt and seed under another variant."""
+        path = f"{_folder(variant, self.prompt)}/{self.seed}.png"
+        return DrawnImage(path, variant, self.prompt, self.concept, self.seed, self.part, self.stated)
+
+
+class Plan(Strict):
+    """All that decides about the pixels of a folder of images.
+
+    model: class, origin, fingerprints, scheduler, adapters and precision of the pipeline. images: for each prompt and
+    seed; stated_images: the same for prompts that state their attribute, wordings and others.
+    options: further arguments of the pipeline.
+    batch_size is part of it: the rounding of a batched product depends on the size of the batch.
+    """
+
+    format: Literal[1] = 1
+    model: dict[str, Any]
+    prompt_set: str
+    prompt_set_hash: str
+    prompts: tuple[PlannedPrompt, ...]
+    variants: dict[str, PlannedVariant | None]
+    seeds: tuple[int, ...]
+    images: Annotated[Count, Field(le=SEED_STEP)]  # more would have the seeds of the next run
+    stated_images: Count
+    steps: Count
+    guidance: float
+    batch_size: Count
+    options: dict[str, Any]
+
+    def seeds_of(self, prompt: PlannedPrompt) -> list[int]:
+        """The seeds of the images of one prompt."""
+        plain = prompt.stated is None and prompt.part in ("train", "unseen")
+        each = self.images if plain else self.stated_images
+        return [SEED_STEP * seed + i for seed in self.seeds for i in range(each)]
+
+    def of(self, variant: str) -> list[DrawnImage]:
+        """The images of one variant, prompt by prompt."""
+        planned = self.variants[variant]
+        only_stated = planned is not None and planned.only_stated
+        return [
+            DrawnImage(f"{_folder(variant, p.prompt)}/{s}.png", variant, p.prompt, p.concept, s, p.part, p.stated)
+            for p in self.prompts
+            if not (only_stated and p.stated is None)
+            for s in self.seeds_of(p)
+        ]
+
+    @cached_property
+    def all_images(self) -> tuple[DrawnImage, ...]:
+        """The images of all variants, one variant after the other."""
+        return tuple(image for variant in self.variants for image in self.of(variant))
+
+    def batches(self, variant: str) -> Iterator[list[DrawnImage]]:
+        """The images that go through the pipeline together: the same whatever is there already.
+
+        Prompts that state their attribute share no batch with others, so a variant that leaves them alone draws none.
+        """
+        images, size = self.of(variant), self.batch_size
+        for stated in (False, True):
+            alike = [image for image in images if (image.stated is not None) == stated]
+            yield from (alike[start : start + size] for start in range(0, len(alike), size))
+
+    def write(self, path: Path) -> None:
+        """Write as JSON."""
+        write_atomically(path, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """The plan in a file.
+
+        Raises:
+            InvalidInputError: no such file, or not a plan.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise InvalidInputError(
+                f"{path}: no such file; expected a folder of images that a generation task drew"
+            ) from None
+        except ValidationError as error:
+            problem = explain(error)
+            raise InvalidInputError(f"{path}: not a plan of images: {problem}; draw into an empty folder") from error
+
+    def settle(self, folder: Path, *, write: bool) -> Plan:
+        """Return the plan in force: that of the folder, if it says the same, else this one, which `write` puts there.
+
+        Raises:
+            InvalidInputError: the folder holds images of another plan, or images without one.
+        """
+        path, begun = folder / PLAN, any(folder.glob("*/*/*.png"))
+        if path.exists():
+            before = Plan.read(path)
+            differences = self.differences(before)
+            if not differences:
+                return before
+            if begun:
+                raise InvalidInputError(
+                    f"{folder}: holds images that were drawn with other settings: {'; '.join(differences)}. Draw into "
+                    "another folder, repeat the settings to go on with these images, or delete the folder"
+                )
+        elif begun:
+            raise InvalidInputError(f"{folder}: holds images but no {PLAN}; draw into an empty folder")
+        if write:
+            self.write(path)
+        return self
+
+    def differences(self, before: Plan) -> list[str]:
+        """Return what differs from an earlier plan, a text for each setting. Weights may differ by rounding."""
+
+        def flat(plan: Plan) -> dict[str, Any]:
+            content = json.loads(plan.model_dump_json())
+            return {"fingerprints": {}, **content.pop("model"), **content}
+
+        def change(key: str, old: Any, new: Any) -> str:
+            texts = json.dumps(old), json.dumps(new)
+            if max(map(len, texts)) > 120:
+                return f"{key} differ" if key.endswith("s") else f"{key} differs"
+            return f"{key} was {texts[0]} and is {texts[1]} now"
+
+        old, new = flat(before), flat(self)
+        was, now = old.pop("fingerprints"), new.pop("fingerprints")
+        changes = [change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
+        if was.keys() != now.keys():
+            return [*changes, change("components", sorted(was), sorted(now))]
+        same = {name: (a := Fingerprint.of(was[name])) is None or a.matches(Fingerprint.of(now[name])) for name in now}
+        return changes + [f"the weights of {name} are others" for name, matches in same.items() if not matches]
+
+
+# ---- from a prompt set to a plan ---------------------------------------------------------------------------
+
+
+def make_plan(
+    model: Mapping[str, Any],
+    prompts: PromptSet,
+    variants: Mapping[str, Variant],
+    *,
+    concepts: str,
+    stated: bool,
+    as_written: bool = False,
+    **drawing: Any,
+) -> Plan:
+    """The plan of a generation task; arguments as its fields, `model` as of `vldebias.evaluation.drawing.identity`.
+
+    as_written: with the WORDINGS of the concepts that are not fitted on, or of all where there are none, and OTHERS.
+    drawing: images, stated_images, seeds, steps, guidance, batch_size, options.
+
+    Raises:
+        InvalidInputError: no prompts, no variants, counts below one, seeds that repeat, options that are no plain
+            values or set by the plan, a variant called "none", two whose folders would have one name.
+    """
+    _check(variants, drawing["options"])
+    seeds = list(drawing["seeds"])
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise InvalidInputError(f"seeds: expected different numbers from 0 on, got {seeds}")
+    planned = []
+    for part in PARTS[concepts]:
+        of = (prompts.classes, prompts.class_names)
+        of = of if part == "train" else (prompts.held_out_classes, prompts.held_out_class_names)
+        planned += [PlannedPrompt(prompt=p, concept=n, part=part) for p, n in zip(*of, strict=True)]
+    if not planned:
+        raise InvalidInputError(f"{prompts.name}: has no {concepts} classes, so there is no prompt to draw")
+    fitted = {name: variant.on(prompts) for name, variant in variants.items()}
+    chosen = {name: variant.planned for name, variant in fitted.items()}
+    if stated:
+        planned += [p for part in PARTS[concepts] for p in _stated(prompts, part)]
+        bare = {"keep_stated": False, "only_stated": True}  # what becomes of stated prompts that are not left alone
+        kept = [n for n, v in fitted.items() if v.keep_stated and not v.rewrites]
+        chosen |= {f"{n}{NOT_KEPT}": chosen[n].model_copy(update=bare) for n in kept}
+    if as_written:
+        names = [p.concept for p in planned if p.part == planned[-1].part and p.stated is None]
+        planned += [
+            PlannedPrompt(prompt=fill(wording, concept=name), concept=name, part="wordings", kind=kind)
+            for name in names
+            for kind, wording in WORDINGS.items()
+        ]
+        planned += [
+            PlannedPrompt(prompt=prompt, concept="", part="others", kind=kind)
+            for kind, several in OTHERS.items()
+            for prompt in several
+        ]
+    drawing["stated_images"] = min(drawing["images"], drawing["stated_images"])
+    about = {"model": model, "prompt_set": prompts.name, "prompt_set_hash": prompts.hash}
+    return Plan.build({**about, "prompts": planned, "variants": {NONE: None, **chosen}, **drawing})
+
+
+def _stated(prompts: PromptSet, part: Part) -> list[PlannedPrompt]:
+    """The prompts of the pairs, each with the value that it states and the concept it is about."""
+    groups = prompts.groups if part == "train" else prompts.held_out_groups
+    concepts = StatedWords(prompts.class_names if part == "train" else prompts.held_out_class_names)
+    values = {value: StatedWords(words) for value, words in prompts.attributes.items()}
+    if not groups or not values:
+        raise InvalidInputError(
+            f"{prompts.name}: stated=True needs {part} pairs and attribute words; draw with stated=False"
+        )
+    planned = []
+    for prompt in dict.fromkeys(p for group in groups for p in group):
+        named = [value for value, words in values.items() if words.match(prompt)]
+        if len(named) != 1:
+            raise InvalidInputError(
+                f"{prompts.name}: {prompt!r} names {named or 'none'} of the values {list(values)}, expected one; "
+                "draw with stated=False"
+            )
+        about = concepts.find(prompt)
+        planned.append(PlannedPrompt(prompt=prompt, concept=about[0] if about else "", part=part, stated=named[0]))
+    return planned
+
+
+def _check(variants: Mapping[str, Variant], options: Mapping[str, Any]) -> None:
+    if not variants:
+        raise InvalidInputError("variants: expected at least one to compare with the pipeline as it is")
+    folders = [folder_slug(name) for name in (NONE, *variants, *(f"{name}{NOT_KEPT}" for name in variants))]
+    if len(set(folders)) < len(folders) or "" in folders or NONE in variants:
+        raise InvalidInputError(
+            "variants: expected names of letters and digits that stay different as names of folders, and not "
+            f"{NONE!r}, which is drawn always; got {list(variants)}"
+        )
+    taken = [name for name in options if name in OWN]
+    if taken:
+        raise InvalidInputError(f"options: {taken} are set by the plan; use steps=, guidance=, images= and prompts")
+    try:
+        json.dumps(dict(options), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"options: expected values that JSON can write, got {dict(options)}: {error}"
+        ) from error
+
+
+# ---- the images of a plan ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -71,29 +407,20 @@ class DrawnSet:
         """What the file itself says about how it was made; OSError where it cannot be read."""
         return read_png(self.path(image), pixels=False)[1]
 
-    def select(
-        self, *, variant: str | None = None, part: str | None = None, concept: str | None = None, stated: bool = False
-    ) -> DrawnSet:
-        """The images of a variant, a part ("train", "unseen") or a concept; None: of any.
-
-        stated: those of the prompts that state their attribute, else those of the prompts that do not.
+    def select(self, *, stated: bool = False, **of: str) -> DrawnSet:
+        """Return the images of a variant=, part= or concept=, of prompts that state their attribute or that do not.
 
         Raises:
             InvalidInputError: none is left.
         """
-        criteria = {"variant": variant, "part": part, "concept": concept}
-        chosen = tuple(
-            image
-            for image in self.images
-            if (image.stated is not None) == stated
-            and all(value is None or getattr(image, key) == value for key, value in criteria.items())
-        )
+        chosen = [one for one in self.images if (one.stated is not None) == stated]
+        chosen = [one for one in chosen if all(getattr(one, key) == value for key, value in of.items())]
         if not chosen:
             raise InvalidInputError(
-                f"{self.folder}: no images of {criteria} with stated={stated}; there are the variants "
-                f"{list(self.plan.variants)} and {len({i.concept for i in self.images})} concepts"
+                f"{self.folder}: no images of {of} with stated={stated}; there are the variants "
+                f"{list(self.plan.variants)}"
             )
-        return DrawnSet(self.folder, self.plan, chosen)
+        return DrawnSet(self.folder, self.plan, tuple(chosen))
 
 
 def by_variant(records: Iterable[Drawn]) -> dict[str, dict[tuple[str, int], Drawn]]:
@@ -113,47 +440,6 @@ def by_variant(records: Iterable[Drawn]) -> dict[str, dict[tuple[str, int], Draw
     if not variants:
         raise InvalidInputError("drawn images: expected at least one record, got none; draw images first")
     return {name: variants[name] for name in sorted(variants, key=lambda name: name != NONE)}
-
-
-# ---- reading them all --------------------------------------------------------------------------------------
-
-
-class SharedImages:
-    """Drawn images that every variant has, by prompt and seed, read batch by batch for measures that look at them once.
-
-    Attributes:
-        variants: see `by_variant`. common: prompt and seed of each image; prompts: without repeats.
-        folder: where the paths of the records start. origin: provenance of the run that drew them.
-    """
-
-    def __init__(self, records: Iterable[Drawn], folder: str | Path, origin: TaskProvenance | None = None) -> None:
-        self.variants, self.origin = by_variant(records), origin
-        self.common = sorted(set.intersection(*(set(images) for images in self.variants.values())))
-        self.prompts = list(dict.fromkeys(prompt for prompt, _ in self.common))
-        self._folder = Path(folder)
-
-    def features(self, variant: str, encode: Callable[[Sequence[Image]], Tensor], batch_size: int) -> Iterator[Tensor]:
-        """Features (b, d) of each batch."""
-        paths = (self._folder / self.variants[variant][key].path for key in self.common)
-        return encoded(map(_read, paths), encode, batch_size)
-
-    def result(self, **fields: Any) -> TaskResult:
-        """An empty block about them; fields as of `drawn_result`."""
-        return drawn_result(self.origin, self.variants, self.prompts, (seed for _, seed in self.common), **fields)
-
-
-def _read(path: Path) -> Image:
-    try:
-        return read_png(path)[0]
-    except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be read as an image: {error}; draw it again") from error
-
-
-def encoded(images: Iterable[Image], encode: Callable[[Sequence[Image]], Tensor], batch_size: int) -> Iterator[Tensor]:
-    """Features (b, d) of each batch; no more images than a batch are held."""
-    source = iter(images)
-    while batch := list(islice(source, batch_size)):
-        yield encode(batch)
 
 
 # ---- whose images --------------------------------------------------------------------------------------------
@@ -274,35 +560,51 @@ def draw(
                 continue  # nothing needs to be fitted either
             variant, kept = variants.get(name.removesuffix(NOT_KEPT)), name.endswith(NOT_KEPT)
             attached: AbstractContextManager[Attachment | None] = nullcontext()
-            if variant is not None:
+            balanced: Mapping[str, tuple[str, Any]] = {}
+            if variant is not None and variant.rewrites:  # the whole plan at once, so that shares are even over it
+                images = plan.of(name)
+                written = variant.balanced([image.prompt for image in images])
+                pairs = zip(written.prompts, written.values, strict=True)
+                balanced = {image.path: pair for image, pair in zip(images, pairs, strict=True)}
+            elif variant is not None:
                 attached = variant.attach(pipe, keep_stated=False if kept else None)
             with attached as attachment:
                 for batch, places in tasks:
                     if places:
-                        _draw_batch(pipe, attachment, drawn, batch, places)
+                        _draw_batch(pipe, attachment, drawn, batch, places, balanced)
                         bar.advance(len(places))
     here.wait()
     return drawn
 
 
 def _draw_batch(
-    pipe: Any, attachment: Attachment | None, drawn: DrawnSet, batch: Sequence[DrawnImage], places: Sequence[int]
+    pipe: Any,
+    attachment: Attachment | None,
+    drawn: DrawnSet,
+    batch: Sequence[DrawnImage],
+    places: Sequence[int],
+    balanced: Mapping[str, tuple[str, Any]],
 ) -> None:
-    """The images of a batch at `places`. Those that are all left alone are copied; else the whole batch is drawn."""
+    """Draw the images of a batch at `places`, the whole batch at once; copy them where all are left alone.
+
+    balanced: path -> the prompt with a value, and the value; a prompt that was not rewritten is copied in any case.
+    """
+    texts = [balanced[image.path][0] if balanced else image.prompt for image in batch]
     alone = [False] * len(batch) if attachment is None else attachment.stated([image.prompt for image in batch])
+    if balanced:
+        alone = [text == image.prompt for text, image in zip(texts, batch, strict=True)]
     copies = [_copy(drawn, batch[i]) if alone[i] else None for i in places]
-    values: Sequence[Any] = []
-    if attachment is not None and any(edit.sampled for edit in attachment.projections.values()):
-        values = attachment.values([image.prompt for image in batch], [image.seed for image in batch])
     if all(copies):
         pictures = {i: copy for i, copy in zip(places, copies, strict=True) if copy is not None}
     else:
-        images, flagged = _through(pipe, batch, drawn.plan, attachment)
+        images, flagged = _through(pipe, batch, texts, drawn.plan, attachment)
         pictures = {i: (images[i], flagged[i]) for i in places}
+        if balanced:
+            pictures |= {i: copy for i, copy in zip(places, copies, strict=True) if copy is not None}
     release = version("vldebias")  # a look into the environment's folders
     for i, (picture, flag) in pictures.items():
         made = {"left_alone": alone[i], "flagged": flag, "version": release}
-        made |= {"value": values[i]} if values else {}
+        made |= {"value": balanced[batch[i].path][1], "drawn prompt": texts[i]} if balanced else {}
         write_png(picture, drawn.path(batch[i]), _record(drawn.plan, batch[i]) | made)
 
 
@@ -328,15 +630,13 @@ def _whole(drawn: DrawnSet, image: DrawnImage) -> bool:
 
 
 def _through(
-    pipe: Any, batch: Sequence[DrawnImage], plan: Plan, attachment: Attachment | None = None
+    pipe: Any, batch: Sequence[DrawnImage], texts: Sequence[str], plan: Plan, attachment: Attachment | None = None
 ) -> tuple[list[Image], list[bool]]:
-    """The images of one batch, and which of them the pipeline's safety checker blackened."""
+    """Return the images of one batch from its noise and `texts`, and which the safety checker blackened."""
     # Pipelines want as many negative prompts as prompts.
     options = {k: [v] * len(batch) if k.startswith("negative_prompt") else v for k, v in plan.options.items()}
-    if attachment is not None:
-        attachment.seeds = [image.seed for image in batch]  # for edits that draw a value for each image
     done = pipe(
-        [image.prompt for image in batch],
+        list(texts),
         generator=[torch.Generator("cpu").manual_seed(image.noise) for image in batch],
         num_inference_steps=plan.steps,
         guidance_scale=plan.guidance,

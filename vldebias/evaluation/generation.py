@@ -4,59 +4,115 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.annotations import labelled_images, read_labels
-from vldebias.evaluation.backgrounds import subject_prompts
-from vldebias.evaluation.clip_score import ClipScore
-from vldebias.evaluation.confused import confused_block, confused_values, read_confusion
-from vldebias.evaluation.corrected import JudgedImages, corrected_block
-from vldebias.evaluation.discrepancies import Counts, Shown, add_agreement, add_bias, add_fidelity, sheets
-from vldebias.evaluation.drawing import DrawnSet, SharedImages, details_of, draw, identity, joint_fingerprint
-from vldebias.evaluation.fid import Fid, InceptionFeatures
-from vldebias.evaluation.grids import class_prompts_of, draw_strengths, share_plots, side_by_side
+from vldebias.evaluation.answers import read_annotations
+from vldebias.evaluation.auditing import read_prompts
+from vldebias.evaluation.drawing import (
+    DrawnSet,
+    Plan,
+    PlannedPrompt,
+    details_of,
+    draw,
+    folder_slug,
+    identity,
+    joint_fingerprint,
+    make_plan,
+)
+from vldebias.evaluation.grids import COLUMNS, ROWS, compose, pixels
 from vldebias.evaluation.images import names_of
-from vldebias.evaluation.judge_kinds import JUDGES, JudgeSpec, ZeroShotSpec, judge_to_compare
-from vldebias.evaluation.judges import Judge, judge_images, labels_of, stated_attribute
-from vldebias.evaluation.pairs import add_pair_distances
-from vldebias.evaluation.plan import Plan, folder_slug, make_plan
-from vldebias.evaluation.readings import Drawing, read_judged
+from vldebias.evaluation.judges import (
+    JUDGES,
+    SURE,
+    Judge,
+    JudgeSpec,
+    Probabilities,
+    ZeroShotSpec,
+    judge_images,
+    labels_of,
+    stated_attribute,
+)
 from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Strict, Task, one_of, register_task
+from vldebias.evaluation.scores import ClipScore, Fid, SharedImages
+from vldebias.evaluation.shares import JudgedImages, add_shares, corrected_block, count_votes
+from vldebias.evaluation.task import Count, Name, Options, Prompts, Session, Share, Task, one_of, register_task
 from vldebias.evaluation.texts import Texts
 from vldebias.evaluation.variants import NONE, Variant, is_for_pipelines, lam_of
 from vldebias.files import digest
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
 from vldebias.loading import Loaded
-from vldebias.methods import METHODS, Need, get_method
+from vldebias.methods import METHODS, get_method
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import PromptSet, balance_prompts, fill, load_prompts
 
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 ABOUT = (
     "Every prompt drawn from the same noise without and with the projection. Shares are those of the images that the "
     "judge can tell; the others are counted. Discrepancy is the distance of the shares from uniform (eq. 7.2), "
     "averaged over prompts and resampled over prompts with all their images; few images per prompt bias it upwards, "
     "discrepancy_squared is corrected for that. The interval of one prompt is over its images."
 )
-ABOUT_PAIRS = (
-    "Mean distance of two prompts that differ in the attribute alone, without and with the projection; pairs that it "
-    "was fitted on and pairs of concepts that it was not. Resampled over concepts."
-)
 
 
-class Strips(Strict):
-    """Pictures at several strengths: these concepts of the prompt set, this many seeds each."""
+# ---- images by prompt, seed and variant ----------------------------------------------------------------------
 
-    concepts: Annotated[list[str], Field(min_length=1)]
-    strengths: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    seeds: Count = 2
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Prompts of one part that all state their attribute or all do not; of wordings a row is a concept.
+
+    rows: variant -> (prompts, images), the place of each image in the drawn set.
+    """
+
+    part: str
+    prompts: tuple[PlannedPrompt, ...]
+    rows: Mapping[str, Codes]
+
+    def subset(self, noun: str) -> str:
+        """Return what rows about the whole sheet are called: "unseen professions"."""
+        return f"{noun}, as people write them" if self.part == "wordings" else f"{self.part} {noun}"
+
+    @property
+    def concepts(self) -> list[str]:
+        """What each prompt asks for."""
+        return [prompt.concept for prompt in self.prompts]
+
+    def hits(self, codes: Codes, code_of: Mapping[str, int], asked: list[str]) -> dict[str, Floats] | None:
+        """variant -> (prompts,) share of images with the code that is asked for; None where one asks for none."""
+        if not all(asked) or not code_of:
+            return None
+        wanted = np.array([code_of[one] for one in asked])[:, None]
+        return {name: (codes[rows] == wanted).mean(1) for name, rows in self.rows.items()}
+
+
+def sheets(drawn: DrawnSet, *, stated: bool) -> list[Sheet]:
+    """Return one sheet for each part that was drawn: plain prompts, or those that state their attribute."""
+    plan = drawn.plan
+    place = {(image.variant, image.prompt, image.seed): i for i, image in enumerate(drawn)}
+    names = [n for n, variant in plan.variants.items() if stated or variant is None or not variant.only_stated]
+    tables = []
+    for part in ("train", "unseen", "wordings"):
+        prompts = tuple(p for p in plan.prompts if p.part == part and (p.stated is not None) == stated)
+        if not prompts:
+            continue
+        rows = {n: np.array([[place[n, p.prompt, s] for s in plan.seeds_of(p)] for p in prompts]) for n in names}
+        if part == "wordings":  # the images of a concept under all of its wordings are one row
+            first = {p.concept: p for p in reversed(prompts)}
+            of = {concept: [i for i, p in enumerate(prompts) if p.concept == concept] for concept in first}
+            rows = {n: np.stack([one[own].ravel() for own in reversed(of.values())]) for n, one in rows.items()}
+            prompts = tuple(reversed(first.values()))
+        tables.append(Sheet(part, prompts, rows))
+    return tables
 
 
 @register_task
@@ -67,21 +123,19 @@ class GenerationTask(Task):
         called like its attribute keeps that name.
     prompts: what is drawn: its classes, and where `stated` its pairs. subjects: draw these in the place of its unseen
         concepts (section 7.6.4).
+    prompts_file: draw the prompts of this file, one a line, in the place of its unseen concepts, as far as they leave
+        the value open; the settings count the others by reason.
     attributes: of the judge; "gender x race" for their intersections. Where an attribute of the judge knows every
         concept of the prompts, the share of images that show their concept is measured too.
     variants: name -> how to debias, with any method for pipelines. The bare pipeline, "none", is drawn always.
     images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
-    fit_images: of each prompt of the fit and round, for methods that need judged images ("uce"): drawn by the bare
-        method into the folder's "_readings", from noise that is not measured, and read by the same judge.
     concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
     stated: draw prompts that state their attribute as well, with and without keeping them as they are.
-    stated_images: per such prompt and seed; at most `images`.
+    as_written: draw five wordings of each concept that is not fitted on as people write them, and prompts without a
+        person and of named ones, which no method should change (`vldebias.evaluation.drawing.WORDINGS`, `OTHERS`).
+    stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
     noun: what concepts are called in a report. sure: smallest probability with which a judge's answer counts.
     steps, guidance, batch_size, options: of the pipeline; options are further arguments such as {"height": 512}.
-    pair_table: measure the distances of pairs too, from texts alone.
-    second_judge: reads the same images: how often both name the same value is a figure of the attribute.
-    judge_confusion: a table of how often the judge is wrong, in counts: a column "true", then one for each value of an
-        attribute, whose shares are solved for (`vldebias.metrics.confusion`), in blocks of their own.
     labels: files with what people say of some of the images (`vldebias.evaluation.answers`): the judge's figures are
         corrected by them, in blocks of their own.
     """
@@ -91,27 +145,24 @@ class GenerationTask(Task):
     title: str = "Generated images"
     prompts: Prompts
     subjects: tuple[str, ...] = ()
+    prompts_file: Path | None = None
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
     judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
-    second_judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
     images: Count = 100
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
-    fit_images: Count = 4
     concepts: Literal["train", "unseen", "both"] = "both"
     stated: bool = True
+    as_written: bool = False
     stated_images: Count = 8
     noun: str = "professions"
     steps: Count = 50
     guidance: float = 7.5
     batch_size: Count = 8
     options: dict[str, Any] = Field(default_factory=dict)
-    sure: Share = 0.8
-    strips: Strips | None = None
+    sure: Share = SURE
     clip_score: ClipScore | None = None
     fid: Fid | None = None
-    pair_table: bool = False
-    judge_confusion: Path | None = None
     labels: tuple[Path, ...] = ()
 
     @classmethod
@@ -131,7 +182,15 @@ class GenerationTask(Task):
     @property
     def drawn_set(self) -> PromptSet:
         """The prompt set that is drawn, with the task's own subjects where it names some."""
-        return subject_prompts(self.subjects, self.prompts) if self.subjects else load_prompts(self.prompts)
+        prompts = load_prompts(self.prompts)
+        if self.prompts_file is not None:
+            return _of_file(self.prompts_file, prompts)[0]
+        return _of_subjects(self.subjects, prompts) if self.subjects else prompts
+
+    @property
+    def attribute(self) -> str:
+        """The first of its attributes."""
+        return self.attributes[0].split(" x ")[0]
 
     @property
     def scored_by_model(self) -> bool:
@@ -155,7 +214,7 @@ class GenerationTask(Task):
 
         A method that is not for pipelines is left to the other tasks of the suite.
         """
-        keys = ("images", "fit_images", "steps", "seeds", "labels", "judge_confusion")
+        keys = ("images", "steps", "seeds", "labels", "prompts_file")
         changed = {key: value for key in keys if (value := getattr(options, key)) not in (None, ())}
         first, variants = next(iter(self.variants.values())), dict(self.variants)
         if options.methods is not None:
@@ -172,26 +231,21 @@ class GenerationTask(Task):
         scorer = resolve(self._scorer(session).host).fingerprint() if self.scored_by_model else None
         pipeline = resolve(session.pipeline.host).fingerprint()
         saved = {n: v.planned.projection for n, v in self.variants.items() if v.projection is not None}
-        judge = self._judge(session)
-        second = self._second(session, judge)
         return {
             "pipeline": pipeline and pipeline.to_dict(),
-            "judge": judge.fingerprint,
+            "judge": self._judge(session).fingerprint,
             "scored by": scorer and scorer.to_dict(),
             **({"saved": saved} if saved else {}),
-            **({"second judge": second.fingerprint} if second else {}),
-            **{f"confusion of {one}": digest(path) for one, path in self._confused(judge).items()},
             **({"labels": [digest(path) for path in self.labels]} if self.labels else {}),
+            **({"prompts file": digest(self.prompts_file)} if self.prompts_file else {}),
         }
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """The pipeline, the folder "<out>/images/<task>", the judge and what scores, as far as the task asks for it."""
         given, scored = session.given, self.scored_by_model
-        judge = given.get("judge") or self._judge(session)
         return {
             "images": given.get("images", session.options.out / "images" / folder_slug(self.name)),
-            "judge": judge,
-            "second": given.get("second") or self._second(session, judge),
+            "judge": given.get("judge") or self._judge(session),
             "pipe": session.pipeline.host,
             "scorer": given.get("scorer") or (self._scorer(session) if scored else None),
             "device": session.options.device,
@@ -204,26 +258,15 @@ class GenerationTask(Task):
             raise InvalidInputError(f"{self.name}: expected `judge:`, which reads the drawn images; add one")
         return self.judge.open(self, session)
 
-    def _second(self, session: Session, judge: Judge) -> Judge | None:
-        """The judge that the user names to compare with, else the suite's."""
-        spec, name = self.second_judge, session.options.second_judge
-        if name is not None:
-            spec = judge_to_compare(name, self.judge, judge, self.attributes)
-            if spec is None:
-                session.say(
-                    f"{self.name}: {name} has no column for {', '.join(self.attributes)}, so it is not compared"
-                )
-        return None if spec is None else spec.open(self, session)
-
-    def judging_model(self, session: Session, judge: JudgeSpec | None = None) -> Loaded:
-        """The image-text model behind a judge, by default the first: the user's, else the suite's."""
-        own = judge or self.judge
-        chosen = (own.model, own.pretrained) if isinstance(own, ZeroShotSpec) else (None, None)
-        if session.options.judge is not None and own is self.judge:
-            chosen = (session.options.judge, session.options.judge_pretrained)
-        if chosen[0] is None:
+    def judging_model(self, session: Session) -> Loaded:
+        """The image-text model behind the judge: the user's, else the suite's."""
+        own = (self.judge.model, self.judge.pretrained) if isinstance(self.judge, ZeroShotSpec) else (None, None)
+        model, pretrained = own
+        if session.options.judge is not None:
+            model, pretrained = session.options.judge, session.options.judge_pretrained
+        if model is None:
             raise InvalidInputError(f"{self.name}: no image-text model for the judge or for CLIPScore; give --judge")
-        return session.image_text(chosen[0], chosen[1])
+        return session.image_text(model, pretrained)
 
     def _scorer(self, session: Session) -> Loaded:
         """The model of CLIPScore: the task's, else the user's, else that of the judge."""
@@ -238,7 +281,6 @@ class GenerationTask(Task):
         images: DrawnSet | str | Path,
         judge: Judge,
         *,
-        second: Judge | None = None,
         pipe: Any = None,
         model: str | None = None,
         scorer: Loaded | None = None,
@@ -253,14 +295,13 @@ class GenerationTask(Task):
             images: the folder that images are drawn into; what lies there already is not drawn again (see
                 `vldebias.evaluation.drawing.draw`). Without `pipe` all of them have to be there.
             judge: reads the images, see `vldebias.evaluation.judges`.
-            second: another judge of the same images, with whom the first is compared.
             pipe: a diffusers pipeline without an attachment.
             model: what the pipeline is called; by default where it came from.
             scorer: the image-text model of CLIPScore and FID, with its preprocessing.
             device: where the Inception of an FID computes.
 
         Raises:
-            AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`, `read_judged`; attributes
+            AlreadyAttachedError, InvalidInputError: see `draw`, `make_plan`, `judge_images`; attributes
                 that the judge does not read, before anything is drawn; images of another prompt set.
         """
         if any(one not in judge.names for attribute in self.attributes for one in attribute.split(" x ")):
@@ -268,120 +309,58 @@ class GenerationTask(Task):
                 f"attributes: expected some of {list(judge.names)}, which judge {judge.name} reads, or intersections "
                 f"such as 'gender x race', got {list(self.attributes)}"
             )
-        for attribute, path in self._confused(judge).items():
-            read_confusion(path, judge.names[attribute])  # refused before anything is drawn
         if pipe is None:
             drawn = images if isinstance(images, DrawnSet) else DrawnSet.open(images)
-            return self._judged(drawn, judge, second, progress) + self._scored(drawn, scorer, device, progress)
+            return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
         if isinstance(images, DrawnSet):
             raise InvalidInputError("images: expected a folder where a pipeline draws, got images that are there")
-        task = self._fitted_to_judged(pipe, judge, Path(images), model, progress)
-        settings = (
-            "concepts",
-            "stated",
-            "images",
-            "stated_images",
-            "seeds",
-            "steps",
-            "guidance",
-            "batch_size",
-            "options",
-        )
-        same = {key: getattr(self, key) for key in settings}
-        plan = make_plan(identity(pipe, model), self.drawn_set, task.fitted, **same)
-        drawn = draw(pipe, plan, task.fitted, images, progress=progress)
-        results = self._judged(drawn, judge, second, progress)
-        if self.strips is not None:
-            results[0].pictures[f"{folder_slug(self.name)}-strengths"] = task._strips(pipe, self.strips, progress)
-        if self.pair_table:
-            results.append(task._pairs(pipe, drawn))
-        return results + self._scored(drawn, scorer, device, progress)
-
-    def _fitted_to_judged(self, pipe: Any, judge: Judge, folder: Path, model: str | None, progress: Progress) -> Self:
-        """The task with the variants that need judged images fitted to them."""
-        if self.stated:
-            stated_attribute(self.drawn_set, judge)
-        how = {key: getattr(self, key) for key in ("steps", "guidance", "batch_size", "options")}
-        variants = dict(self.variants)
-        for name, variant in self.fitted.items():
-            if variant.projection is None and Need.JUDGED in get_method(variant.method).needs:
-                if len(variant.sets) > 1:
-                    raise InvalidInputError(f"{name}: is fitted on one prompt set, got {len(variant.sets)}")
-                method, images = read_judged(
-                    pipe,
-                    variant.sets[0],
-                    judge,
-                    folder / "_readings" / folder_slug(name),  # no variant has a folder of this name
-                    method=variant.method,
-                    lam=variant.lam,
-                    drawing=Drawing(images=self.fit_images, **how),
-                    model=model,
-                    progress=progress,
-                )
-                variants[name] = _changed(variant, method=method, judged=images)
-        return self.model_copy(update={"variants": variants})
-
-    def _strips(self, pipe: Any, strips: Strips, progress: Progress) -> tuple[str, Any]:
-        """The first variant at several strengths, with what the picture shows."""
-        name, variant = next(iter(self.fitted.items()))
-        with progress.step(f"{self.name}: strengths"):
-            plot = draw_strengths(
-                pipe,
-                class_prompts_of(self.drawn_set, strips.concepts),
-                variant,
-                strengths=strips.strengths,
-                seeds=range(strips.seeds),
-                steps=self.steps,
-                guidance=self.guidance,
-            )
-        return f"The same noise at several strengths of {name}, row by row; strength 0 is the pipeline as it is.", plot
-
-    def _pairs(self, pipe: Any, drawn: DrawnSet) -> TaskResult:
-        """The distances of pairs, from texts alone."""
-        boot, title = {"resamples": self.resamples, "seed": self.seed}, "Distance of pairs (Table 7.6)"
-        about = _provenance(drawn.plan, f"{self.name} pairs", title, ABOUT_PAIRS, "texts", boot)
-        pairs = TaskResult(about, details=details_of(about.methods))
-        add_pair_distances(pairs, resolve(pipe), self.drawn_set, self.fitted, noun=self.noun, **boot)
-        return pairs
+        if self.stated and self.prompts_file is None:
+            stated_attribute(self.drawn_set, judge)  # refused before anything is drawn
+        settings = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance")
+        same = {key: getattr(self, key) for key in (*settings, "batch_size", "options")}
+        if self.prompts_file is not None:
+            same |= {"concepts": "unseen", "stated": False, "as_written": False}
+        plan = make_plan(identity(pipe, model), self.drawn_set, self.fitted, **same)
+        drawn = draw(pipe, plan, self.fitted, images, progress=progress)
+        return self._judged(drawn, judge, progress) + self._scored(drawn, scorer, device, progress)
 
     def _scored(self, drawn: DrawnSet, scorer: Loaded | None, device: str, progress: Progress) -> list[TaskResult]:
         """CLIPScore and FID of the images of plain prompts, as far as the task asks for them."""
         origin = _provenance(drawn.plan, self.name, "", "", "generated", {})
         images = SharedImages((image for image in drawn if image.stated is None), drawn.folder, origin)
-        results: list[TaskResult] = []
-        if scorer is None and self.scored_by_model:
+        results, encoder = list[TaskResult](), None
+        if scorer is not None:
+            encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        elif self.scored_by_model:
             raise InvalidInputError(f"{self.name}: expected scorer=, the image-text model of CLIPScore and FID")
-        encoder = None if scorer is None else image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
         if self.clip_score is not None and scorer is not None and encoder is not None:
             task, texts = f"{self.name}: CLIPScore", Texts(scorer.host, scorer.tokenizer)
             with progress.step(task):
-                own: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-                results.append(self.clip_score.measure(images, encoder, texts, task=task, **own))
+                boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+                results.append(self.clip_score.measure(images, encoder, texts, task=task, **boot))
         if self.fid is not None:
             task = f"{self.name}: FID"
             with progress.step(task):
-                own_features = encoder if encoder is not None and self.fid.features == "clip" else None
-                results.append(self.fid.measure(images, own_features or InceptionFeatures(device=device), task=task))
+                results.append(self.fid.measure(images, encoder, task=task, device=device))
         return results
 
-    def _judged(self, drawn: DrawnSet, judge: Judge, second: Judge | None, progress: Progress) -> list[TaskResult]:
-        """What a judge says of images that are there: a result for each attribute."""
-        prompts = self.drawn_set
+    def _judged(self, drawn: DrawnSet, judge: Judge, progress: Progress) -> list[TaskResult]:
+        """Return what a judge says of images that are there: a result for each attribute."""
+        prompts, boot = self.drawn_set, {"resamples": self.resamples, "seed": self.seed}
         if prompts.hash != drawn.plan.prompt_set_hash:
             raise InvalidInputError(
                 f"{drawn.folder}: was drawn with another version of {drawn.plan.prompt_set!r} than {prompts!r}"
             )
         probabilities = judge_images(judge, drawn, progress=progress)
         labels = labels_of(judge, probabilities, self.attributes, self.sure)
-        shown, stated = _shown(drawn, judge, probabilities), sheets(drawn, stated=True)
+        shows, shown_of = _shown(drawn, judge, probabilities)
+        plain, stated = sheets(drawn, stated=False), sheets(drawn, stated=True)
         of_stated, code_of = stated_attribute(prompts, judge) if stated else ("", {})
         facts = [(image.variant, drawn.about(image)) for image in drawn]
-        black = Counter(variant for variant, about in facts if about.get("flagged"))
-        alone = Counter(variant for variant, about in facts if about.get("left_alone"))
-        common: dict[str, Any] = {"noun": self.noun, "resamples": self.resamples, "seed": self.seed}
+        black, alone = (Counter(v for v, about in facts if about.get(key)) for key in ("flagged", "left_alone"))
         results = []
         for attribute in self.attributes:
-            task = self.name if self.name == attribute else f"{self.name} {attribute}"
+            task, own = self.name if self.name == attribute else f"{self.name} {attribute}", labels[attribute]
             settings = {
                 "judge": judge.name,
                 "judge fingerprint": judge.fingerprint,
@@ -390,80 +369,158 @@ class GenerationTask(Task):
                 "images that the safety checker blackened": {name: black[name] for name in drawn.plan.variants},
                 "images left alone, copies of none": {name: alone[name] for name in drawn.plan.variants},
             }
+            if self.prompts_file is not None:
+                left = _of_file(self.prompts_file, load_prompts(self.prompts))[1]
+                settings |= {"prompts of the file": self.prompts_file.name, "left out, by reason": left}
             title = f"Discrepancy of generated images, {attribute} (Table 7.7)"
             provenance = _provenance(drawn.plan, task, title, ABOUT, "generated", settings)
-            result, own = TaskResult(provenance, details=details_of(provenance.methods)), labels[attribute]
-            said_of: dict[str, dict[str, Counts]] = {}
-            for sheet in sheets(drawn, stated=False):
-                counts, subset = add_bias(result, sheet, own, shown, **common), f"{sheet.part} {self.noun}"
-                said_of[subset] = counts
+            result, undecidable = TaskResult(provenance, details=details_of(provenance.methods)), dict[str, Any]()
+            codes = np.where(own.codes == UNKNOWN, len(own.names), own.codes)
+            for sheet in plain:
+                each = np.arange(len(own.names) + 1)
+                counts = {name: (codes[rows][..., None] == each).sum(1) for name, rows in sheet.rows.items()}
+                subset, suffix = sheet.subset(self.noun), ", as people write it" * (sheet.part == "wordings")
+                names = [f"{concept}{suffix}" for concept in sheet.concepts]
+                right = sheet.hits(shows, shown_of, sheet.concepts)
+                add_shares(result, own.names, counts, names, subset=subset, noun=self.noun, recognised=right, **boot)
+                undecidable[subset] = {name: int((of[:, :-1].sum(1) == 0).sum()) for name, of in counts.items()}
                 if attribute == self.attributes[0]:  # the images, which all attributes share
                     how = "the same seeds column by column, as the pipeline is and debiased."
-                    caption = f"{subset.capitalize()}: {how}"
-                    picture = f"{folder_slug(task)}-{sheet.part}-side-by-side"
-                    result.pictures[picture] = (caption, side_by_side(drawn, sheet, own))
-                shares = {name: one.shares[:, 0] for name, one in counts.items() if len(own.names) == 2}
-                for name, plot in share_plots(sheet.concepts, shares, f"share of {own.names[0]}, {subset}").items():
-                    caption = f"Share of {own.names[0]} for each of the {subset}, without and with {name}."
-                    result.pictures[f"{folder_slug(task)}-{sheet.part}-shares-{folder_slug(name)}"] = (caption, plot)
+                    picture = side_by_side(drawn, sheet, counts[NONE])
+                    name = f"{folder_slug(task)}-{sheet.part}-side-by-side"
+                    result.pictures[name] = (f"{subset.capitalize()}: {how}", picture)
             for sheet in stated if attribute == of_stated else ():
-                add_fidelity(result, sheet, own, code_of, shown, **common)
-            undecidable = {part: {n: one.undecidable for n, one in each.items()} for part, each in said_of.items()}
+                self._add_fidelity(result, sheet, own, code_of, sheet.hits(shows, shown_of, sheet.concepts))
+            if attribute == self.attributes[0]:
+                _add_unchanged(result, drawn, **boot)
             provenance.settings |= {
                 "prompts where nothing can be told, with the largest discrepancy": undecidable,
                 "resampled": "prompts with all their images; for one prompt its images",
-                "resamples": self.resamples,
-                "seed": self.seed,
+                **boot,
             }
-            if second is not None and all(one in second.names for one in attribute.split(" x ")):
-                other = judge_images(second, drawn, progress=progress)
-                provenance.settings["second judge"] = second.name
-                add_agreement(result, drawn, own, labels_of(second, other, [attribute], self.sure)[attribute])
             results.append(result)
-            if (path := self._confused(judge).get(attribute)) is not None:
-                known = {part: {n: one.known.sum(0) for n, one in each.items()} for part, each in said_of.items()}
-                results.append(confused_block(result, own.names, path, known, seed=self.seed))
             if self.labels and " x " not in attribute:
-                results += self._corrected(drawn, attribute, own, result, progress)
+                results += self._corrected(drawn, attribute, own.names, codes, result, progress)
         return results
 
-    def _confused(self, judge: Judge) -> dict[str, Path]:
-        """Attribute -> the confusion table, where it is about its values; of another attribute it is left to its task.
+    def _add_fidelity(
+        self,
+        result: TaskResult,
+        sheet: Sheet,
+        labels: Labels,
+        code_of: Mapping[str, int],
+        recognised: Mapping[str, Floats] | None,
+    ) -> None:
+        """Add how often prompts that state their attribute get it, over all and by value.
 
-        Raises:
-            InvalidInputError: the judge reads no attribute with the values of the table.
+        code_of: stated value -> its code. Unknown counts as wrong. Resampled over concepts, which share their prompts.
         """
-        if self.judge_confusion is None:
-            return {}
-        values = sorted(confused_values(self.judge_confusion))
-        about = [one for one, names in judge.names.items() if sorted(names) == values]
-        if not about:
-            read = {one: list(judge.names[one]) for one in self.attributes if one in judge.names}
-            raise InvalidInputError(
-                f"{self.judge_confusion}: expected a row for each value of an attribute that judge {judge.name} reads, "
-                f"{read}, in the column 'true', got {values}"
-            )
-        return {one: self.judge_confusion for one in about if one in self.attributes}
+        stated = np.array([code_of[str(prompt.stated)] for prompt in sheet.prompts])
+        units = np.array([prompt.concept or prompt.prompt for prompt in sheet.prompts])
+        right = sheet.hits(labels.codes, code_of, [str(prompt.stated) for prompt in sheet.prompts])
+        every = np.ones(len(stated), dtype=bool)
+        chosen = [("stated_right", right, every, ""), ("stated_recognised", recognised, every, "")]
+        chosen += [
+            ("stated_right", right, stated == code, f", stated {value}")
+            for code, value in enumerate(labels.names)
+            if (stated == code).any()
+        ]
+        for metric, hits, rows, which in chosen:
+            if hits is not None:
+                names, index, count = np.unique(units[rows], return_inverse=True, return_counts=True)
+                values = {name: np.bincount(index, weights=each[rows]) / count for name, each in hits.items()}
+                n = {self.noun: len(names), "stated prompts": int(rows.sum())}
+                n["images each"] = sheet.rows[NONE].shape[1]
+                boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+                result.add_resampled(metric, values, n=n, subset=f"{sheet.subset(self.noun)}{which}", **boot)
 
     def _corrected(
-        self, drawn: DrawnSet, attribute: str, judged: Labels, raw: TaskResult, progress: Progress
+        self, drawn: DrawnSet, attribute: str, names: tuple[str, ...], codes: Codes, raw: TaskResult, progress: Progress
     ) -> list[TaskResult]:
-        """The figures of an attribute corrected by people, if they labelled it."""
-        annotations = read_labels(self.labels, attribute)
+        """Return the figures of an attribute corrected by people, if they labelled it."""
+        annotations = read_annotations(self.labels, attribute=attribute)
         if attribute not in annotations.attributes:
             progress.say(f"{self.name}: nobody labelled {attribute}, so the judge stands alone")
             return []
-        people, weights = labelled_images(annotations, attribute, judged.names, [image.path for image in drawn])
-        codes, parts = np.where(judged.codes == UNKNOWN, len(judged.names), judged.codes), {}
+        paths, parts = [image.path for image in drawn], {}
+        people = count_votes(annotations.table(attribute, names, paths)[0], len(names))
+        weights = annotations.weights(attribute, paths)
         for sheet in sheets(drawn, stated=False):
-            prompts = np.repeat(np.arange(len(sheet.prompts)), sheet.images_each)
-            flat = {name: rows.ravel() for name, rows in sheet.rows.items()}
-            images = {n: JudgedImages(prompts, codes[rows], people[rows], weights[rows]) for n, rows in flat.items()}
-            parts[f"{sheet.part} {self.noun}"] = images
-        mended = corrected_block(raw, judged.names, parts, resamples=self.resamples, seed=self.seed)
-        if mended is None:
+            own = {}
+            for name, rows in sheet.rows.items():
+                prompts, flat = np.repeat(np.arange(len(rows)), rows.shape[1]), rows.ravel()
+                own[name] = JudgedImages(prompts, codes[flat], people[flat], weights[flat])
+            parts[sheet.subset(self.noun)] = own
+        mended = corrected_block(raw, names, parts, resamples=self.resamples, seed=self.seed)
+        if not mended:
             progress.say(f"{self.name}: the labels of {attribute} are about none of these images")
-        return [] if mended is None else [mended]
+        return mended
+
+
+def _add_unchanged(result: TaskResult, drawn: DrawnSet, **boot: Any) -> None:
+    """Add how many images of prompts that no method should change stay as they are, bit for bit."""
+    kind = {p.prompt: p.kind for p in drawn.plan.prompts if p.part == "others"}
+    for which in dict.fromkeys(kind.values()):
+        same: dict[str, dict[str, list[bool]]] = {}
+        for image in (one for one in drawn if one.variant != NONE and kind.get(one.prompt) == which):
+            equal = np.array_equal(np.asarray(drawn.read(image)), np.asarray(drawn.read(image.under(NONE))))
+            same.setdefault(image.variant, {}).setdefault(image.prompt, []).append(bool(equal))
+        values = {name: np.array([np.mean(one) for one in by.values()]) for name, by in same.items()}
+        n = {"prompts": sum(one == which for one in kind.values())}
+        if values:
+            result.add_resampled("unchanged", values, n=n, subset=f"prompts {which}", **boot)
+
+
+def side_by_side(drawn: DrawnSet, sheet: Sheet, counts: NDArray[Any]) -> Any:
+    """Return a picture of prompts from the smallest share of the first value to the largest; columns share a seed.
+
+    counts: (prompts, values + 1) of "none".
+    """
+    n = counts[:, :-1].sum(1)
+    order = np.argsort(np.where(n > 0, counts[:, 0] / np.maximum(n, 1), 0.5), kind="stable")
+    chosen = order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)]
+    images = {
+        name: [[pixels(drawn.read(drawn.images[place])) for place in places[i][:COLUMNS]] for i in chosen]
+        for name, places in sheet.rows.items()
+    }
+    columns = len(next(iter(images.values()))[0])
+    return compose([sheet.concepts[i] for i in chosen], images, [str(i + 1) for i in range(columns)])
+
+
+def _of_file(path: Path, prompts: PromptSet) -> tuple[PromptSet, dict[str, int]]:
+    """Return the prompt set with the prompts of a file whose value is open in the place of its unseen concepts.
+
+    Also how many prompts state the value, name somebody or show nobody: why they are left out, and how many they are.
+    """
+    texts = read_prompts(path)
+    reasons = balance_prompts(texts, prompts).reasons
+    kept = tuple(text for text, reason in zip(texts, reasons, strict=True) if reason is None)
+    left = Counter(reason for reason in reasons if reason is not None)
+    if not kept:
+        raise InvalidInputError(f"{path}: no prompt leaves {list(prompts.attributes)} open, got {dict(left)}; add some")
+    own: dict[str, Any] = {"held_out_class_names": kept, "held_out_classes": kept, "held_out_groups": ()}
+    return replace(prompts, name=f"{prompts.name}, {path.name}", **own), dict(left)
+
+
+def _of_subjects(subjects: tuple[str, ...], prompts: PromptSet) -> PromptSet:
+    """Return the prompt set with these subjects in the place of its unseen concepts (section 7.6.4).
+
+    "a photo of a waterbird", and as unseen pairs "a photo of a waterbird with water background" and the same with land.
+    """
+    known = sorted(set(subjects) & set(prompts.class_names))
+    if known or len(set(subjects)) < len(subjects):
+        raise InvalidInputError(
+            f"subjects: expected different ones that {prompts.name!r} does not fit on, got {list(subjects)}"
+            + (f"; it fits on {known}" if known else "")
+        )
+    values, pair = [words[0] for words in prompts.attributes.values()], prompts.templates[0]
+    return replace(
+        prompts,
+        name=f"{prompts.name}, {', '.join(subjects)}",
+        held_out_class_names=subjects,
+        held_out_classes=tuple(fill("a photo of a {concept}", concept=subject) for subject in subjects),
+        held_out_groups=tuple(tuple(fill(pair, concept=s, attribute=value) for value in values) for s in subjects),
+    )
 
 
 def _changed(variant: Variant, **fields: Any) -> Variant:
@@ -499,12 +556,11 @@ def _provenance(
     )
 
 
-def _shown(drawn: DrawnSet, judge: Judge, probabilities: Mapping[str, np.ndarray]) -> Shown | None:
-    """What every image shows most likely; None where no attribute of the judge knows all concepts."""
+def _shown(drawn: DrawnSet, judge: Judge, probabilities: Probabilities) -> tuple[Codes, dict[str, int]]:
+    """Return what every image shows most likely, and the code of each concept; no code where no attribute knows all."""
     concepts = {prompt.concept for prompt in drawn.plan.prompts} - {""}
     for attribute, names in judge.names.items():
         codes = {name.casefold(): i for i, name in enumerate(names)}
         if all(concept.casefold() in codes for concept in concepts):
-            code_of = {concept: codes[concept.casefold()] for concept in concepts}
-            return Shown(probabilities[attribute].argmax(axis=1), code_of)
-    return None
+            return probabilities[attribute].argmax(axis=1), {one: codes[one.casefold()] for one in concepts}
+    return np.zeros(0, dtype=np.int64), {}

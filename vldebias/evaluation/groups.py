@@ -1,15 +1,21 @@
-"""Zero-shot classification by group (Tables 7.1-7.4 and A.9): worst group, averages, gap, with and without a method.
+"""Zero-shot classification by group (Tables 7.1 to 7.4): worst group, averages, gap, areas, with and without a method.
 
-Source: sections 7.3.1 and 7.4.1 of the thesis; groups are label x spurious value (Sagawa et al., 2020). Everything
-comes from one matrix of image features: a method is another (k, d) matrix of class texts, its scores are one product.
+A group is a label together with a spurious value (Sagawa et al., 2020). A method is another (k, d) matrix of class
+texts, its scores are one product. Source: sections 7.3.1 and 7.4.1 of the thesis.
+
+What is said of groups depends on an image only through its group and whether it is right, without a method and with it.
+So resamples of the images are multinomial counts over the cells (group, right without, right with), whatever the number
+of images. Where no image of a group is right, or all are, no resample varies: if such a group decides, Wilson's
+interval takes the place of a width of 0. Intervals do not cover for the worst of several groups that are about equally
+hard, or with fewer than about 30 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -19,51 +25,208 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.accuracies import AreaRows, GroupRows
-from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, names_of, prompts_of, sets_by_column
+from vldebias.evaluation.images import IMAGES, Fitted, ImageTask, disjoint, names_of, prompts_of, sets_by_column
 from vldebias.evaluation.plausible import doubt_chance, doubt_labels, doubt_space, spaced
-from vldebias.evaluation.reference_images import disjoint
-from vldebias.evaluation.result import TaskResult
+from vldebias.evaluation.result import NONE, TaskResult
 from vldebias.evaluation.task import Data, Lam, Prompts, Session, register_task
 from vldebias.evaluation.texts import Texts
-from vldebias.methods import class_offset, get_method, with_offset
+from vldebias.methods import get_method
+from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
+from vldebias.metrics.classification import lowest_accuracy, mean_accuracy, placements
+from vldebias.metrics.metric import computed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-AGNOSTIC, OFFSET = "orth-cali, class-agnostic", "offset"
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Bounds = tuple[float, float]
+Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
+
+MEDIAN = "none@median"
+ABOUT_MEDIAN = (
+    "the model as it is, with its threshold at the median of its own scores of these images: it assumes that about "
+    "half of the images are of each class, and needs no label"
+)
 INTERVALS = (
     "95 % percentile bootstrap over images, the worst group picked again in every resample; Wilson's for the accuracy "
-    "of one group and for worst group and average at 0 or 1; the reweighted average is put together from those where a "
-    "group is at 0 or 1; of areas normal draws with DeLong's covariance"
+    "of one group and where no resample varies; of areas normal draws with DeLong's covariance"
 )
+
+# ---- rows ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighted:
+    """sum_g w_g acc_g / sum_g w_g over the groups that have images, for weights (g,) such as training group sizes."""
+
+    weights: Floats
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], names: tuple[str, ...], size: Counts) -> Self:
+        """Return the mean with weights by group name.
+
+        Raises:
+            InvalidInputError: names that are not the groups', weights that are negative, not finite or all 0, or a
+                weight for a group without images, whose accuracy nobody knows.
+        """
+        if set(weights) != set(names):
+            raise InvalidInputError(f"group weights: expected one for each of {list(names)}, got {list(weights)}")
+        ordered = np.array([float(weights[name]) for name in names])
+        if not np.isfinite(ordered).all() or ordered.min() < 0 or ordered.sum() == 0 or (ordered[size == 0] > 0).any():
+            raise InvalidInputError(
+                f"group weights: expected finite values >= 0, not all 0, and 0 for a group without images, got "
+                f"{dict(weights)} for {dict(zip(names, size.tolist(), strict=True))} images"
+            )
+        return cls(ordered)
+
+    def __call__(self, hits: Counts, size: Counts) -> Floats:
+        """Return values (...) from hits and sizes (..., g)."""
+        present = self.weights * (size > 0)
+        total = present.sum(axis=-1)
+        if not np.all(total > 0):
+            raise InvalidInputError("group weights: a resample has no image of any group with a weight; too few images")
+        return (present * hits / np.maximum(size, 1)).sum(axis=-1) / total
+
+
+def add_accuracies(
+    result: TaskResult, right: Mapping[tuple[str, float | None], Mask], groups: Labels, *,
+    weights: Mapping[str, float] | None = None, about: Mapping[tuple[str, float | None], Mapping[str, Any]],
+    resamples: int = 2000, seed: int = 0,
+) -> None:  # fmt: skip
+    """Add every metric of groups for every method, then the `accuracy` of each group with Wilson's interval.
+
+    right: (method, lam where it is swept) -> which of the n images are right; the first is "none", which changes are
+        from. about: what the rows of each say beside. groups: of the n images, all known. weights: group -> size in a
+        training split, for `average_reweighted`.
+    """
+    names, codes = groups.names, np.asarray(groups.codes, np.int64)
+    size = np.bincount(codes, minlength=len(names))
+    before = next(iter(right.values()))
+    cells = {
+        key: np.bincount(4 * codes + 2 * before + one, minlength=4 * len(names)).reshape(-1, 2, 2)
+        for key, one in right.items()
+    }
+    draws = {key: draws_of(table, resamples, seed) for key, table in cells.items()}
+    statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
+    if weights is not None:
+        statistics["average_reweighted"] = Reweighted.of(weights, names, size)
+    n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
+    for metric, of in statistics.items():
+        for key, table in cells.items():
+            value, interval, change = interval_of(of, table, draws[key])
+            result.add(metric, key[0], value, interval, n=n, change=change, **about.get(key, {}))
+    for (method, lam), table in cells.items():
+        for g in np.flatnonzero(size).tolist() if lam is None else ():
+            own = draws[method, lam][:, g]
+            hits, images, sizes = int(table[g, :, 1].sum()), int(size[g]), own.sum((-1, -2))
+            gained = (own[:, 0, 1] - own[:, 1, 0])[sizes > 0] / sizes[sizes > 0]
+            change = (float((table[g, 0, 1] - table[g, 1, 0]) / size[g]), *percentile_interval(gained))
+            told = {"n": {"images": images}, "subset": names[g], **about.get((method, lam), {})}
+            result.add("accuracy", method, hits / images, wilson_interval(hits, images), change=change, **told)
+
+
+def draws_of(cells: Counts, resamples: int, seed: int) -> Counts:
+    """Return cells (resamples, g, 2, 2) of resampled images, from cells (g, 2, 2): group, right without, right with."""
+    return np.concatenate(list(resampled_counts(cells, resamples, seed)))
+
+
+def interval_of(of: Statistic, cells: Counts, drawn: Counts) -> tuple[float, Bounds, tuple[float, float, float]]:
+    """Return the value of a statistic with the method, its interval, and its paired change from without."""
+    hits, size, sizes = cells[:, :, 1].sum(axis=1), cells.sum(axis=(1, 2)), drawn.sum((-1, -2))
+    value, after = float(of(hits, size)), of(drawn[..., 1].sum(-1), sizes)
+    moved = after - of(drawn[:, :, 1].sum(-1), sizes)
+    change = (value - float(of(cells[:, 1].sum(-1), size)), *percentile_interval(moved))
+    return value, _where_nothing_varies(of, hits, size) or percentile_interval(after), change
+
+
+def _where_nothing_varies(of: Statistic, hits: Counts, size: Counts) -> Bounds | None:
+    """Wilson's interval, or one made of several, where all images that decide are right, or all are wrong; else None.
+
+    Those of several groups: half-widths times weights, squared and added (Zou and Donner, 2008, "Construction of
+    confidence limits about effect measures").
+    """
+    if of is mean_accuracy and hits.sum() in (0, size.sum()):
+        return wilson_interval(int(hits.sum()), int(size.sum()))
+    if of is lowest_accuracy and (value := float(of(hits, size))) in (0.0, 1.0):
+        n = int(size[(size > 0) & (hits == value * size)].min())  # the widest of several
+        return wilson_interval(int(value) * n, n)
+    if isinstance(of, Reweighted):
+        used = (of.weights > 0) & (size > 0)
+        if ((hits == 0) | (hits == size))[used].any():
+            share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
+            pairs = zip(hits[used].tolist(), size[used].tolist(), strict=True)
+            low, high = np.array([wilson_interval(h, n) for h, n in pairs]).T
+            mean = float(share @ accuracy)
+            below, above = (float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy))
+            return max(mean - below, 0.0), min(mean + above, 1.0)
+    return None
+
+
+def add_areas(
+    result: TaskResult, margins: Mapping[str, NDArray[np.floating]], positive: Mask, values: Labels, *,
+    resamples: int = 2000, seed: int = 0,
+) -> None:  # fmt: skip
+    """Add `worst_group_auc`: the lowest area under the curve over the values of the attribute; no threshold moves it.
+
+    Draws are normal with DeLong's covariance of all methods, each value by itself, and the worst value is picked again
+    in every draw. A value that has one class alone has no area.
+
+    margins: method -> (n,) scores, high for positive rows; "none" is one of them. positive: (n,) which of the two
+        classes an image is of. values: of the attribute, all known.
+
+    Source: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver
+    operating characteristic curves".
+    """
+    order = np.lexsort((margins[NONE], positive, values.codes))  # whatever order the rows come in
+    kinds, codes, rng = positive[order], values.codes[order], np.random.default_rng(seed)
+    areas, draws, images = [], [], 0
+    for code in range(len(values.names)):
+        rows = codes == code
+        if kinds[rows].all() or not kinds[rows].any():
+            continue
+        scores = [one[order[rows]] for one in margins.values()]
+        parts = [np.stack(part) for part in zip(*(placements(one, kinds[rows]) for one in scores), strict=True)]
+        area, covariance = parts[0].mean(axis=1), np.zeros((len(scores), len(scores)))
+        for part in parts:
+            part -= part.mean(axis=1, keepdims=True)
+            covariance += part @ part.T / (part.shape[1] * max(part.shape[1] - 1, 1))
+        spectrum, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T  # the one root that no choice of vectors changes
+        drawn = area + rng.standard_normal((resamples, len(scores))) @ root
+        same = [next(i for i, other in enumerate(scores) if np.array_equal(one, other)) for one in scores]
+        areas.append(area)
+        draws.append(drawn[:, same])  # of methods that score alike the same to the last bit
+        images += int(rows.sum())
+    if areas:
+        lowest = dict(zip(margins, np.min(areas, axis=0).tolist(), strict=True))
+        n = {"images": images, "values": len(areas)}
+        result.add_draws("worst_group_auc", lowest, dict(zip(margins, np.min(draws, axis=0).T, strict=True)), n=n)
+
+
+# ---- the task ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class GroupSplit:
     """The images of a split whose label and spurious value are both known.
 
-    Attributes:
-        units: the features (n, d), read and L2-normalised a block at a time.
-        target: (n,) index of the right class prompt.
-        groups: Labels of n rows, label x spurious value ("landbird/water"), none unknown.
-        values: Labels of n rows, the spurious value alone.
-        unknown: images left out because label or spurious value is unknown.
-        about: where the embeddings come from.
+    units: features (n, d). target: (n,) index of the right class prompt. groups: label x spurious value of n images
+    ("landbird/water"); values: the spurious value. facts: what a provenance says, without the folders of this machine.
     """
 
     units: UnitRows
     target: NDArray[np.int64]
     groups: Labels
     values: Labels
-    unknown: int
-    about: dict[str, Any]
+    facts: dict[str, Any]
 
     @classmethod
     def of(cls, data: Embeddings, prompts: PromptSet, label: str, spurious: str) -> GroupSplit:
-        """The split of two label columns, the first of which the class prompts name.
+        """Return the split of two label columns, the first of which the class prompts name.
 
         Raises:
             InvalidInputError: no such column, one column twice, no image with both known, labels that the class
@@ -75,35 +238,18 @@ class GroupSplit:
         known = names.known & values.known
         if not known.any():
             raise InvalidInputError(f"no image has both {label!r} and {spurious!r}; are the columns the right ones?")
-        kept = data.unit if known.all() else data.unit.some(known)
         target = np.array(class_of(names.names, prompts), dtype=np.int64)[names.codes[known]]
         groups = cross(names[known], values[known])
-        return cls(kept, target, groups, values[known], int((~known).sum()), dict(data.about))
+        facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
+        facts |= {"images": len(target), "unknown": int((~known).sum()), "images per group": groups.counts}
+        return cls(data.unit if known.all() else data.unit.some(known), target, groups, values[known], facts)
 
-    def __len__(self) -> int:
-        return len(self.target)
-
-    @cached_property
-    def features(self) -> Tensor:
-        """All of them at once, (n, d) float32, L2-normalised: for baselines, which train on them."""
-        return self.units.whole()
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a provenance says about these images; where their features were kept is nobody else's business."""
-        about = {key: value for key, value in self.about.items() if key not in ("cache", "file")}
-        return {**about, "images": len(self), "unknown": self.unknown, "images per group": self.groups.counts}
-
-    def right(self, scores: Tensor) -> NDArray[np.bool_]:
-        """(n,) mask of the images that scores (n, k) classify right; the first of equal scores wins."""
+    def right(self, scores: Tensor) -> Mask:
+        """Return which images (n,) scores (n, k) classify right; the first of equal scores wins."""
         return np.asarray(scores.argmax(1).cpu().numpy() == self.target)
 
     def codes_in(self, names: tuple[str, ...]) -> NDArray[np.int64]:
-        """The group of every image (n,) as an index into `names`, the groups of another split.
-
-        Raises:
-            InvalidInputError: a group that occurs here is not among them.
-        """
+        """Return the group of every image (n,) as an index into `names`, the groups of another split."""
         strangers = [name for name, n in self.groups.counts.items() if n and name not in names]
         if strangers:
             raise InvalidInputError(f"groups: expected those of the test split {list(names)}, got {strangers} too")
@@ -113,22 +259,19 @@ class GroupSplit:
 
 @register_task
 class GroupsTask(ImageTask):
-    """Group robustness of zero-shot classification: blocks `name`, "`name`: lambda" and "`name`: cosines".
+    """Group robustness of zero-shot classification: blocks `name` and "`name`: cosines".
 
-    Rows `worst_group`, `average`, `average_reweighted`, `gap` with percentile intervals over images, of two classes
-    `worst_group_auc`, the lowest area over the spurious values, and `accuracy` of every group with Wilson's. Where such
-    intervals do not cover is said in `vldebias.evaluation.accuracies`. A sweep has the overall metrics only.
+    Rows `worst_group`, `average`, `average_reweighted` and `gap`; of two classes also `worst_group_auc`, the lowest
+    area over the spurious values, and the method "none@median", the bare model at the median of its own unlabelled
+    scores; then `accuracy` of every group.
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of which one is unknown
         are counted and left out.
-    lams: a sweep over these lambda for the methods that have one; 0 is P0 alone, and no change at all for "cali".
-    offset: every method also with the boundary between two classes put back, from the images of `data` without their
-        labels (`vldebias.methods.class_offset`): rows "cali, offset".
-    class_agnostic: "orth-cali" also with pairs that name no class (Table A.9).
-    train, val: splits with the same columns, for `baselines` (names in `vldebias.evaluation.baselines.BASELINES`);
-        those use labels, and their rows say so. true_groups: let them see the groups of `train`; by default they go by
-        zero-shot predictions, as in Table 7.2.
+    lams: also rows of these lambda for the methods that have one, overall metrics only; 0 is P0 alone, and no change at
+        all for "cali".
+    train, val: splits with the same columns, for `baselines` (names in `vldebias.evaluation.classifiers.BASELINES`);
+        those use labels, and their rows say so.
     group_weights: group -> weight of `average_reweighted`. By default the sizes of the groups in `train`, where that
         is given and every group of it occurs in `data`.
     """
@@ -138,29 +281,26 @@ class GroupsTask(ImageTask):
     label: str
     spurious: str
     lams: tuple[Lam, ...] = ()
-    class_agnostic: bool = False
-    offset: bool = False
     train: Data | None = None
     val: Data | None = None
     baselines: tuple[str, ...] = ()
-    true_groups: bool = False
     group_weights: dict[str, float] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        from vldebias.evaluation.baselines import get_baseline
+        from vldebias.evaluation.classifiers import BASELINES
 
         for name in self.baselines:
-            get_baseline(name)
+            BASELINES.named(name)
         if self.baselines and self.train is None:
             raise ValueError("baselines are trained: name the split under `train`")
-        if self.lams and not self.swept():
+        if self.lams and not self._swept:
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Of one prompt set, and of the columns that its class prompts and the attribute's values name.
+        """Return the task of one prompt set, on the columns that its class prompts and the attribute's values name.
 
         Raises:
             InvalidInputError: several prompt sets, or columns that they do not tell.
@@ -173,11 +313,6 @@ class GroupsTask(ImageTask):
         return super().of_given(session, {**fields, **columns, "prompts": prompts})
 
     @property
-    def prompt_set(self) -> PromptSet:
-        """The one set, loaded."""
-        return load_prompts(self.prompts)
-
-    @property
     def prompt_sets(self) -> tuple[str, ...]:
         """The one set."""
         return names_of([self.prompts])
@@ -188,20 +323,23 @@ class GroupsTask(ImageTask):
         return *super().splits, self.train, self.val
 
     def texts(self) -> tuple[str, ...]:
-        """Classes, spurious prompts and pairs, and the pairs without class names."""
-        own = [self.prompt_set]
-        return prompts_of([*own, own[0].class_agnostic()] if self.class_agnostic else own)
+        """Classes, spurious prompts and pairs."""
+        return prompts_of([self.prompts])
 
     def fitting(self, session: Session) -> Self:
-        """Without baselines where the user's embeddings have no training split."""
+        """Leave the baselines out where the user's embeddings have no training split."""
         if not self.baselines or session.options.embeddings is None or session.optional(self.train) is not None:
             return self
         session.say(f"{self.name}: no training split in the file, so the baselines that need labels are left out")
         return self.model_copy(update={"baselines": ()})
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Those of every task on images, and the splits that baselines are trained and selected on."""
+        """Return those of every task on images, and the splits that baselines are trained and selected on."""
         return super().inputs(session) | {"train": session.optional(self.train), "val": session.optional(self.val)}
+
+    @property
+    def _swept(self) -> list[str]:
+        return [m.name for m in map(get_method, self.methods) if m.has_lam]
 
     def measure(
         self,
@@ -217,8 +355,7 @@ class GroupsTask(ImageTask):
         """Measure image embeddings.
 
         Args:
-            images: features (n, d) with the columns `label` and `spurious`.
-            texts: the text side of the same model.
+            images: features (n, d) with the columns `label` and `spurious`. texts: the text side of the same model.
             train, val: for the baselines. reference: unlabelled images, for the methods that use some.
             edits: name -> an edit that was fitted before, measured like a method.
 
@@ -226,33 +363,24 @@ class GroupsTask(ImageTask):
             InvalidInputError: columns, labels, weights or widths that do not fit, baselines without `train`.
             ProjectionMismatchError: an edit that belongs to another model.
         """
-        prompts, test = self.prompt_set, images
-        split = GroupSplit.of(test, prompts, self.label, self.spurious)
-        learn, select = (
-            None if s is None else GroupSplit.of(s, prompts, self.label, self.spurious) for s in (train, val)
+        prompts = load_prompts(self.prompts)
+        split, learn, select = (
+            None if one is None else GroupSplit.of(one, prompts, self.label, self.spurious)
+            for one in (images, train, val)
         )
-        self.check_images(test, texts, prompts.classes[0])
-        doubt_labels(test, (self.label, self.spurious), [prompts])
-        others, counts = disjoint(reference, test, progress, self.methods)
+        assert split is not None
+        self.check_images(images, texts, prompts.classes[0])
+        doubt_labels(images, (self.label, self.spurious), [prompts])
+        others, counts = disjoint(reference, images, progress, self.methods)
         with progress.step(self.name) as bar:
             fitted = self.fit(texts, [prompts], reference=others, edits=edits)
-            if self.class_agnostic:
-                fitted[AGNOSTIC] = self.fitted(texts.fit(prompts.class_agnostic(), "orth-cali", self.lam))
-            block = _Block(self, test, split, texts, prompts, fitted, others, counts, bar.note)
+            block = _Block(self, images, split, texts, prompts, fitted, others, counts, bar.note)
             return block.results(learn, select)
-
-    def names(self) -> list[str]:
-        """Names of the methods."""
-        return [get_method(method).name for method in self.methods]
-
-    def swept(self) -> list[str]:
-        """Methods that a lambda changes and that have none of their own."""
-        return [m.name for m in map(get_method, self.methods) if m.has_lam and not m.own_lam]
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """What the blocks of one measurement share; counts: images of the reference; note: tells what is being done."""
+    """What the parts of one measurement share; counts: images of the reference; note: tells what is being done."""
 
     task: GroupsTask
     test: Embeddings
@@ -265,8 +393,29 @@ class _Block:
     note: Callable[[str], None]
 
     def results(self, learn: GroupSplit | None, select: GroupSplit | None) -> list[TaskResult]:
-        """The whole, the sweep over lambda, the cosines."""
-        task, split = self.task, self.split
+        """Return the block of the accuracies, and the block of the cosines where there are spurious texts."""
+        task, split, two = self.task, self.split, len(self.prompts.classes) == 2
+        scores = self._scores(self.fitted)
+        doubt_space(split.units[spaced(len(split.target))], self.texts, prompts_of([task.prompts]))
+        nearest = scores[NONE].argmax(1).cpu().numpy()
+        doubt_chance(nearest, split.target, self.prompts.class_names, f"{self.prompts.name}: the class prompts")
+        right: dict[tuple[str, float | None], Mask] = {(NONE, None): split.right(scores[NONE])}
+        told: dict[tuple[str, float | None], Mapping[str, Any]] = {}
+        about: dict[str, Mapping[str, Any]] = {method: one.about for method, one in self.fitted.items()}
+        margins = {method: (one[:, 1] - one[:, 0]).cpu().numpy() for method, one in scores.items()} if two else {}
+        if two:
+            right[MEDIAN, None] = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
+            about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
+        right |= {(method, None): split.right(one) for method, one in scores.items()}
+        for name, mask, chosen in self._baselines(learn, select):
+            right[name, None], about[name], told[name, None] = mask, chosen, {"uses_labels": True}
+        for method in task._swept if task.lams else ():
+            for lam in dict.fromkeys(task.lams):
+                if lam != self.fitted[method].details.get("lam"):  # its own lambda stands among the others
+                    edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
+                    one = task.fitted(edit, float(lam))
+                    right[method, lam] = split.right(self._scores({f"{method}, lam = {lam:g}": one}).popitem()[1])
+                    told[method, lam] = one.details
         weights = task.group_weights
         if weights is None and learn is not None:
             sizes, tested = learn.groups.counts, split.groups.counts
@@ -283,79 +432,30 @@ class _Block:
             "resamples": task.resamples,
             "seed": task.seed,
         }
-        scores = self._scores(self.fitted)
-        right = {method: split.right(one) for method, one in scores.items()}
-        doubt_space(split.units[spaced(len(split))], self.texts, prompts_of([self.prompts]))
-        nearest, names = scores["none"].argmax(1).cpu().numpy(), self.prompts.class_names
-        doubt_chance(nearest, split.target, names, f"{self.prompts.name}: the class prompts")
-        moved = self._with_offsets(scores) if task.offset else {}
-        trained = self._baselines(learn, select)
-        rows = GroupRows(right["none"], split.groups, weights, task.resamples, task.seed)
-        about = {method: one.about for method, one in self.fitted.items()}
-        main = self._result(
-            "",
-            "Zero-shot group robustness (Tables 7.2, 7.4 and A.9)",
+        description = (
             "An image counts as the class whose prompt is nearest. A group is a label together with a spurious value; "
-            "the worst of them is picked again in every resample of the images.",
-            about | {name: facts for name, (_, facts) in (*moved.items(), *trained.items())},
-            settings,
+            "the worst of them is picked again in every resample of the images."
+            + (f" {MEDIAN} is {ABOUT_MEDIAN}." if two else "")
         )
-        rights: list[Any] = [(method, mask, {}) for method, mask in right.items()]
-        rights += [
-            (name, mask, {key: told[key] for key in ("lam", "strength")}) for name, (mask, told) in moved.items()
-        ]
-        rights += [(name, mask, {"uses_labels": True}) for name, (mask, _) in trained.items()]
-        rows.overall(main, rights)
-        if len(self.prompts.classes) == 2:
-            margins = {method: (one[:, 1] - one[:, 0]).cpu().numpy() for method, one in scores.items()}
-            AreaRows(split.target == 1, split.values, task.resamples, task.seed).add(main, margins)
-        rows.by_group(main, rights)
-        results = [main]
-        if task.lams:
-            kept = {method: facts for method, facts in about.items() if method in task.names()}
-            swept = self._result(
-                "lambda",
-                "Sensitivity to lambda (Table 7.3)",
-                "The same images and prompts, with projections of several lambda; rows without lambda for comparison.",
-                kept,
-                settings | {"lams": list(task.lams)},
-            )
-            rights = [(method, right[method], {}) for method in task.names() if method not in task.swept()]
-            rows.overall(swept, [*rights, *self._sweep()])
-            results.append(swept)
+        main = self._result(task.name, "Zero-shot group robustness (Tables 7.2 to 7.4)", description, about, settings)
+        boot = {"resamples": task.resamples, "seed": task.seed}
+        add_accuracies(main, right, split.groups, weights=weights, about=told, **boot)
+        if two:
+            add_areas(main, margins, split.target == 1, split.values, **boot)
         by_value = {value: own for value, own in self.prompts.by_value(self.prompts.spurious).items() if own}
-        if by_value:
-            cosines = self._result(
-                "cosines",
-                "Cosines of class prompts with spurious prompts (Table 7.1)",
-                "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; "
-                "the spread is the largest minus the smallest over the values. Texts alone: nothing is drawn, so "
-                "intervals have no width.",
-                about,
-                {"spurious prompts": by_value},
-            )
-            self._cosines(cosines, by_value)
-            results.append(cosines)
-        return results
+        return [main, self._cosines(about, by_value)] if by_value else [main]
 
     def _result(
-        self, kind: str, title: str, description: str, methods: Mapping[str, Any], settings: dict[str, Any]
+        self, name: str, title: str, description: str, methods: Mapping[str, Any], settings: dict[str, Any]
     ) -> TaskResult:
-        """An empty block; kind: "" or what follows the task in its name."""
+        """An empty block."""
         gate = StatedWords(self.prompts.stated_words)
         stated = [prompt for prompt in self.prompts.classes if gate.match(prompt)]
-        provenance = self.task.provenance(
-            f"{self.task.name}: {kind}" if kind else self.task.name,
-            self.test,
-            self.texts,
-            [self.prompts],
-            methods,
-            reference=self.reference,
-            title=title,
-            description=description,
-            n={"images": len(self.split), "unknown": self.split.unknown, **self.counts},
-            settings={**settings, "class prompts left alone, they state the attribute": stated},
-        )
+        told: dict[str, Any] = {"title": title, "description": description}
+        told["n"] = {**{key: self.split.facts[key] for key in ("images", "unknown")}, **self.counts}
+        told["settings"] = {**settings, "class prompts left alone, they state the attribute": stated}
+        told["reference"] = self.reference
+        provenance = self.task.provenance(name, self.test, self.texts, [self.prompts], methods, **told)
         return TaskResult(provenance, details={method: one.details for method, one in self.fitted.items()})
 
     def _scores(self, several: Mapping[str, Fitted]) -> dict[str, Tensor]:
@@ -372,70 +472,54 @@ class _Block:
             scores |= images[which].products(rows)
         return {method: scores[method] for method in several}
 
-    def _with_offsets(self, scores: Mapping[str, Tensor]) -> dict[str, tuple[NDArray[np.bool_], dict[str, Any]]]:
-        """Name -> what a method gets right with the boundary put back, and what is told of it."""
-        moved = {}
-        for method, one in self.fitted.items():
-            if one.edit is not None:
-                by = class_offset(scores["none"], scores[method])
-                right = self.split.right(with_offset(scores[method], by))
-                moved[f"{method}, {OFFSET}"] = right, {**one.about, OFFSET: by}
-        return moved
-
-    def _sweep(self) -> Iterator[tuple[str, NDArray[np.bool_], Mapping[str, Any]]]:
-        """Every method that a lambda changes, at every lambda."""
-        for method in self.task.swept():
-            for lam in dict.fromkeys(self.task.lams):
-                edit = self.texts.fit(self.prompts, method, lam, reference=self.reference)
-                one = self.task.fitted(edit, float(lam))
-                name = f"{method}, lam = {lam:g}"
-                yield method, self.split.right(self._scores({name: one})[name]), one.details
-
-    def _cosines(self, result: TaskResult, by_value: Mapping[str, tuple[str, ...]]) -> None:
-        """`cosine` of a class with a value, mean over its spurious prompts, and `cosine_spread` over the values.
-
-        The spread is the largest minus the smallest: a class that leans to no value has 0.
-        """
-        used, names = sum(map(len, by_value.values())), self.prompts.class_names
-        cells: dict[tuple[str, str, int], dict[str, float]] = {}
+    def _cosines(self, about: Mapping[str, Any], by_value: Mapping[str, tuple[str, ...]]) -> TaskResult:
+        """The block of `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the values."""
+        result = self._result(
+            f"{self.task.name}: cosines",
+            "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "Cosine of each class prompt, projected, with the spurious prompts of a value, as they are, averaged; "
+            "the spread is the largest minus the smallest over the values. Texts alone: nothing is sampled, so "
+            "intervals have no width.",
+            {method: about[method] for method in self.fitted},
+            {"spurious prompts": by_value},
+        )
+        names, embedded = self.prompts.class_names, [self.texts.embed(own).T for own in by_value.values()]
+        tables = {}
         for method, one in self.fitted.items():
             classes = self.task.rows(self.texts, self.prompts.classes, one.edit)
-            columns = [(classes @ self.texts.embed(own).T).mean(1).numpy() for own in by_value.values()]
-            table = np.stack(columns, 1)
-            spread = table.max(1) - table.min(1)
-            for i, name in enumerate(names):
-                for j, (value, own) in enumerate(by_value.items()):
-                    cells.setdefault(("cosine", f"{name} / {value}", len(own)), {})[method] = float(table[i, j])
-            for name, of_class in (*zip(names, spread, strict=True), ("", spread.mean())):
-                cells.setdefault(("cosine_spread", name, used), {})[method] = float(of_class)
-        for (metric, subset, n), values in cells.items():
-            result.add_draws(metric, values, n={"spurious prompts": n}, subset=subset)
+            tables[method] = np.stack([(classes @ own).mean(1).numpy() for own in embedded], 1)  # (classes, values)
+        for (i, name), (j, (value, own)) in product(enumerate(names), enumerate(by_value.items())):
+            cosines = {method: float(table[i, j]) for method, table in tables.items()}
+            result.add_draws("cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}")
+        spreads = {method: table.max(1) - table.min(1) for method, table in tables.items()}
+        n = {"spurious prompts": sum(map(len, by_value.values()))}
+        for i, name in enumerate((*names, "")):
+            spread = {method: float(of.mean() if i == len(names) else of[i]) for method, of in spreads.items()}
+            result.add_draws("cosine_spread", spread, n=n, subset=name)
+        return result
 
     def _baselines(
         self, learn: GroupSplit | None, select: GroupSplit | None
-    ) -> dict[str, tuple[NDArray[np.bool_], dict[str, Any]]]:
-        """Name -> what a baseline (Table 7.2) that is given labels of images gets right, and what is told of it."""
-        from vldebias.evaluation.baselines import get_baseline
+    ) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
+        """Yield name, what it gets right, and settings of each baseline (Table 7.2) that is given labels of images."""
+        from vldebias.evaluation.classifiers import BASELINES
 
-        if not self.task.baselines:
-            return {}
-        if learn is None:
-            raise InvalidInputError(
-                f"baselines {list(self.task.baselines)} are trained; expected train=, a split with labels"
-            )
-        groups, trained = self.split.groups.names, {}
-        zero_shot = self.texts.embed(self.prompts.classes).float()
-        held_out = None if select is None else (select.features, select.target, select.codes_in(groups))
-        for name in self.task.baselines:
+        task, groups = self.task, self.split.groups.names
+        for name in task.baselines:
+            if learn is None:
+                raise InvalidInputError(f"baselines {name} ... are trained; expected train=, a split with labels")
             self.note(name)
-            baseline = get_baseline(name)
-            known = learn.codes_in(groups) if self.task.true_groups else None
+            baseline = BASELINES.named(name)
             predict = baseline.fit(
-                learn.features, learn.target, zero_shot, groups=known, val=held_out, seed=self.task.seed
+                learn.units.whole(),
+                learn.target,
+                self.texts.embed(self.prompts.classes).float(),
+                val=None if select is None else (select.units.whole(), select.target, select.codes_in(groups)),
+                seed=task.seed,
             )
-            about = {"chosen": dict(predict.chosen), "uses_labels": True, "true_groups": self.task.true_groups}
-            trained[name] = self.split.right(predict(self.split.features)), {**asdict(baseline), **about}
-        return trained
+            about = {"chosen": dict(predict.chosen), "uses_labels": True}
+            told = {"source": baseline.source, **baseline.settings, **about}
+            yield name, self.split.right(predict(self.split.units.whole())), told
 
 
 def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: str | None) -> dict[str, str]:
@@ -447,8 +531,7 @@ def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: 
         except InvalidInputError:
             return False
 
-    there = [name for name in data.labels if name != spurious]
-    label = label or next((name for name in there if fits(name)), None)
+    label = label or next((name for name in data.labels if name != spurious and fits(name)), None)
     others = [name for name in data.labels if name != label]
     values = {value.casefold() for value in prompts.attributes}
     named = [name for name in others if values & {value.casefold() for value in data.labels[name].names}]
@@ -462,7 +545,7 @@ def _columns(data: Embeddings, prompts: PromptSet, label: str | None, spurious: 
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
-    """For each label the index of the class prompt that names it.
+    """Return for each label the index of the class prompt that names it.
 
     By name, in any case: the class of that name ("landbird"), or the only class whose name contains it as a word
     ("dark" in "dark hair"). Labels that are all digits are indices. By name, because labels in alphabetical order

@@ -1,44 +1,47 @@
 """What the tasks on image embeddings share: any method, fitted on texts and perhaps on a reference, and its traces.
 
 A method acts on the texts, on the images, or on both (`side`); whatever it is, its rows are compared with those of
-"none" on the same images.
+"none" on the same images. A reference is other images, and like them: both are checked in blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, UnitRows
-from vldebias.data.shard_files import digest_of
-from vldebias.errors import InvalidInputError
+from vldebias.data import BLOCK, Embeddings, UnitRows, digest_of
+from vldebias.errors import InvalidInputError, ReferenceWarning, warn
 from vldebias.evaluation.plausible import doubt_features
-from vldebias.evaluation.result import TaskProvenance
+from vldebias.evaluation.result import NONE, TaskProvenance
 from vldebias.evaluation.task import Data, Lam, Number, Options, Prompts, Session, Share, Task
 from vldebias.evaluation.texts import Texts
-from vldebias.hosts.side import IMAGE, TEXT, roles_of
-from vldebias.methods import METHODS, Method, get_method
+from vldebias.hosts.base import IMAGE, TEXT, roles_of
+from vldebias.methods import METHODS, Method, Need, get_method
+from vldebias.metrics.rankings import Items
+from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, load_prompts
 
 if TYPE_CHECKING:
     from vldebias.edit import Edit
 
-PAPER = ("none", "orth", "orth-cali", "cali")  # the rows of the paper's tables
+PAPER = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
 IMAGES = Data(name="images")  # those that were handed to `vldebias.evaluate`
+UNLIKE = 0.05  # of the variance: how far apart means of a reference and the images may be before it is said
 
 
 def _known(given: Any) -> tuple[Method | str, ...]:
     """Names of the registry, checked, and Method objects; "none", the base of every change, first."""
     listed = [given] if isinstance(given, (str, Method)) else list(given)
-    for one in listed:
-        get_method(one)
-    return tuple(dict.fromkeys(("none", *listed)))
+    return tuple({get_method(one).name: one for one in (NONE, *listed)}.values())
 
 
 Methods = Annotated[tuple[Any, ...], BeforeValidator(_known)]
@@ -77,11 +80,11 @@ class ImageTask(Task):
 
     @property
     def splits(self) -> tuple[Data | None, ...]:
-        """Splits whose images the figures depend on."""
+        """Return the splits whose images the figures depend on."""
         return self.data, self.reference
 
     def with_options(self, options: Options) -> Self:
-        """With the user's methods, lam, bound and side in the place of its own."""
+        """Return the task with the user's methods, lam, bound and side in the place of its own."""
         names = ("methods", "lam", "max_loss", "side")
         changed = {name: value for name in names if (value := getattr(options, name)) is not None}
         task = super().with_options(options)
@@ -89,12 +92,12 @@ class ImageTask(Task):
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Of the images that were handed over; of a reference and splits beside them where there are some."""
+        """Return the task of the images that were handed over, with a reference and splits where there are some."""
         beside = {name: Data(name=name) for name in ("reference", "train", "val") if name in session.given}
         return super().of_given(session, {**beside, **fields, "data": IMAGES})
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """The images that are measured, the texts of the same model, a reference, and edits that were fitted before."""
+        """Return images, the texts of the same model, a reference, and edits that were fitted before."""
         return {
             "images": session.embedded(self.data),
             "texts": session.texts,
@@ -104,7 +107,7 @@ class ImageTask(Task):
         }
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
-        """The weights of both towers, the images of every split, the files that the user brought."""
+        """Return those of both towers, the images of every split, the files that the user brought."""
         options = session.options
         images = options.embeddings is None
         saved = [file for folder in options.projections for file in sorted(folder.rglob("*.safetensors"))]
@@ -128,7 +131,7 @@ class ImageTask(Task):
         reference: Any = None,
         edits: Mapping[str, Edit] | None = None,
     ) -> dict[str, Fitted]:
-        """Every method of the task by name, "none" first, then the given edits.
+        """Fit every method of the task: name -> Fitted, "none" first, then the given edits.
 
         neutral: texts that a bound looks after where the sets have no class prompts of their own.
         """
@@ -144,7 +147,7 @@ class ImageTask(Task):
         return fitted
 
     def fitted(self, edit: Edit | None, lam: float | None = None) -> Fitted:
-        """An edit with what its rows say of it; lam: where it is swept over."""
+        """Return an edit with what its rows say of it; lam: where it is swept over."""
         if edit is None and lam is None:
             return Fitted(None, {}, {})
         about: dict[str, Any] = {}
@@ -162,12 +165,12 @@ class ImageTask(Task):
         return Fitted(edit, details, {**details, **about})
 
     def rows(self, texts: Texts, prompts: Sequence[str], edit: Edit | None) -> Tensor:
-        """Normalised rows (n, d) of prompts as a model with the edit gives them."""
+        """Return normalised rows (n, d) of prompts as a model with the edit gives them."""
         on_texts = edit if self._acts(edit, TEXT) else None
         return texts.under(prompts, on_texts, strength=self.strength, keep_stated=self.keep_stated)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
-        """Unit rows (n, d) of images as a model with the edit gives them; images state nothing."""
+        """Return unit rows (n, d) of images as a model with the edit gives them; images state nothing."""
         if edit is None or not self._acts(edit, IMAGE):
             return features
         return features.changed(lambda rows: normalize(edit.image(rows, self.strength), dim=1))
@@ -199,7 +202,7 @@ class ImageTask(Task):
         reference: Embeddings | None = None,
         **fields: Any,
     ) -> TaskProvenance:
-        """What was measured with which model, prompts and images; fields: title, description, n, settings."""
+        """Say what was measured with which model, prompts and images; fields: title, description, n, settings."""
         about = images.about
         data = {"images": about, "reference": {} if reference is None else reference.about, "texts": texts.about}
         digests = {part: one.get("digest") or one.get("data_fingerprint") for part, one in data.items()}
@@ -220,8 +223,11 @@ class ImageTask(Task):
         )
 
 
+# ---- prompt sets ---------------------------------------------------------------------------------------------
+
+
 def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
-    """Column -> prompt sets, from such a mapping; a set alone is about the column of its name.
+    """Return column -> prompt sets, from such a mapping; a set alone is about the column of its name.
 
     Raises:
         InvalidInputError: there is none.
@@ -231,20 +237,127 @@ def sets_by_column(given: Any) -> dict[str, tuple[PromptSet, ...]]:
         given = {one.name: one for one in map(load_prompts, several)}
     if not given:
         raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
-    return {
-        column: tuple(load_prompts(one) for one in (of if isinstance(of, (list, tuple)) else (of,)))
-        for column, of in given.items()
-    }
+    listed = {column: of if isinstance(of, (list, tuple)) else (of,) for column, of in given.items()}
+    return {column: tuple(map(load_prompts, of)) for column, of in listed.items()}
 
 
 def names_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
-    """Names and files of prompt sets; those given as objects have none, and stand in the fields with their hash."""
+    """Return names and files of prompt sets; those given as objects stand in the fields with their hash."""
     return tuple(str(one) for one in sets if not isinstance(one, PromptSet))
 
 
 def prompts_of(sets: Iterable[Prompts]) -> tuple[str, ...]:
-    """Every text that fitting on some prompt sets embeds."""
+    """Return every text that fitting on some prompt sets embeds."""
     texts: list[str] = []
     for one in map(load_prompts, sets):
         texts += [*one.classes, *one.spurious, *chain(*one.groups), *prompts_of(one.parts or ())]
     return tuple(dict.fromkeys(texts))
+
+
+# ---- a reference ---------------------------------------------------------------------------------------------
+
+
+def disjoint(
+    reference: Embeddings | None,
+    images: Embeddings,
+    progress: Progress = SILENT,
+    methods: Iterable[str | Method] | None = None,
+) -> tuple[Embeddings | None, dict[str, int]]:
+    """Return the reference without the images that are measured, and how many of both there are.
+
+    A reference that lies in the gallery as a whole is kept, without its labels: whoever searches a gallery has its
+    images, and a method without labels learns nothing from them that it would not have when it is used.
+
+    progress: where the counts are said. methods: those that are fitted to it; None: a reference that is measured
+    itself is refused whatever it is for.
+
+    Raises:
+        InvalidInputError: another width; or nothing is left, and a method would learn from labels of what is measured.
+
+    Warns:
+        ReferenceWarning: they are unlike those that are measured (`apart`).
+    """
+    if reference is None:
+        return None, {}
+    if reference.dim != images.dim:
+        raise InvalidInputError(
+            f"reference: features have width {reference.dim}, those that are measured {images.dim}; "
+            "expected both from one model"
+        )
+    new = ~_among(reference.unit, images.unit)
+    counts = {"reference images": int(new.sum()), "left out of the reference, measured too": int((~new).sum())}
+    if not new.any():
+        fitted = None if methods is None else [get_method(one) for one in methods]
+        learning = [one.name for one in fitted or () if Need.LABELS in one.needs and reference.labels]
+        if fitted is not None and not learning:
+            progress.say(f"reference: {len(reference)} images of the gallery itself, without labels")
+            n = len(reference)
+            return replace(reference, labels={}), {"reference images": n, "of the reference, measured too": n}
+        raise InvalidInputError(
+            f"reference: all {len(reference)} images are among those that are measured"
+            + (f", and {', '.join(learning)} would learn from their labels" if learning else "")
+            + "; expected others, such as those of another split; of one set of images measure the odd rows and give "
+            "the even ones: evaluate(model, features[1::2], reference=features[::2], ...)"
+        )
+    progress.say(f"reference: {int(new.sum())} images; {int((~new).sum())} left out, since they are measured too")
+    kept = reference if new.all() else reference.picked(new)
+    by = apart(kept.unit, images.unit)
+    if by > UNLIKE + 1 / len(kept):
+        warn(
+            "reference: its images are unlike those that are measured: the squared distance of the means is "
+            f"{by:.2f} of the variance, within one collection hardly above 0.02; what is fitted may not carry over",
+            ReferenceWarning,
+        )
+    return kept, counts
+
+
+def apart(reference: Items, images: Items) -> float:
+    """Return the squared distance of the means of two sets of features (n, d), in units of the variance of `images`.
+
+    What sampling explains is taken off: around 0 for parts of one collection, above 0.6 where all images were moved by
+    as much as they vary. It does not see that another attribute goes along.
+    """
+    (ours, _), (theirs, variance) = _mean_and_variance(reference), _mean_and_variance(images)
+    distance = float((ours - theirs).square().sum())
+    return distance / max(variance, 1e-12) - 1 / reference.shape[0] - 1 / images.shape[0]
+
+
+def _mean_and_variance(rows: Items) -> tuple[Tensor, float]:
+    """The mean (d,) and the mean squared distance from it, in blocks.
+
+    They are summed about the mean of the first block, which loses no digits in a narrow cone; sums are of float64.
+    """
+    n, d = rows.shape
+    about, total, squares = torch.empty(0), torch.zeros(d, dtype=torch.float64), 0.0
+    for block in rows.split(BLOCK):
+        about = about if len(about) else block.mean(0)
+        off = block - about
+        total += off.sum(0)
+        squares += float(off.square_().sum())
+    return about + total / n, squares / n - float((total / n).square().sum())
+
+
+def _among(rows: UnitRows, others: UnitRows) -> NDArray[np.bool_]:
+    """(n,) whether a row is one of the others, bit for bit: found by 64-bit hashes, confirmed by the rows."""
+    hashes, theirs = _hashes(rows), _hashes(others)
+    order = np.argsort(theirs, kind="stable")
+    low, high = (np.searchsorted(theirs, hashes, side, sorter=order) for side in ("left", "right"))
+    shared = np.zeros(len(rows), dtype=bool)
+    undecided = np.flatnonzero(low < high)
+    while len(undecided):
+        for start in range(0, len(undecided), BLOCK):
+            some = undecided[start : start + BLOCK]
+            pair = (one.numpy().view(np.uint32) for one in (rows[some], others[order[low[some]]]))
+            shared[some] = np.equal(*pair).all(axis=1)
+        low[undecided] += 1
+        undecided = undecided[~shared[undecided] & (low[undecided] < high[undecided])]
+    return shared
+
+
+def _hashes(rows: UnitRows) -> NDArray[np.uint64]:
+    """(n,) the bits of each row times random odd numbers, summed: two different rows hardly ever have one sum."""
+    width = rows.shape[1]
+    words, size = ("u4", width) if width % 2 else ("u8", width // 2)  # two numbers at once: a fifth of the time
+    by = np.random.default_rng(0).integers(1 << 63, size=size, dtype=np.uint64) * 2 + 1
+    parts: list[NDArray[np.uint64]] = [np.dot(block.numpy().view(words), by) for block in rows.split()]
+    return np.concatenate(parts)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -24,16 +26,18 @@ from vldebias.data.parallel import processes
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need
-from vldebias.evaluation.drawing import DrawnSet
-from vldebias.evaluation.plan import DrawnImage, folder_slug
+from vldebias.evaluation.drawing import DrawnImage, DrawnSet, folder_slug
+from vldebias.evaluation.task import OneOrMore, Session, Strict, named_by
 from vldebias.evaluation.texts import Texts
 from vldebias.files import digest as file_digest
 from vldebias.files import read_json, write_atomically
 from vldebias.hosts.fingerprint import weights_fingerprint
 from vldebias.hosts.images import image_encoder
 from vldebias.hub import NO_CODE, asked_once, reason
+from vldebias.loading import Loaded
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, check_slots, fill
+from vldebias.registry import Registry
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,6 +48,15 @@ NO_VALUE = "unknown"  # what a judge says where it names no value
 SURE = 0.8  # smallest probability with which its answers count, where nobody says another
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 """Texts for what a picture may show instead of a person."""
+SCENES: dict[str, tuple[str, ...]] = {
+    "water": ("ocean", "lake", "river", "pond", "beach"),
+    "land": ("forest", "meadow", "field", "desert", "mountain"),
+}
+"""Words for two backgrounds; a picture of the sky alone, or of a studio, is neither."""
+NO_SCENE = ("a photo of the sky", "a photo of a plain backdrop", "a photo of a room")
+OTHER_SUBJECTS = ("landscape", "person", "dog", "car", "building")
+"""What an image may show instead of the animal that was asked for."""
+T = TypeVar("T", bound="JudgeSpec")
 _SLACK = 1e-3  # by which rounding in half precision may take a sum of probabilities over one
 _DIGITS = 6  # of the probabilities that are kept
 
@@ -68,18 +81,19 @@ class Judge(Protocol):
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """What `judge` says about `images`, checked: float64 (n, values) for each of its attributes.
+    """Return what `judge` says about `images`, checked: float64 (n, values) for each of its attributes.
 
     Raises:
         InvalidInputError: an attribute is missing, or its array is not (n, values) of probabilities.
     """
     given, checked = judge.predict(images), {}
     for attribute, values in judge.names.items():
-        if attribute not in given:
-            raise InvalidInputError(f"judge {judge.name}: gave no {attribute!r}, only {sorted(given)}")
-        array, expected = np.asarray(given[attribute], dtype=np.float64), (len(images), len(values))
-        if array.shape != expected:
-            raise InvalidInputError(f"judge {judge.name}: {attribute} has shape {array.shape}, expected {expected}")
+        array = np.asarray(given.get(attribute, np.empty(0)), dtype=np.float64)
+        if array.shape != (len(images), len(values)):
+            raise InvalidInputError(
+                f"judge {judge.name}: expected {attribute} ({len(images)}, {len(values)}), got {array.shape} and "
+                f"{sorted(given)}"
+            )
         if not (np.isfinite(array).all() and (array >= 0).all() and (array.sum(1) <= 1 + _SLACK).all()):
             raise InvalidInputError(
                 f"judge {judge.name}: {attribute} are no probabilities: expected numbers from 0 on that sum to at most "
@@ -133,7 +147,7 @@ def stated_attribute(prompts: PromptSet, judge: Judge) -> tuple[str, dict[str, i
     )
 
 
-def _digest(*parts: Any) -> str:
+def digest_of(*parts: Any) -> str:
     """A short hash of values that JSON can write; the order of keys counts, for it is that of the columns."""
 
     def plain(value: Any) -> Any:
@@ -165,7 +179,7 @@ class FunctionJudge:
     ) -> None:
         self.name = name
         self.names = {attribute: tuple(values) for attribute, values in names.items()}
-        self.fingerprint = _digest(name, version, self.names)
+        self.fingerprint = digest_of(name, version, self.names)
         self._function = function
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
@@ -187,18 +201,17 @@ class MiniatureJudge:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         from vldebias.miniature import load_judge
-        from vldebias.miniature.birds import BACKGROUNDS, CLASSES, PLACES, SPECIES
-        from vldebias.miniature.portraits import AGES, GENDERS, PROFESSIONS, TONES
+        from vldebias.miniature.words import AGES, BACKGROUNDS, CLASSES, GENDERS, PLACES, PROFESSIONS, SPECIES, TONES
 
         self.names = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
         self.names |= {"species": SPECIES, "bird": CLASSES, "place": PLACES, "background": BACKGROUNDS}
         self._network = load_judge(folder)
-        self.fingerprint = _digest(weights_fingerprint(self._network))
+        self.fingerprint = digest_of(weights_fingerprint(self._network))
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
         """Probabilities of all of them; InvalidInputError for images that are not 64 x 64."""
         from vldebias.miniature.architectures import PEOPLE_FIELDS
-        from vldebias.miniature.world import WORLDS
+        from vldebias.miniature.words import WORLDS
 
         pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
         read = self._network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
@@ -248,7 +261,7 @@ class ClassifierJudge:
         self._model, self._processor, self._attribute = model.eval(), processor, attribute
         self._columns = torch.tensor([[label in some for some in values.values()] for label in labels]).float()
         about = {value: list(some) for value, some in values.items()}
-        self.fingerprint = _digest(weights_fingerprint(model), processor.to_dict(), attribute, about)
+        self.fingerprint = digest_of(weights_fingerprint(model), processor.to_dict(), attribute, about)
 
     @classmethod
     def load(
@@ -312,7 +325,7 @@ class TableJudge:
             one: as_labels(column_of(read, one, table), given.get(one), f"{table}: {one}", "unknown")
             for one in attributes
         }
-        self.name, self.fingerprint = table.name, _digest(file_digest(table), {k: list(v) for k, v in given.items()})
+        self.name, self.fingerprint = table.name, digest_of(file_digest(table), {k: list(v) for k, v in given.items()})
         self.names = {attribute: one.names for attribute, one in labels.items()}
         self._row = {path: i for i, path in enumerate(paths)}
         self._known = {  # the last row is that of an image that is not there
@@ -332,27 +345,6 @@ class TableJudge:
             InvalidInputError: always.
         """
         raise InvalidInputError(f"{self.name}: is a table, which reads no pixels; it judges images that are drawn")
-
-
-class JudgePanel:
-    """Several judges as one, each for attributes of its own.
-
-    Raises:
-        InvalidInputError: none, or two that read the same attribute.
-    """
-
-    def __init__(self, *judges: Judge) -> None:
-        every = [attribute for judge in judges for attribute in judge.names]
-        if not judges or len(set(every)) < len(every):
-            raise InvalidInputError(f"judges: expected one or more with different attributes, got {every}")
-        self.name = " + ".join(judge.name for judge in judges)
-        self.names = {attribute: values for judge in judges for attribute, values in judge.names.items()}
-        self.fingerprint = _digest(*(judge.fingerprint for judge in judges))
-        self._judges = judges
-
-    def predict(self, images: Sequence[Image]) -> Probabilities:
-        """What they say, together."""
-        return {attribute: p for judge in self._judges for attribute, p in predict(judge, images).items()}
 
 
 @dataclass(frozen=True)
@@ -449,7 +441,7 @@ class ClipJudge:
         self._rows = {attribute: _rows(texts, question) for attribute, question in questions.items()}
         asked = {a: [{v: list(p) for v, p in q.prompts.items()}, list(q.reject)] for a, q in questions.items()}
         towers = [self._encoder.fingerprint, texts.host.fingerprint()]
-        self.fingerprint = _digest(towers, self._encoder.preprocessing, round(self._scale, 3), asked)
+        self.fingerprint = digest_of(towers, self._encoder.preprocessing, round(self._scale, 3), asked)
 
     def predict(self, images: Sequence[Image]) -> Probabilities:
         """Probabilities (n, values) of each attribute; what a row lacks to one went to the rejects."""
@@ -524,39 +516,37 @@ def judge_images(judge: Judge, drawn: DrawnSet, *, batch_size: int = 64, progres
 
 @dataclass(frozen=True)
 class KeptJudge:
-    """A judge whose answers lie beside drawn images: name, attribute -> values, and where."""
+    """A judge whose answers lie beside generated images: name, attribute -> values, and where."""
 
     name: str
     names: Mapping[str, tuple[str, ...]]
     drawn: DrawnSet
     home: Path
 
-    def probabilities(self, attribute: str) -> np.ndarray:
-        """(n, values) for the n images of the folder; zeros for those that changed since, or were never judged."""
-        known, none = dict(_kept(self.home)), [0.0] * len(self.names[attribute])
-        return np.array([known.get(_key(self.drawn, image), {}).get(attribute, none) for image in self.drawn])
-
     def said(self, attribute: str, values: Sequence[str], sure: float) -> tuple[list[str], np.ndarray]:
-        """What it says of every image, one of `values` or NO_VALUE, and its probability of that (n,)."""
-        chances = self.probabilities(attribute)
+        """Return what it says of every image, one of `values` or NO_VALUE, and its probability of that (n,).
+
+        Images that changed since, or were never judged, have the probability 0.
+        """
+        known, none = dict(_kept(self.home)), [0.0] * len(self.names[attribute])
+        chances = np.array([known.get(_key(self.drawn, image), {}).get(attribute, none) for image in self.drawn])
         labels = decide(chances, self.names[attribute], sure)
         seen = [labels.names[code] if code >= 0 and labels.names[code] in values else NO_VALUE for code in labels.codes]
         return seen, chances.max(axis=1)
 
 
-def kept_judges(drawn: DrawnSet) -> list[KeptJudge]:
-    """The judges that answered about the images of a folder, the last one at the end."""
+def kept_judges(drawn: DrawnSet, attribute: str = "", values: Sequence[str] = ()) -> list[KeptJudge]:
+    """Return the judges that answered about the images of a folder, the last one at the end.
+
+    attribute, values: only those that know the attribute with these values.
+    """
     judges = []
     for path in sorted((drawn.folder / JUDGEMENTS).glob(f"*/{JUDGE}"), key=lambda path: path.stat().st_mtime_ns):
         about = read_json(path)
         names = {attribute: tuple(values) for attribute, values in about["names"].items()}
-        judges.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
+        if set(values) <= set(names.get(attribute, ())):
+            judges.append(KeptJudge(str(about["name"]), names, drawn, path.parent))
     return judges
-
-
-def kept_judge(drawn: DrawnSet, attribute: str, values: Sequence[str]) -> KeptJudge | None:
-    """The last judge that answered about an attribute with these values, if there is one."""
-    return next((one for one in kept_judges(drawn)[::-1] if set(values) <= set(one.names.get(attribute, ()))), None)
 
 
 def _key(drawn: DrawnSet, image: DrawnImage) -> str:
@@ -587,3 +577,116 @@ def _kept(home: Path) -> Iterator[tuple[str, dict[str, list[float]]]]:
                 continue  # half a line of a run that was killed: the image is asked about again
             if isinstance(read, dict) and {"image", "sha", "answer"} <= read.keys():
                 yield f"{read['image']} {read['sha']}", read["answer"]
+
+
+# ---- what a suite says of judges -----------------------------------------------------------------------------
+
+
+class JudgeSpec(Strict, ABC):
+    """Who reads attributes from drawn images. Subclasses name their kind, `kind: Literal["clip"] = "clip"`."""
+
+    kind: str
+
+    @abstractmethod
+    def open(self, task: Any, session: Session) -> Judge:
+        """Return the judge for a `GenerationTask`, with what the user of a session chose."""
+
+
+JUDGES: Registry[type[JudgeSpec]] = Registry("judge", "vldebias.judges", named_by(JudgeSpec, "kind"), instances=False)
+
+
+def register_judge(spec: type[T]) -> type[T]:
+    """Make a kind of judge known to suites, as `judge: {kind: NAME}`; returns it.
+
+    Raises:
+        InvalidInputError: no judge with a kind, or another one has the kind.
+    """
+    JUDGES.register(spec)
+    return spec
+
+
+@register_judge
+class MiniatureSpec(JudgeSpec):
+    """The classifier of the embedded world: profession, gender, tone and age of people; species, bird, place and
+    background of birds."""
+
+    kind: Literal["miniature"] = "miniature"
+
+    def open(self, task: Any, session: Session) -> Judge:
+        """The weights that ship with the package."""
+        return MiniatureJudge()
+
+
+@register_judge
+class ClassifierSpec(JudgeSpec):
+    """An image classifier of transformers for one attribute; values: value -> the labels of it that mean that."""
+
+    kind: Literal["classifier"] = "classifier"
+    model: str
+    attribute: str
+    values: dict[str, OneOrMore] | None = None
+
+    def open(self, task: Any, session: Session) -> Judge:
+        """The classifier with this name."""
+        return ClassifierJudge.load(self.model, self.attribute, self.values, device=session.options.device)
+
+
+@register_judge
+class TableSpec(JudgeSpec):
+    """Labels that were made elsewhere: a table with a row per image, see `TableJudge`."""
+
+    kind: Literal["table"] = "table"
+    table: Path
+    attributes: Annotated[tuple[str, ...], Field(min_length=1)]
+    values: dict[str, tuple[str, ...]] | None = None
+
+    def open(self, task: Any, session: Session) -> Judge:
+        """The table."""
+        return TableJudge(self.table, self.attributes, self.values)
+
+
+class ZeroShotSpec(JudgeSpec, ABC):
+    """An image-text model that is asked about images. model, pretrained: --judge stands for the first judge's."""
+
+    model: str | None = None
+    pretrained: str | None = None
+
+    def of_model(self, loaded: Loaded) -> dict[str, Any]:
+        """What every zero-shot judge is given of its model."""
+        parts = {"model": loaded.host, "preprocess": loaded.preprocess, "tokenizer": loaded.tokenizer}
+        return parts | {"name": loaded.name}
+
+
+@register_judge
+class ClipSpec(ZeroShotSpec):
+    """Zero-shot, by prompts: attribute -> value -> its prompts; reject: prompts for images that show none of them."""
+
+    kind: Literal["clip"] = "clip"
+    prompts: Annotated[dict[str, dict[str, OneOrMore]], Field(min_length=1)]
+    reject: tuple[str, ...] = ()
+
+    def open(self, task: Any, session: Session) -> Judge:
+        """It is also asked which concept an image shows, by the class prompts: whether the subject is kept."""
+        questions, prompts = {a: Question(values, self.reject) for a, values in self.prompts.items()}, task.drawn_set
+        names = [*prompts.class_names, *prompts.held_out_class_names]
+        classes = [*prompts.classes, *prompts.held_out_classes]
+        questions.setdefault(task.noun, Question({n: (text,) for n, text in zip(names, classes, strict=True)}))
+        return ClipJudge(**self.of_model(task.judging_model(session)), questions=questions)
+
+
+@register_judge
+class BackgroundsSpec(ZeroShotSpec):
+    """Zero-shot, for land and water behind an animal, and whether the animal is still to be seen (section 7.6.4).
+
+    The questions are about scenes and name no animal, for a CLIP that is asked about a waterbird answers "water"
+    whatever is behind it: the very correlation that is measured. It may still read the bird instead of the background,
+    so compare with labels of people.
+    """
+
+    kind: Literal["backgrounds"] = "backgrounds"
+
+    def open(self, task: Any, session: Session) -> Judge:
+        """It knows the animals that are generated."""
+        animals = (*task.drawn_set.held_out_class_names, *OTHER_SUBJECTS)
+        questions = {"background": Question.of(SCENES, reject=NO_SCENE), "animal": Question.of(animals)}
+        return ClipJudge(**self.of_model(task.judging_model(session)), questions=questions)

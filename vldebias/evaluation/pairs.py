@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from vldebias.edit import Edit, Rows
-from vldebias.errors import InvalidInputError
-from vldebias.evaluation.images import names_of, sets_by_column
+from vldebias.edit import Edit
+from vldebias.evaluation.images import names_of, prompts_of, sets_by_column
 from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.evaluation.task import Lam, Options, Prompts, Session, Task, register_task
 from vldebias.evaluation.variants import NONE, Variant, lam_of
@@ -57,15 +56,9 @@ class TextsTask(Task):
         return super().with_options(options).model_copy(update=changed)
 
     def texts(self) -> tuple[str, ...]:
-        """The pairs of all sets, where an image-text model embeds them."""
-        if self.host == "pipeline":
-            return ()
-        sets = map(load_prompts, self.sets.values())
-        texts = (
-            (*s.spurious, *chain.from_iterable(s.groups), *chain.from_iterable(s.held_out_groups), *s.classes)
-            for s in sets
-        )
-        return tuple(dict.fromkeys(chain.from_iterable(texts)))
+        """Return the pairs of all sets, where an image-text model embeds them."""
+        sets = map(load_prompts, self.sets.values()) if self.host == "model" else ()
+        return tuple(dict.fromkeys(t for s in sets for t in (*prompts_of([s]), *chain(*s.held_out_groups))))
 
     def _host(self, session: Session) -> Host:
         return resolve(session.pipeline.host) if self.host == "pipeline" else session.texts.host
@@ -81,12 +74,9 @@ class TextsTask(Task):
         return {"host": self._host(session), "model": name, "progress": session.progress}
 
     def measure(self, host: Host, *, model: str | None = None, progress: Progress = SILENT) -> list[TaskResult]:
-        """Measure every set.
-
-        Args:
-            host: as of `vldebias.hosts.resolve`. model: what it is called; its own name by default.
-        """
-        results, fingerprint = [], host.fingerprint()
+        """Measure every set on a host (see `vldebias.hosts.resolve`); model: what it is called, its name by default."""
+        results, printed = [], host.fingerprint()
+        boot = {"resamples": self.resamples, "seed": self.seed}
         for name, prompts in ((name, load_prompts(of)) for name, of in self.sets.items()):
             variant = Variant(prompts=(prompts,), method=self.method, lam=self.lam)
             details = {"lam": lam_of(variant.planned.method, variant.weight), "strength": variant.strength}
@@ -96,17 +86,16 @@ class TextsTask(Task):
                 description="Mean L2 distance of the two prompts of a pair, without and with the projection: pairs "
                 "that it was fitted on, and pairs of concepts that it was not. Resampled over concepts.",
                 model=model or host.name,
-                fingerprint=None if fingerprint is None else fingerprint.to_dict(),
+                fingerprint=None if printed is None else printed.to_dict(),
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",
                 methods={NONE: {}, self.method: details},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
-                settings={"roles": list(host.roles), "resamples": self.resamples, "seed": self.seed},
+                settings={"roles": list(host.roles), **boot},
             )
             result = TaskResult(provenance, details={self.method: details})
-            boot = {"resamples": self.resamples, "seed": self.seed}
             with progress.step(provenance.task):
                 add_pair_distances(result, host, prompts, {self.method: variant}, noun="concepts", **boot)
             results.append(result)
@@ -114,55 +103,42 @@ class TextsTask(Task):
 
 
 def add_pair_distances(
-    result: TaskResult,
-    host: Host,
-    prompts: PromptSet,
-    variants: Mapping[str, Variant],
-    *,
-    noun: str = "professions",
-    resamples: int = 2000,
-    seed: int = 0,
-) -> None:
-    """Rows of the mean |P z_i - P z_j| over the pairs of `prompts`, "train" and "unseen" (section 7.6.1).
+    result: TaskResult, host: Host, prompts: PromptSet, variants: Mapping[str, Variant], *, noun: str = "professions",
+    resamples: int = 2000, seed: int = 0,
+) -> None:  # fmt: skip
+    """Add the mean |P z_i - P z_j| over the pairs of `prompts`, "train" and "unseen" (section 7.6.1).
 
     Every pair is changed, whether a prompt states its attribute or not. Resampled over groups of prompts, one for each
     concept: the pairs of a group share their prompts. A host with several roles has rows for each of them, with the
     subset "unseen, pooled".
 
     Raises:
-        InvalidInputError: a variant that draws a value for each image, of which texts alone say nothing.
+        InvalidInputError: a variant that rewrites prompts, which has no edit.
     """
-    boot = {"resamples": resamples, "seed": seed}
     for role in host.roles:
-        edits = {name: variant.fitted(host, role) for name, variant in variants.items()}
-        drawing = [name for name, edit in edits.items() if edit.sampled]
-        if drawing:
-            raise InvalidInputError(f"{drawing}: a value is drawn for each image; there is no distance of texts")
+        edits: dict[str, tuple[Edit | None, float]] = {NONE: (None, 1.0)}
+        edits |= {name: (variant.fitted(host, role), variant.strength) for name, variant in variants.items()}
         for part, groups in (("train", prompts.groups), ("unseen", prompts.held_out_groups)):
-            if not groups:
-                continue
-            pairs = np.array([len(group) * (len(group) - 1) / 2 for group in groups])
-            values = {NONE: _distances(host, role, groups, None, 1.0)}
-            values |= {n: _distances(host, role, groups, edit, variants[n].strength) for n, edit in edits.items()}
-            result.add_resampled(
-                "pair_distance",
-                values,
-                n={noun: len(groups), "pairs": int(pairs.sum())},
-                statistic=lambda sums, held: sums.sum(axis=-1) / held.sum(axis=-1),  # mean over the pairs of all groups
-                shared=(pairs,),
-                subset=part if len(host.roles) == 1 else f"{part}, {role}",
-                **boot,
-            )
+            if groups:
+                pairs = np.array([len(group) * (len(group) - 1) / 2 for group in groups])
+                result.add_resampled(
+                    "pair_distance",
+                    {name: _distances(host, role, groups, *edit) for name, edit in edits.items()},
+                    n={noun: len(groups), "pairs": int(pairs.sum())},
+                    statistic=lambda sums, held: sums.sum(axis=-1) / held.sum(axis=-1),  # mean over pairs of all groups
+                    shared=(pairs,),
+                    subset=part if len(host.roles) == 1 else f"{part}, {role}",
+                    resamples=resamples,
+                    seed=seed,
+                )
 
 
 def _distances(host: Host, role: str, groups: Sequence[Sequence[str]], edit: Edit | None, strength: float) -> Floats:
     """Sum over the pairs of each group."""
     flat = list(dict.fromkeys(chain.from_iterable(groups)))
-    rows = host.embed(flat, role)
-    rows = rows if edit is None else edit(rows, strength, Rows(tuple(flat)))
-    place = {prompt: i for i, prompt in enumerate(flat)}
+    rows = host.embed(flat, role) if edit is None else edit(host.embed(flat, role), strength)
     sums = []
     for group in groups:
-        first, second = zip(*combinations([place[prompt] for prompt in group], 2), strict=True)
+        first, second = zip(*combinations([flat.index(prompt) for prompt in group], 2), strict=True)
         sums.append(float(torch.linalg.vector_norm(rows[list(first)] - rows[list(second)], dim=-1).sum()))
     return np.array(sums)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, Labels, cross
-from vldebias.data.labels import doubts
+from vldebias.data import Embeddings, Labels, cross, odd_values
 from vldebias.errors import SuspectInputWarning, need, warn
 from vldebias.evaluation.texts import Texts
 from vldebias.methods.diagnostics import spread_along
@@ -26,7 +25,7 @@ from vldebias.methods.labelled import place_of
 from vldebias.prompts import PromptSet
 
 _ROWS = 1000  # of the images that are looked at
-_FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
+_FOREIGN = 3.0  # deviations from images of another space, of their spread and of their mean
 _ENOUGH = 10  # images of a value, to say how well texts tell it
 
 
@@ -53,14 +52,16 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
     warned = False
     for column in columns:
         labels = images.column(column)
-        problems = [*_misspelt(labels, sets), *doubts(labels)]
-        if problems:
-            warn(f"labels {column!r}: " + "; also ".join(problems), SuspectInputWarning)
+        problems = [*_misspelt(labels, sets), *odd_values(labels)]
+        _say(repr(column), problems)
         warned = warned or bool(problems)
     if not warned and len(columns) > 1:
-        problems = doubts(cross(*map(images.column, columns)))
-        if problems:
-            warn(f"labels {' x '.join(columns)}: " + "; also ".join(problems), SuspectInputWarning)
+        _say(" x ".join(columns), odd_values(cross(*map(images.column, columns))))
+
+
+def _say(what: str, problems: Sequence[str]) -> None:
+    if problems:
+        warn(f"labels {what}: " + "; also ".join(problems), SuspectInputWarning)
 
 
 def _misspelt(labels: Labels, sets: Sequence[PromptSet]) -> list[str]:
@@ -78,16 +79,23 @@ def _misspelt(labels: Labels, sets: Sequence[PromptSet]) -> list[str]:
 
 
 def doubt_space(images: Tensor, texts: Texts, prompts: Sequence[str]) -> None:
-    """Warn of unit rows (n, d) that vary along what texts differ in as along any direction, as another model's do."""
+    """Warn of unit rows (n, d) that have nothing in common with the texts, as those of another model have.
+
+    Two signs have to agree: images vary along what texts differ in no more than along any direction, and their mean is
+    no nearer to the mean of the texts than a random direction is. A few queries alone may differ in what images do not
+    vary in; the means of one model still share a direction (cosines around .3 in CLIP).
+    """
     role = texts.host.roles[0]
     read = [prompt for prompt in dict.fromkeys(prompts) if (role, prompt) in texts.host.memory]
     if len(read) < 2 or len(images) < 2 * _ENOUGH:
         return
-    spread, deviations = spread_along(images[spaced(len(images))], texts.embed(read))
-    if spread and deviations < _FOREIGN:
+    seen, rows = images[spaced(len(images))].double(), texts.embed(read)
+    spread, deviations = spread_along(seen, rows)
+    shared = abs(float(normalize(seen.mean(0), dim=0) @ normalize(rows.mean(0), dim=0)))
+    if spread and deviations < _FOREIGN and shared < _FOREIGN / sqrt(seen.shape[1]):
         warn(
-            f"features: along what {len(read)} texts differ in, the images vary {spread:.2g} times as much as along "
-            "any direction, as noise does and as images of another model do; embed both with one model",
+            f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means {shared:.2f}); "
+            "are both of the same model? Embed both with one",
             SuspectInputWarning,
         )
 

@@ -1,4 +1,4 @@
-"""Run a suite: task by task, each kept as soon as it is done, so that a run that was stopped goes on where it was."""
+"""The two ways in: `evaluate` measures what Python hands over, `run_suite` a suite with files, resumed task by task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +15,156 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vldebias.data import processes
-from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.report.charts import file_slug
-from vldebias.evaluation.report.pages import draw_charts, pictures_beside, write_page
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance
-from vldebias.evaluation.suite import Suite, load_suite
-from vldebias.evaluation.task import Options, Session, Task
+from vldebias.edit import Edit
+from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasWarning, did_you_mean, warn
+from vldebias.evaluation.images import PAPER, ImageTask
+from vldebias.evaluation.pages import render
+from vldebias.evaluation.result import NONE, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.evaluation.session import Session
+from vldebias.evaluation.task import TASKS, Options, Strict, Suite, Task, file_slug, load_suite
 from vldebias.files import LOCK, digest, only_writer, read_json, write_atomically
+from vldebias.loading import Loaded
+from vldebias.methods import Method, resolved
 from vldebias.pictures import save_png
-from vldebias.progress import Progress
-from vldebias.prompts import load_prompts
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, load_prompts
 
 RESULT, PAGE, MANIFEST = "result.json", "index.html", "manifest.json"
+SPLITS = ("train", "val")  # beside the images and a reference; each may come with labels, as train_labels=
+
+# ---- what Python hands over ----------------------------------------------------------------------------------
+
+
+def evaluate(
+    model: Any,
+    images: Any = None,
+    *,
+    prompts: str | PromptSet | Mapping[str, Any] | None = None,
+    labels: Any = None,
+    unknown: Any = (),
+    task: str = "retrieval",
+    methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] | None = None,
+    reference: Any = None,
+    reference_labels: Any = None,
+    split: str = "test",
+    root: str | Path | None = None,
+    tokenizer: Any = None,
+    pretrained: str | None = None,
+    device: str = "cpu",
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> Result:
+    """Measure methods on images and the texts of one model, or with any other task: bias and utility, with intervals.
+
+    Args:
+        model: an open_clip or transformers model (with `tokenizer` where it cannot be found), a name that
+            `vldebias.load_host` opens (with `pretrained`), or a mapping from prompt to embedding (d,).
+        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, .safetensors, .parquet, or a
+            pattern such as "shards/*.npy") or `vldebias.data.Shards`; a folder of images or the name of a data set
+            (`vldebias eval data`), which the model embeds; or `Embeddings`.
+        prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a column has another
+            name than the attribute of its set, or for several columns.
+        labels: column -> values of the n images: strings or integers, as an array, a tensor or a list; None, NaN and ""
+            are unknown, every number is a value. One column may be given as it is. None: those that come with the
+            images.
+        unknown: a value of labels that means "not known", such as -1, or several. Every result says how many rows were
+            unknown (`n`), and groups leave them out.
+        task: a name in `vldebias.evaluation.TASKS`: "retrieval" (skew of the first k results), "groups" (accuracy of
+            the worst group), "generation", "texts", "annotations", or one that was registered.
+        methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also name -> edit), or
+            several; by default "none", "default" and the attachment that the model carries ("attached cali"), all at
+            its strength. "none" is always measured, without any attachment; changes are differences to it.
+        reference: image features (m, d), or whatever `images` may be. Methods are then what `vldebias.debias` attaches
+            with these images: a closed form such as "cali" is equalised against them ("cali+equalise").
+        reference_labels: column -> values of these m images, for the methods that need labels. None: those that come
+            with the reference, else what the model's texts say (`vldebias.methods.labelled`).
+        split, root: of a data set: which part of it, and the folder that it lies in.
+        tokenizer, pretrained, device: of the model.
+        progress: True to show it on stderr.
+        options: what is particular to a task: fields of it, and inputs of its `measure`.
+
+            - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for (default: the class
+              prompts); `k`, one or several (default: a twentieth of the images, at least 10); prior, floor, ties,
+              resample, utility.
+            - of groups: `label` and `spurious`, columns (by default those that the class prompts and the attribute's
+              values name); `train`, `train_labels`, `val`, `val_labels`, further splits for `baselines=` and for the
+              reweighted average; lams, true_groups, group_weights.
+            - of both: lam, strength, max_loss, side, keep_stated, resamples, seed.
+            - of generation: `model` is a pipeline; `judge` reads the images, which are drawn into `folder`; attributes,
+              images_each and the other fields of `GenerationTask`.
+            - of texts: `model` is a model or a pipeline. lam, method.
+            - of annotations: `labels` are files of annotators, `drawn` the folder of the images; attribute, names.
+
+    Raises:
+        InvalidInputError, PromptSetError, UnsupportedHostError: what does not fit, by name.
+
+    >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
+    >>> evaluate(texts, features, prompts="gender", labels={"gender": gender}, k=50).to_pandas()  # doctest: +SKIP
+    """
+    kind = TASKS.named(task)
+    inputs = kind.input_names()
+    known = sorted({*kind.model_fields, *inputs, *(f"{name}_labels" for name in SPLITS if name in inputs)})
+    given = {"images": images, "labels": labels, "reference": reference, "reference_labels": reference_labels}
+    fields: dict[str, Any] = {"name": task, "title": task} | ({} if prompts is None else {"prompts": prompts})
+    for name, value in options.items():
+        if name not in known:
+            expected = f"{', '.join(known)}; {did_you_mean(name, known)}"
+            raise InvalidInputError(f"evaluate: {name!r} is no option of {task}; expected one of {expected}")
+        is_field = name in kind.model_fields and (name not in inputs or isinstance(value, (Strict, Mapping)))
+        (fields if is_field else given)[name] = value
+    shown = progress if isinstance(progress, Progress) else Progress.on() if progress else SILENT
+    session = Session(
+        Options(out=Path(), pretrained=pretrained, device=device, data_root=root),
+        needs=f"task {task!r}",
+        progress=shown,
+        given={name: value for name, value in given.items() if value is not None},
+        host=model,
+        tokenizer=tokenizer,
+        split=split,
+        handed=True,
+        unknown=unknown,
+        column=next(iter(prompts), "") if isinstance(prompts, Mapping) else str(getattr(prompts, "name", prompts)),
+    )
+    compares = issubclass(kind, ImageTask)
+    if methods is not None:
+        fields["methods"], session.fitted = _methods(methods, reference)
+        if compares and session.attachment is not None:
+            warn(
+                "model: got one that carries an attachment, which is not among the methods; expected no methods= (it "
+                "is measured then), or its edit among them",
+                SuspectInputWarning,
+            )
+    elif compares and kind.model_fields["methods"].default == PAPER:
+        fields.setdefault("methods", (NONE, resolved(None, reference=reference)))
+        carried = session.attachment
+        if carried is not None:  # what the user has, at the strength that it has
+            edit = carried.projections[session.texts.host.roles[0]]
+            session.fitted = {f"attached {edit.method}": edit}
+            fields.setdefault("strength", carried.strength)
+    began = time.monotonic()
+    with shown:
+        parts = kind.of_given(session, fields).measured(session)
+    return Result.of(task, parts, seconds=round(time.monotonic() - began, 3))
+
+
+def _methods(given: Any, reference: Any) -> tuple[tuple[Method, ...], dict[str, Edit]]:
+    """The methods as `debias` resolves them, and edits by name."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, Method, Edit))
+    pairs = given.items() if isinstance(given, Mapping) else [(None, one) for one in (given if several else [given])]
+    edits = {name or f"fitted {one.method}": one for name, one in pairs if isinstance(one, Edit)}
+    return tuple(resolved(one, reference=reference) for _, one in pairs if not isinstance(one, Edit)), edits
+
+
+# ---- suites --------------------------------------------------------------------------------------------------
+
+
+class Part(BaseModel):
+    """The rows and the provenance of a `TaskResult`, as a file keeps them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    provenance: TaskProvenance
+    rows: list[Measurement]
 
 
 class Finished(BaseModel):
@@ -35,8 +173,7 @@ class Finished(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: str
-    rows: list[Measurement]
-    provenance: list[TaskProvenance]
+    parts: list[Part]
     pictures: list[str]
     seconds: float
 
@@ -56,6 +193,7 @@ def run_suite(
     progress: Progress | None = None,
     console: Any = None,
     only: Sequence[str] = (),
+    loaded: Loaded | None = None,
 ) -> Result:
     """Measure every task of a suite and write result.json, pictures and index.html into `options.out`.
 
@@ -68,53 +206,135 @@ def run_suite(
         options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
         progress: where it shows how far it is; default: on stderr. console: a rich console for it.
         only: names of tasks; none: all of them.
+        loaded: the model or pipeline that the options name, where it is loaded already.
 
     Raises:
         InvalidInputError: something that the suite needs was not given, or does not fit; another run writes there.
     """
-    suite = suite if isinstance(suite, Suite) else load_suite(suite)
+    suite = (suite if isinstance(suite, Suite) else load_suite(suite)).only(only)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
-    suite = suite.only(only)
-    options = with_host(suite, replace(options, device=own_device(options.device)))
+    options = replace(options, device=own_device(options.device))
+    if suite.host is not None:  # the suite's own weights where the user names none
+        model = options.model or (suite.host if options.embeddings is None else None)
+        options = replace(options, model=model, pipeline=options.pipeline or suite.host)
     tasks = [task.with_options(options) for task in suite.tasks]
     for name in dict.fromkeys(name for task in tasks for name in task.prompt_sets):
         load_prompts(name)  # a wrong name is told before anything is loaded
-    first = processes().rank == 0
-    with progress or Progress.on(console) as shown, only_writer(options.out, shown.say) if first else nullcontext():
-        return _measured(suite, tasks, options, shown, first)
-
-
-def _measured(suite: Suite, tasks: Sequence[Task], options: Options, shown: Progress, first: bool) -> Result:
-    """The tasks in their order; the first of several processes writes."""
-    # Before any is written: processes that share the folder are to decide alike.
-    kept = {task.name: None if options.fresh else Finished.read(_path(options, task)) for task in tasks}
-    done: list[Finished] = []
-    result = _result(suite, done)
-    try:
-        session = Session(options, suite.needs, shown)
-        tasks = [task.fitting(session) for task in tasks]
-        _check_texts(session, suite, tasks)
-        for task in tasks:
-            done.append(_task(session, suite, task, kept[task.name], first))
-            result = _result(suite, done)
-            if first:
-                result.write(options.out / RESULT)
-    finally:
-        if done and first:
-            charts = draw_charts(result, options.out / "charts")
-            write_page(result, charts + pictures_beside(result, options.out), options.out / PAGE)
-            write_manifest(options.out)
+    first = processes().rank == 0  # of several processes it writes
+    out, done = options.out, list[Finished]()
+    with progress or Progress.on(console) as shown, only_writer(out, shown.say) if first else nullcontext():
+        # Before any is written: processes that share the folder are to decide alike.
+        kept = {task.name: None if options.fresh else Finished.read(_path(out, task)) for task in tasks}
+        session, result = Session(options, suite.needs, shown, host=loaded), _result(suite, done)
+        try:
+            tasks = [task.fitting(session) for task in tasks]
+            _check_texts(session, suite, tasks)
+            for task in tasks:
+                done.append(_task(session, suite, task, kept[task.name], first))
+                result = _result(suite, done)
+                if first:
+                    result.write(out / RESULT)
+        finally:
+            if done and first:
+                render(result, out / PAGE, beside=out)
+                write_manifest(out)
     return result
 
 
+def _result(suite: Suite, done: Sequence[Finished]) -> Result:
+    parts = [TaskResult(part.provenance, part.rows) for one in done for part in one.parts]
+    return Result.of(suite.name, parts, seconds=round(sum(one.seconds for one in done), 1))
+
+
+def own_device(device: str) -> str:
+    """Return the GPU of this process where several were launched: "cuda" would put all of them on the first."""
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
+
+
+def _check_texts(session: Session, suite: Suite, tasks: Sequence[Task]) -> None:
+    """Name all prompts at once that the user's text embeddings lack."""
+    rows = session.text_rows
+    prompts = list(dict.fromkeys(text for task in tasks for text in task.texts()))
+    missing = [text for text in prompts if rows is not None and text not in rows]
+    if missing:
+        shown = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise InvalidInputError(
+            f"text embeddings: {len(missing)} of the {len(prompts)} prompts of {suite.name} are not there: {shown}; "
+            f"`vldebias eval show {suite.name} --texts` prints them all, one a line: embed them with the model that "
+            "made the image features"
+        )
+
+
+def _path(out: Path, task: Task) -> Path:
+    return out / "tasks" / f"{file_slug(task.name)}.json"
+
+
+def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
+    """What a run before has finished, if nothing it depends on has changed; else measured now."""
+    started, folder = time.monotonic(), session.options.out
+    key = task.key(session)
+    if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
+        session.say(f"{task.name}: taken over from a run before (--fresh measures again)")
+        return kept
+    with _warnings_said(session):
+        parts = task.measured(session)
+    pictures = []
+    for part in parts if first else ():
+        for stem, (caption, plot) in part.pictures.items():
+            about = {"run": suite.name, "task": part.provenance.task, "caption": caption}
+            pictures.append(save_png(plot, folder / f"{file_slug(stem)}.png", about).name)
+    titled = [
+        Part(provenance=_titled(one.provenance, task.title, session.options.pipeline), rows=one.rows) for one in parts
+    ]
+    finished = Finished(key=key, parts=titled, pictures=pictures, seconds=round(time.monotonic() - started, 1))
+    text = finished.model_dump_json(indent=1) + "\n"
+    if first:
+        write_atomically(_path(folder, task), text)
+    session.say(f"{task.name}: done in {finished.seconds:.0f} s")
+    return Finished.model_validate_json(text)  # as a later run will read it: tuples in settings become lists
+
+
+def _titled(provenance: TaskProvenance, title: str, pipeline: str | None) -> TaskProvenance:
+    """The suite's title before that of the part; of generated images the pipeline as the user named it."""
+    full = f"{title}: {provenance.title}" if provenance.title else title
+    drawn = provenance.split == "generated" and pipeline is not None and pipeline not in provenance.model
+    model = f"{pipeline} ({provenance.model})" if drawn else provenance.model
+    return provenance.model_copy(update={"title": full, "model": model})
+
+
+@contextmanager
+def _warnings_said(session: Session) -> Iterator[None]:
+    """The first warning of each kind above the progress display instead of through it, and how many were like it.
+
+    A sweep fits dozens of methods, and what they cost is measured: one warning is news, dozens hide it.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VldebiasWarning)
+        yield
+    alike: dict[type[Warning], list[warnings.WarningMessage]] = {}
+    for one in caught:
+        if issubclass(one.category, VldebiasWarning):
+            alike.setdefault(one.category, []).append(one)
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for first, *more in alike.values():
+        session.say(f"warning: {first.message}")
+        if more:
+            session.say(f"{len(more)} more warnings like this: what they warn of is among the figures")
+
+
+# ---- the files of a run --------------------------------------------------------------------------------------
+
+
 def write_manifest(folder: Path) -> Path:
-    """The SHA-256 of every file of a run but those of the embedding cache, for `verify`."""
+    """Write the SHA-256 of every file of a run but those of the embedding cache, for `verify`."""
     files = {path.relative_to(folder).as_posix(): digest(path) for path in _evidence(folder)}
     return write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:
-    """Whether the files of a run are those that it left: names of those that are "changed", "missing" and "added".
+    """Return the names of the files of a run that are "changed", "missing" and "added" since it ended.
 
     Args:
         result: the folder of the run, or its result.json.
@@ -145,110 +365,3 @@ def _evidence(folder: Path) -> list[Path]:
     """Files of a run by name; not the cached features, which are checked where they are read, nor the run's lock."""
     inside = (path for path in folder.rglob("*") if path.is_file() and path not in (folder / MANIFEST, folder / LOCK))
     return sorted(path for path in inside if path.relative_to(folder).parts[0] != "cache")
-
-
-def own_device(device: str) -> str:
-    """The GPU of this process where several were launched: plain "cuda" would put all of them on the first."""
-    rank = os.environ.get("LOCAL_RANK")
-    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
-
-
-def with_host(suite: Suite, options: Options) -> Options:
-    """The suite's own weights where the user names none."""
-    if suite.host is None:
-        return options
-    alone = options.embeddings is None
-    return replace(
-        options,
-        model=options.model or (suite.host if alone else None),
-        pipeline=options.pipeline or suite.host,
-    )
-
-
-def _check_texts(session: Session, suite: Suite, tasks: Sequence[Task]) -> None:
-    """Name all prompts at once that the user's text embeddings lack."""
-    rows = session.text_rows
-    if rows is None:
-        return
-    prompts = list(dict.fromkeys(text for task in tasks for text in task.texts()))
-    missing = [text for text in prompts if text not in rows]
-    if missing:
-        shown = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        raise InvalidInputError(
-            f"text embeddings: {len(missing)} of the {len(prompts)} prompts of {suite.name} are not there: {shown}; "
-            f"`vldebias eval texts {suite.name}` prints them all, one a line: embed them with the model that made the "
-            "image features"
-        )
-
-
-def _path(options: Options, task: Task) -> Path:
-    return options.out / "tasks" / f"{file_slug(task.name)}.json"
-
-
-def _task(session: Session, suite: Suite, task: Task, kept: Finished | None, first: bool) -> Finished:
-    """What a run before has finished, if nothing it depends on has changed; else measured now."""
-    started, folder = time.monotonic(), session.options.out
-    key = task.key(session)
-    if kept is not None and kept.key == key and all((folder / name).is_file() for name in kept.pictures):
-        session.say(f"{task.name}: taken over from a run before (--fresh measures again)")
-        return kept
-    with _warnings_said(session):
-        parts = task.measured(session)
-    finished = Finished(
-        key=key,
-        rows=[row for part in parts for row in part.rows],
-        provenance=[_titled(part.provenance, task.title, session.options.pipeline) for part in parts],
-        pictures=[
-            save_png(
-                plot,
-                folder / f"{file_slug(stem)}.png",
-                {"run": suite.name, "task": part.provenance.task, "caption": caption},
-            ).name
-            for part in (parts if first else ())
-            for stem, (caption, plot) in part.pictures.items()
-        ],
-        seconds=round(time.monotonic() - started, 1),
-    )
-    text = finished.model_dump_json(indent=1) + "\n"
-    if first:
-        write_atomically(_path(session.options, task), text)
-    session.say(f"{task.name}: done in {finished.seconds:.0f} s")
-    return Finished.model_validate_json(text)  # as a later run will read it: tuples in settings become lists
-
-
-def _titled(provenance: TaskProvenance, title: str, pipeline: str | None) -> TaskProvenance:
-    """The title of the suite's task before that of the part, and of drawn images the pipeline as the user named it."""
-    full = f"{title}: {provenance.title}" if provenance.title else title
-    drawn = provenance.split == "generated" and pipeline is not None and pipeline not in provenance.model
-    model = f"{pipeline} ({provenance.model})" if drawn else provenance.model
-    return provenance.model_copy(update={"title": full, "model": model})
-
-
-def _result(suite: Suite, done: Sequence[Finished]) -> Result:
-    return Result.now(
-        suite.name,
-        [row for one in done for row in one.rows],
-        [provenance for one in done for provenance in one.provenance],
-        seconds=round(sum(one.seconds for one in done), 1),
-    )
-
-
-@contextmanager
-def _warnings_said(session: Session) -> Iterator[None]:
-    """The first warning of each kind above the progress display instead of through it, and how many were like it.
-
-    A sweep fits dozens of methods, and what they cost is measured: one warning is news, dozens hide it.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VldebiasWarning)
-        yield
-    alike: dict[type[Warning], list[warnings.WarningMessage]] = {}
-    for one in caught:
-        if issubclass(one.category, VldebiasWarning):
-            alike.setdefault(one.category, []).append(one)
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    for first, *more in alike.values():
-        session.say(f"warning: {first.message}")
-        if more:
-            session.say(f"{len(more)} more warnings like this: what they warn of is among the figures")

@@ -1,38 +1,284 @@
-"""Shares and discrepancy of a table that somebody else made: a row per image, with its prompt and what it shows."""
+"""Shares of values among images and their distance from even, whoever says what an image shows.
+
+What a judge says, what most people say and what somebody's table says is one column of values. It becomes counts of
+the values of each prompt, of which `add_shares` makes rows; people's labels of some images correct a judge's.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from vldebias.data import UNKNOWN, Labels
+from vldebias.data import UNKNOWN, Labels, odd_values
 from vldebias.data.tables import as_labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.evaluation.confused import confused_block
-from vldebias.evaluation.corrected import JudgedImages, corrected_block
-from vldebias.evaluation.drawing import drawn_result
-from vldebias.evaluation.result import NONE, TaskResult
+from vldebias.evaluation.answers import (
+    CANNOT_TELL,
+    NO_MAJORITY,
+    NO_PERSON,
+    NOT_ANSWERED,
+    Annotations,
+    read_annotations,
+)
+from vldebias.evaluation.drawing import Drawn, DrawnSet, by_variant, drawn_result
+from vldebias.evaluation.judges import NO_VALUE, SURE, kept_judges
+from vldebias.evaluation.result import CHANCE, NONE, Result, TaskProvenance, TaskResult
 from vldebias.evaluation.task import Name, Session, Task, register_task
 from vldebias.files import digest
-from vldebias.metrics.bootstrap import wilson_interval
-from vldebias.metrics.corrected import rated
-from vldebias.metrics.discrepancy import discrepancies, shares_radius
+from vldebias.metrics.bootstrap import Interval, percentile_interval, wilson_interval
 from vldebias.metrics.metric import computed
+from vldebias.metrics.shares import (
+    LEAST,
+    agreement,
+    corrected_shares,
+    corrected_squares,
+    discrepancies,
+    independent,
+    log_skew,
+    rated,
+    shares_radius,
+    squared_discrepancies,
+)
+from vldebias.progress import SILENT, Progress
 
 Floats = NDArray[np.float64]
-NOTHING = {"nan", "none", "null", "n/a", "na", "<na>"}  # as programs write that there is nothing
+Codes = NDArray[np.int64]
+BY_CHANCE = ("discrepancy", "discrepancy_squared")  # measures beside which stands what even shares give
+KINDS = {"cannot_tell": CANNOT_TELL, "no_person": NO_PERSON, "no_majority": NO_MAJORITY}  # metric -> answer
+EVERYTHING = "all images"
 ABOUT = (
     "Images, and what each shows, as a table gives them. Discrepancy is the distance of the shares of a prompt from "
     "uniform (eq. 7.2), averaged over prompts and resampled over prompts with all their images; few images per prompt "
     "bias it upwards, discrepancy_squared is corrected for that. Images without a value count as unknown."
 )
+ABOUT_PEOPLE = (
+    "People labelled the attribute of generated images without knowing the variant. Discrepancy (eq. 7.2) of each "
+    "prompt, then the mean; answers that name no value are left out and counted. Few images per prompt bias it "
+    "upwards, under every variant alike; discrepancy_squared is corrected for that."
+)
+ABOUT_CORRECTED = (
+    "A judge answered about every image and people about some. Corrected figures are right whatever the judge does, if "
+    "the labelled images were chosen at random (prediction-powered inference); the judge decides how wide they are. "
+    "Shares are those of all images, unknown ones included. Parity gap and MaxSkew are of all images together, among "
+    "those whose value can be told; the squared parity gap is the mean over prompts with two or more labels under "
+    "every method. What the judge moves is its figure less the corrected one."
+)
+
+
+# ---- rows of counts ------------------------------------------------------------------------------------------
+
+
+def counted(prompts: Codes, codes: Codes, weights: Floats, n_prompts: int, values: int) -> Floats:
+    """Return (p, values + 1) how many images of each prompt have each value, unknown last.
+
+    With weights that differ as many as they are worth.
+    """
+    total, squares = np.zeros((n_prompts, values + 1)), np.zeros(n_prompts)
+    np.add.at(total, (prompts, codes), weights)
+    np.add.at(squares, prompts, weights**2)
+    return total * (total.sum(1) / squares)[:, None]
+
+
+def add_shares(
+    result: TaskResult,
+    names: Sequence[str],
+    counts: Mapping[str, NDArray[Any]],
+    prompts: Sequence[str],
+    *,
+    subset: str = "",
+    noun: str = "prompts",
+    recognised: Mapping[str, Floats] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> None:
+    """Add the means over prompts of every metric of shares, then each prompt by itself.
+
+    Means are resampled over prompts, each with all its images: the noise of few images is part of the spread between
+    prompts, and drawing images anew as well would count it twice. The interval of one prompt is over its images, see
+    `shares_radius`. Shares are of all images of a prompt, with Wilson's interval: of two values the first alone; of
+    intersections none, they are many and thin.
+
+    Args:
+        names: the values. counts: method -> (p, values + 1), unknown last; the same prompts for all methods.
+        prompts: what the rows of each are called. subset: what all of them are called: "" for the whole, which has the
+            mean shares too, else a part, "unseen professions", of which the worst prompt is a row.
+        recognised: method -> (p,) share of the images that show their concept.
+    """
+    values, boot = len(names), dict[str, Any](resamples=resamples, seed=seed)
+    known = {method: of[:, :-1] for method, of in counts.items()}
+    own = {method: discrepancies(of) for method, of in known.items()}
+    if subset or len(prompts) > 1:
+        first = next(iter(counts.values()))
+        about: dict[str, Any] = {"subset": subset, **boot}
+        each = {"images each": round(float(first[0].sum()))}
+        every = {"images": round(sum(float(one.sum()) for one in counts.values()))}
+        about["n"] = {noun: len(prompts)} | (each if subset else every)
+        images = first[:, :-1].sum(1).round().astype(np.int64)
+        for metric, of in computed("shares"):
+            result.add_resampled(metric, {m: of(one) for m, one in known.items()}, **about)
+            if metric.name in BY_CHANCE and images.any():
+                result.add(metric, CHANCE, *chance(of, images, values, **boot), n=about["n"], subset=subset)
+        shares = {m: one / one.sum(1, keepdims=True) for m, one in counts.items()}
+        result.add_resampled("unknown", {m: one[:, -1] for m, one in shares.items()}, **about)
+        if recognised is not None:
+            result.add_resampled("recognised", recognised, **about)
+        if subset:
+            worst = about | {
+                "subset": f"{subset}, the worst",
+                "n": {f"{noun}, the one with the widest gap of": len(prompts)},
+            }
+            result.add_resampled("discrepancy", own, statistic=lambda drawn: drawn.max(-1), **worst)
+            worst["n"] = {f"{noun}, the least recognised of": len(prompts)}
+            if recognised is not None:
+                result.add_resampled("recognised", recognised, statistic=lambda drawn: drawn.min(-1), **worst)
+        for code, value in enumerate(() if subset else names):
+            mean = {m: one[:, code] for m, one in shares.items()}
+            result.add_resampled("share", mean, **about | {"subset": f"mean over prompts: {value}"})
+    radius = {m: shares_radius(one, **boot) for m, one in known.items()}
+    most = float(np.sqrt(1 - 1 / values))
+    for i, prompt in enumerate(prompts):
+        for method, each_of in counts.items():
+            gap, by, n = float(own[method][i]), float(radius[method][i]), {"images": round(float(each_of[i].sum()))}
+            moved, around = (gap - own[NONE][i], by + radius[NONE][i]) if NONE in own else (0.0, 0.0)
+            change = (moved, max(-most, moved - around), min(most, moved + around)) if NONE in own else None
+            ends = (max(0.0, gap - by), min(most, gap + by))
+            where = prompt if subset or len(prompts) > 1 else ""
+            result.add("discrepancy", method, gap, ends, n=n, change=change, subset=where)
+            for code, name in enumerate(() if " x " in result.provenance.task else names[: 1 if values == 2 else None]):
+                share, size = float(each_of[i, code] / each_of[i].sum()), max(1, n["images"])
+                low, high = wilson_interval(min(size, round(float(each_of[i, code]))), size)
+                ends = (min(share, low), max(share, high))
+                result.add("share", method, share, ends, n=n, subset=f"{prompt}: {name}")
+
+
+def chance(
+    of: Callable[[Floats], Floats], images: Codes, values: int, *, resamples: int, seed: int
+) -> tuple[float, tuple[float, float]]:
+    """Return the mean of a measure that even shares give with so many images of each prompt (p,), and its middle 95 %.
+
+    of: from counts (..., values). Prompts without an image are left out.
+    """
+    rng, even = np.random.default_rng(seed), np.full(values, 1 / values)
+    drawn = np.mean([of(rng.multinomial(int(n), even, resamples).astype(float)) for n in images[images > 0]], axis=0)
+    return float(drawn.mean()), percentile_interval(drawn)
+
+
+# ---- a judge, corrected by people ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedImages:
+    """The images of one method.
+
+    Attributes:
+        prompts: (n,) codes 0 .. p - 1. judged: (n,) codes of the judge, one beyond the values for unknown.
+        people: (n, c) shares of raters that gave each answer, the values first; zeros where nobody was asked.
+        weights: (n,) one over the probability of being asked.
+    """
+
+    prompts: Codes
+    judged: Codes
+    people: Floats
+    weights: Floats
+
+    @property
+    def labelled(self) -> int:
+        """How many images people were asked about."""
+        return int((self.people.sum(1) > 0).sum())
+
+    def as_judged(self, values: int) -> list[Interval]:
+        """Return shares, discrepancy and MaxSkew as if the judge were right about every image."""
+        counts, n = np.bincount(self.judged, minlength=values + 1), len(self.judged)
+        known = counts[None, :values]
+        gap, reach = float(discrepancies(known)[0]), float(shares_radius(known)[0])
+        found = [(counts[code] / n, *wilson_interval(int(counts[code]), n)) for code in range(values)]
+        found.append((gap, max(0, gap - reach), min((1 - 1 / values) ** 0.5, gap + reach)))
+        found.append(log_skew(float(known.max() / max(known.sum(), 1)), reach, values))
+        return [Interval(*one, 0.95, n, 0) for one in found]
+
+    def squares(self, values: int) -> Floats:
+        """Return (p, 2) the squared discrepancy of each prompt, by the judge and corrected."""
+        counts, answers = np.zeros((int(self.prompts.max()) + 1, values + 1)), self.people.shape[1]
+        np.add.at(counts, (self.prompts, self.judged), 1.0)
+        mended = corrected_squares(self.prompts, self.judged, self.people, answers, values, weights=self.weights)
+        return np.stack([squared_discrepancies(counts[:, :values]), mended], axis=1)
+
+
+def corrected_block(
+    raw: TaskResult, names: Sequence[str], parts: Mapping[str, Mapping[str, JudgedImages]], **boot: Any
+) -> list[TaskResult]:
+    """Return the block that follows that of a judge; none where no method has 10 labels.
+
+    parts: subset -> method -> its images; methods with fewer than 10 labels are left out with a warning.
+    """
+    fields = {"task": f"{raw.provenance.task} corrected", "title": "Corrected by people"}
+    about = raw.provenance.model_copy(update=fields | {"description": ABOUT_CORRECTED})
+    mended, settings = TaskResult(about, details=raw.details), dict[str, Any]()
+    for subset, images in parts.items():
+        left = {method: one.labelled for method, one in images.items() if one.labelled < LEAST}
+        if any(left.values()):
+            listed = ", ".join(f"{method} ({n})" for method, n in left.items())
+            where = f"labels{f' of {subset}' if subset else ''}"
+            warn(
+                f"{where}: fewer than {LEAST} images are labelled of {listed}, which are not corrected; label more",
+                SuspectInputWarning,
+            )
+        if some := {method: one for method, one in images.items() if method not in left}:
+            facts = _add_corrected(mended, names, some, subset, boot)
+            facts["methods with fewer than 10 labels, left out"] = sorted(left)
+            settings |= {f"{subset}: {key}" if subset else key: value for key, value in facts.items()}
+    about.settings = {**raw.provenance.settings, **settings}
+    return [mended] if mended.rows else []
+
+
+def _add_corrected(
+    result: TaskResult, names: Sequence[str], images: Mapping[str, JudgedImages], subset: str, boot: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Add each method's figures by the judge, corrected, and what the judge moves; return settings of them.
+
+    Labels of different methods are of different images, so the change of a corrected figure is that of independent
+    estimates.
+    """
+    values, found = len(names), dict[str, tuple[list[Interval], list[Interval]]]()
+    mended = {m: corrected_shares(i.judged, i.people, i.people.shape[1], weights=i.weights) for m, i in images.items()}
+    for method, one in mended.items():
+        right = [*map(one.interval, range(values)), one.discrepancy(values), one.max_skew(values)]
+        found[method] = (images[method].as_judged(values), right)
+    metrics = [("share", f"{subset}: {name}" if subset else name) for name in names]
+    for i, (metric, where) in enumerate([*metrics, ("discrepancy", subset), ("max_skew", subset)]):
+        for method, both in found.items():
+            n = {"images": len(images[method].judged), "labels": images[method].labelled}
+            for which, name in enumerate((metric, f"corrected_{metric}")):
+                here = both[which][i]
+                change = independent(here, found[NONE][which][i]) if NONE in found else None
+                result.add(name, method, here.value, (here.low, here.high), n=n, change=change, subset=where)
+            judged, own = both[0][i], both[1][i]
+            ends = (judged.value - own.high, judged.value - own.low)
+            result.add(f"judge_moves_{metric}", method, judged.value - own.value, ends, n=n, subset=where)
+    squares = {method: one.squares(values) for method, one in images.items()}
+    whole = np.all([np.isfinite(one).all(1) for one in squares.values()], axis=0)
+    if whole.sum() > 1:
+        n = {"prompts": int(whole.sum()), "labels": sum(one.labelled for one in images.values())}
+        for prefix, of in (("", [1, 0]), ("corrected_", [0, 1]), ("judge_moves_", [1, -1])):
+            each = {method: one[whole] @ np.array(of, dtype=float) for method, one in squares.items()}
+            result.add_resampled(f"{prefix}discrepancy_squared", each, n=n, subset=subset, **boot)
+    more = {method: one.more_labels() for method, one in mended.items()}
+    return {
+        "labelled images": {method: one.labelled for method, one in images.items()},
+        "prompts without two labels under every method, left out of the squared gap": int((~whole).sum()),
+        "more labels, chosen likewise, that halve the interval": {
+            method: "more than there are images" if n is None else n for method, n in more.items()
+        },
+    }
+
+
+# ---- somebody's table ----------------------------------------------------------------------------------------
 
 
 @register_task
@@ -41,13 +287,11 @@ class SharesTask(Task):
 
     table: .csv, .tsv, .parquet or .jsonl. prompt, value, method, weight, people: names of its columns; the last three
         may be left out. weight: what an image counts, above 0. people: what people say where they were asked, empty
-        elsewhere: `value` is then corrected by it (`vldebias.metrics.corrected`), and the weights are those of the
-        sample, one over the probability of being asked.
+        elsewhere: `value` is then corrected by it (`vldebias.metrics.corrected_shares`), and the weights are those of
+        the sample, one over the probability of being asked.
     values: which there are; by default those that occur.
     same: text of the table -> the value that it means.
     unknown: texts that mean that it cannot be told.
-    judge_confusion: a table of how often `value` is wrong: a first column "true", then one for each value, in counts.
-        The shares are solved for (`vldebias.metrics.confusion`), in a block of their own.
     baseline: the method from which the changes of the others are; "none" by default, where there is one.
     """
 
@@ -60,7 +304,6 @@ class SharesTask(Task):
     method: str | None = None
     weight: str | None = None
     people: str | None = None
-    judge_confusion: Path | None = None
     values: tuple[str, ...] = ()
     same: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
@@ -68,14 +311,11 @@ class SharesTask(Task):
 
     def fingerprints(self, session: Session) -> dict[str, Any]:
         """The file."""
-        files = {"table": self.table, "confusion": self.judge_confusion}
-        there = {name: path for name, path in files.items() if path is not None}
-        for name, path in there.items():
-            if not path.is_file():
-                raise InvalidInputError(
-                    f"{name}: expected a file (.csv, .tsv, .parquet, .jsonl), there is none: {path}"
-                )
-        return {name: digest(path) for name, path in there.items()}
+        if not self.table.is_file():
+            raise InvalidInputError(
+                f"table: expected a file (.csv, .tsv, .parquet, .jsonl), there is none: {self.table}"
+            )
+        return {"table": digest(self.table)}
 
     def inputs(self, session: Session) -> dict[str, Any]:
         """The file that the task names."""
@@ -88,196 +328,106 @@ class SharesTask(Task):
             InvalidInputError: a column that is not there, a row without a prompt, a weight that is not above 0, fewer
                 than two values, no prompt that every method has.
         """
-        images = _Images.read(self, table)
-        prompts = list(images.prompts.names)
-        n = {"prompts": len(prompts), "images": len(images.prompts.codes)}
+        where = str(table) if isinstance(table, (str, Path)) else "table"
+        if isinstance(table, (str, Path)):
+            columns, data = read_table(Path(table)), {Path(table).name: digest(Path(table))}
+        else:
+            columns, data = need("pyarrow").table({name: list(column) for name, column in dict(table).items()}), {}
+        if not columns.num_rows:
+            raise InvalidInputError(f"{where}: expected a row for each image, got none")
+
+        def texts_of(name: str) -> list[str]:
+            return as_texts(column_of(columns, name, where), f"{where}: {name}")
+
+        texts = texts_of(self.prompt)
+        if blank := [i for i, text in enumerate(texts) if not text.strip()]:
+            raise InvalidInputError(f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}")
+        said = self._labels(column_of(columns, self.value, where), f"{where}: {self.value}")
+        told = None
+        if self.people is not None:
+            told = self._labels(column_of(columns, self.people, where), f"{where}: {self.people}")
+            _doubt_names(said.names, told.names, f"{where}: {self.people}")
+        names = self.values or tuple(sorted({*said.names, *(() if told is None else told.names)}))
+        if len(names) < 2:
+            raise InvalidInputError(
+                f"{where}: {self.value!r} has the values {list(names)}; expected two or more: say values= where some "
+                "do not occur"
+            )
+        methods = np.array(self._methods(None if self.method is None else texts_of(self.method), len(texts)))
+        order = sorted(dict.fromkeys(methods.tolist()), key=lambda name: name != NONE)
+        weights = (
+            np.ones(len(texts)) if self.weight is None else _numbers(texts_of(self.weight), f"{where}: {self.weight}")
+        )
+        every: dict[str, set[str]] = {}
+        for prompt, method in zip(texts, methods.tolist(), strict=True):
+            every.setdefault(prompt, set()).add(method)
+        prompts = [prompt for prompt, there in every.items() if len(there) == len(order)]
+        if not prompts:
+            raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(order)}")
+        place = {prompt: i for i, prompt in enumerate(prompts)}
+        at = np.array([place.get(prompt, -1) for prompt in texts])
+        codes = _codes(said, names)
+        rows = {method: (methods == method) & (at >= 0) for method in order}
         result = drawn_result(
             None,
-            images.methods,
+            order,
             prompts,
             (),
             task=self.name,
             description=ABOUT,
             split="table",
-            data={Path(table).name: digest(Path(table))} if isinstance(table, (str, Path)) else {},
-            n=n,
+            data=data,
+            n={"prompts": len(prompts), "images": int((at >= 0).sum())},
             settings={
                 "columns": {key: getattr(self, key) for key in ("prompt", "value", "method", "weight", "people")},
-                "values": list(images.names),
+                "values": list(names),
                 "counts as unknown": ["", *self.unknown],
-                "prompts left out (not there under every method)": images.left_out,
+                "prompts left out (not there under every method)": len(every) - len(prompts),
                 "resampled": "prompts with all their images" if len(prompts) > 1 else "images of the one prompt",
                 "resamples": self.resamples,
                 "seed": self.seed,
             },
         )
-        self._add(result, {method: images.counts(method) for method in images.methods}, prompts)
-        results = [result]
-        if self.judge_confusion is not None:
-            counts = {method: images.counts(method).sum(0)[:-1] for method in images.methods}
-            results.append(confused_block(result, images.names, self.judge_confusion, {"": counts}, seed=self.seed))
-        if images.people is None:
-            return results
-        by = {method: images.judged(method) for method in images.methods}
-        mended = corrected_block(result, images.names, {"": by}, resamples=self.resamples, seed=self.seed)
-        if mended is None:
-            raise InvalidInputError(f"{self.people}: expected what people say of some images, got no text in any row")
-        return [*results, mended]
-
-    def _add(self, result: TaskResult, counts: Mapping[str, Floats], prompts: Sequence[str]) -> None:
-        """Means over prompts, then each prompt; counts (p, values + 1) of each method, of unknown ones last."""
-        known = {method: of[:, :-1] for method, of in counts.items()}
-        names = result.provenance.settings["values"]
         boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
-        n = {"prompts": len(prompts), "images": result.provenance.n["images"]}
-        if len(prompts) > 1:
-            for metric, of in computed("shares"):
-                result.add_resampled(metric, {m: of(one) for m, one in known.items()}, n=n, **boot)
-            shares = {m: one / one.sum(1, keepdims=True) for m, one in counts.items()}
-            result.add_resampled("unknown", {m: one[:, -1] for m, one in shares.items()}, n=n, **boot)
-            for code, value in enumerate(names):
-                each = {m: one[:, code] for m, one in shares.items()}
-                result.add_resampled("share", each, n=n, subset=f"mean over prompts: {value}", **boot)
-        own = {m: discrepancies(one) for m, one in known.items()}
-        radius = {m: shares_radius(one, **boot) for m, one in known.items()}
-        most = float(np.sqrt(1 - 1 / len(names)))
-        for i, prompt in enumerate(prompts):
-            subset = prompt if len(prompts) > 1 else ""
-            here, by = ({m: float(of[i]) for m, of in table.items()} for table in (own, radius))
-            for method in here:
-                total = {"images": round(float(counts[method][i].sum()))}
-                one = {m: here[m] for m in dict.fromkeys((NONE, method)) if m in here}
-                alone = TaskResult(result.provenance)
-                alone.add_within("discrepancy", one, by, most=most, n=total, subset=subset)
-                result.rows += [row for row in alone.rows if row.method == method]
-                for code, value in enumerate(names[: 1 if len(names) == 2 else None]):
-                    hits = counts[method][i, code]
-                    size = max(1, total["images"])
-                    interval = wilson_interval(min(size, round(float(hits))), size)
-                    share = float(hits / counts[method][i].sum())
-                    interval = min(share, interval[0]), max(share, interval[1])
-                    result.add("share", method, share, interval, n=total, subset=f"{prompt}: {value}")
+        worth = weights if told is None else np.ones(len(texts))
+        of = {m: counted(at[own], codes[own], worth[own], len(prompts), len(names)) for m, own in rows.items()}
+        add_shares(result, names, of, prompts, **boot)
+        if told is None or self.people is None:
+            return [result]
+        # An empty cell was not asked; a text that means unknown was an answer.
+        asked = np.array([bool(text.strip()) for text in texts_of(self.people)])
+        people = rated(np.where(asked, _codes(told, names), -1), len(names) + 1)
+        images = {m: JudgedImages(at[own], codes[own], people[own], weights[own]) for m, own in rows.items()}
+        mended = corrected_block(result, names, {"": images}, **boot)
+        if not mended:
+            raise InvalidInputError(f"{self.people}: expected what people say of some images, got no text in any row")
+        return [result, *mended]
 
-
-@dataclass(frozen=True, eq=False)
-class _Images:
-    """The columns of a table, of prompts that every method has."""
-
-    prompts: Labels
-    values: Labels
-    of_method: Labels
-    weights: Floats
-    people: NDArray[np.int64] | None
-    left_out: int
-
-    @classmethod
-    def read(cls, task: SharesTask, table: Path | str | Mapping[str, Sequence[Any]]) -> _Images:
-        where: str | Path = table if isinstance(table, (str, Path)) else "table"
-        if isinstance(table, (str, Path)):
-            columns = read_table(Path(table))
+    def _labels(self, column: Any, where: str) -> Labels:
+        """Labels of a column, with what means the same under one name."""
+        if self.values:
+            known = {**{value: value for value in self.values}, **self.same}
         else:
-            columns = need("pyarrow").table({name: list(column) for name, column in dict(table).items()})
+            there = {text.strip() for text in as_texts(column, where)} - {"", *self.unknown}
+            known = dict(sorted(((text, self.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
+        labels = as_labels(column, known, where, self.unknown)
+        if problems := odd_values(labels, flags=True):
+            warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
+        return labels
 
-        def column(name: str) -> Any:
-            return column_of(columns, name, where)
-
-        if not columns.num_rows:
-            raise InvalidInputError(f"{where}: expected a row for each image, got none")
-        texts = as_texts(column(task.prompt), f"{where}: {task.prompt}")
-        blank = [i for i, text in enumerate(texts) if not text.strip()]
-        if blank:
-            raise InvalidInputError(f"{where}: {len(blank)} rows have no {task.prompt!r}, such as row {blank[0] + 1}")
-        values, people = _labels(task, column(task.value), f"{where}: {task.value}"), None
-        if task.people is not None:
-            # An empty cell was not asked; a text that means unknown was an answer.
-            asked = np.array([bool(text.strip()) for text in as_texts(column(task.people), f"{where}: {task.people}")])
-            said = _labels(task, column(task.people), f"{where}: {task.people}")
-            _doubt_names(values.names, said.names, f"{where}: {task.people}")
-            names = task.values or tuple(sorted({*values.names, *said.names}))
-            values, said = _under(values, names), _under(said, names)
-            people = np.where(asked, np.where(said.codes == UNKNOWN, len(names), said.codes), -1)
-        if len(values.names) < 2:
-            raise InvalidInputError(
-                f"{where}: {task.value!r} has the values {list(values.names)}; expected two or more: say values= where "
-                "some do not occur"
-            )
-        methods = [NONE] * len(texts)
-        if task.method is not None:
-            methods = [text.strip() for text in as_texts(column(task.method), f"{where}: {task.method}")]
-            if task.baseline != NONE and task.baseline not in methods:
-                there = sorted(set(methods))
-                raise InvalidInputError(f"baseline: expected one of {there}, got {task.baseline!r}")
-            methods = [NONE if one in (task.baseline, NONE) else one or "not said" for one in methods]
-        weights = _numbers(column(task.weight), f"{where}: {task.weight}") if task.weight else np.ones(len(texts))
-        pairs: dict[str, set[str]] = {}
-        for prompt, method in zip(texts, methods, strict=True):
-            pairs.setdefault(prompt, set()).add(method)
-        every = set(methods)
-        shared = [prompt for prompt, there in pairs.items() if there == every]
-        if not shared:
-            raise InvalidInputError(f"{where}: no prompt is there under every method, {sorted(every)}")
-        code = {prompt: i for i, prompt in enumerate(shared)}
-        rows = np.array([prompt in code for prompt in texts])
-        order = tuple(sorted(every, key=lambda name: (name != NONE, methods.index(name))))
-        return cls(
-            Labels(np.array([code[prompt] for prompt in texts if prompt in code]), tuple(shared)),
-            Labels(values.codes[rows], values.names),
-            Labels(np.array([order.index(m) for m, kept in zip(methods, rows, strict=True) if kept]), order),
-            weights[rows],
-            None if people is None else people[rows],
-            len(pairs) - len(shared),
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The values."""
-        return self.values.names
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """In the order of the table, "none" first."""
-        return self.of_method.names
-
-    def _of(self, method: str) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """The rows of a method, and the codes of all values, one beyond them for unknown."""
-        codes = np.where(self.values.codes == UNKNOWN, len(self.names), self.values.codes)
-        return self.of_method.codes == self.methods.index(method), codes
-
-    def counts(self, method: str) -> Floats:
-        """(p, values + 1): how many images each value has, unknown last; with weights as many as they are worth."""
-        rows, codes = self._of(method)
-        weights = np.ones(len(rows)) if self.people is not None else self.weights
-        total, squares = np.zeros((len(self.prompts.names), len(self.names) + 1)), np.zeros(len(self.prompts.names))
-        np.add.at(total, (self.prompts.codes[rows], codes[rows]), weights[rows])
-        np.add.at(squares, self.prompts.codes[rows], weights[rows] ** 2)
-        return total * (total.sum(1) / squares)[:, None]
-
-    def judged(self, method: str) -> JudgedImages:
-        """For the corrected figures."""
-        rows, codes = self._of(method)
-        assert self.people is not None
-        people = rated(self.people[rows], len(self.names) + 1)
-        return JudgedImages(self.prompts.codes[rows], codes[rows], people, self.weights[rows])
+    def _methods(self, texts: Sequence[str] | None, rows: int) -> list[str]:
+        """The method of each row; the baseline is "none"."""
+        if texts is None:
+            return [NONE] * rows
+        methods = [text.strip() for text in texts]
+        if self.baseline != NONE and self.baseline not in methods:
+            raise InvalidInputError(f"baseline: expected one of {sorted(set(methods))}, got {self.baseline!r}")
+        return [NONE if one in (self.baseline, NONE) else one or "not said" for one in methods]
 
 
-def _labels(task: SharesTask, column: Any, where: str) -> Labels:
-    """Labels of a column, with what means the same under one name."""
-    if task.values:
-        known = {**{value: value for value in task.values}, **task.same}
-    else:
-        there = {text.strip() for text in as_texts(column, where)} - {"", *task.unknown}
-        known = dict(sorted(((text, task.same.get(text, text)) for text in there), key=lambda pair: pair[::-1]))
-    labels = as_labels(column, known, where, task.unknown)
-    small = Counter(name.casefold() for name in labels.names)
-    twice = sorted((name for name in labels.names if small[name.casefold()] > 1), key=str.casefold)
-    nothing = [name for name in labels.names if name.casefold() in NOTHING]
-    if nothing:
-        warn(
-            f"{where}: {nothing} count as values; where they mean none say --unknown {nothing[0]}", SuspectInputWarning
-        )
-    if twice:
-        warn(f"{where}: {twice} differ in capitals alone; say --same {twice[0]}={twice[1]}", SuspectInputWarning)
-    return labels
+def _codes(labels: Labels, names: Sequence[str]) -> Codes:
+    """Codes of labels under other names, which hold their own; one beyond them is unknown."""
+    return np.array([*(names.index(name) for name in labels.names), len(names)])[labels.codes]
 
 
 def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> None:
@@ -291,14 +441,7 @@ def _doubt_names(judge: Sequence[str], people: Sequence[str], where: str) -> Non
         )
 
 
-def _under(labels: Labels, names: Sequence[str]) -> Labels:
-    """The same labels with codes of other names, which hold their own."""
-    place = np.array([*(names.index(name) for name in labels.names), UNKNOWN])
-    return Labels(place[labels.codes], tuple(names))
-
-
-def _numbers(column: Any, where: str) -> Floats:
-    texts = as_texts(column, where)
+def _numbers(texts: Sequence[str], where: str) -> Floats:
     try:
         numbers = np.array([float(text or "nan") for text in texts])
     except ValueError as error:
@@ -307,3 +450,231 @@ def _numbers(column: Any, where: str) -> Floats:
     if len(bad):
         raise InvalidInputError(f"{where}: expected numbers above 0, got {texts[bad[0]]!r} in row {bad[0] + 1}")
     return numbers
+
+
+# ---- people --------------------------------------------------------------------------------------------------
+
+
+@register_task
+class AnnotationsTask(Task):
+    """Discrepancy from labels that people gave (Table 7.8); in a suite the files come with --labels and --drawn.
+
+    Rows: those of `SharesTask` for what most annotators say, with the `unknown` kinds `cannot_tell`, `no_person` and
+    `no_majority`; `alpha` and `percent_agreement` of the annotators; `judge_agreement` with the judge that read the
+    images, whose figures are corrected by the labels in a block of its own.
+
+    attribute, names: what was labelled, and its values: "gender", ("male", "female").
+    """
+
+    task: Literal["annotations"] = "annotations"
+    name: str
+    attribute: str
+    names: Annotated[list[str], Field(min_length=2)]
+
+    @model_validator(mode="after")
+    def _different(self) -> AnnotationsTask:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: expected two or more different values of {self.attribute}, got {self.names}")
+        return self
+
+    def fingerprints(self, session: Session) -> dict[str, Any]:
+        """The files of the annotators and the plan of the images."""
+        labels, folder = self._files(session)
+        return {"labels": [digest(path) for path in labels], "drawn": digest(folder / "plan.json")}
+
+    def inputs(self, session: Session) -> dict[str, Any]:
+        """The images of prompts that state no value, the answers about them, and what the last judge said of them."""
+        files, folder = self._files(session)
+        drawn, found = DrawnSet.open(folder), dict[str, Any]()
+        judges = kept_judges(drawn)
+        if len(judges) > 1:
+            listed = ", ".join(one.name for one in judges)
+            session.say(f"{self.name}: judged by {listed}; corrected is the last that knows {self.attribute}")
+        for judge in judges:
+            if set(self.names) <= set(judge.names.get(self.attribute, ())):
+                said, _ = judge.said(self.attribute, self.names, SURE)
+                found = {"judged": dict(zip((one.path for one in drawn), said, strict=True)), "judge": judge.name}
+        run = folder.resolve().parents[1] / "result.json"  # of what drew into <out>/images/<task>
+        origins = Result.read(run).provenance if run.is_file() else []
+        same = [p for p in origins if p.prompts_hash == drawn.plan.prompt_set_hash and p.split == "generated"]
+        return found | {
+            "images": [image for image in drawn if image.stated is None],
+            "labels": read_annotations(files, attribute=self.attribute),
+            "origin": same[0] if same else None,
+            "progress": session.progress,
+        }
+
+    def _files(self, session: Session) -> tuple[list[Path], Path]:
+        """Of the annotators, and the folder of images."""
+        files = session.given.get("labels", session.options.labels)
+        labels = [Path(files)] if isinstance(files, (str, Path)) else [Path(path) for path in files]
+        folder = session.given.get("images", session.options.drawn)
+        if not labels or folder is None:
+            raise InvalidInputError(f"expected labels and the folder of drawn images; this suite needs {session.needs}")
+        return labels, Path(folder)
+
+    def measure(
+        self,
+        images: Iterable[Drawn],
+        labels: Annotations,
+        *,
+        judged: Mapping[str, str] | None = None,
+        judge: str = "judge",
+        origin: TaskProvenance | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Measure answers; no block where nobody labelled the attribute.
+
+        Args:
+            images: the generated images; annotations of other images are counted and left out.
+            labels: from `read_annotations`.
+            judged: path of image -> what a classifier said, a name or "unknown"; compared with the majority of people.
+            judge: name of that classifier.
+            origin: provenance of the run that drew the images; its model, prompts, methods and seeds are taken over.
+
+        Raises:
+            InvalidInputError: no labelled image, no prompt labelled under every variant, values that are not in
+                `names`.
+        """
+        if self.attribute not in labels.attributes:
+            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+            return []
+        records, k = list(images), len(self.names)
+        boot: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed}
+        variants, paths = list(by_variant(records)), [record.path for record in records]
+        table, annotators, others = labels.table(self.attribute, self.names, paths)
+        votes, weights = count_votes(table, k), labels.weights(self.attribute, paths)
+        labelled, of = votes.max(1) > 0, np.array([variants.index(record.variant) for record in records])
+        if not labelled.any():
+            raise InvalidInputError(
+                f"annotations: none of {len(paths)} generated images was labelled; the annotations are about "
+                f"{list(others[:3])}, the images are {paths[:3]}: paths are below the folder of images"
+            )
+        concepts = {record.prompt: record.concept for record in records}
+        there = [{records[i].prompt for i in np.flatnonzero(labelled & (of == v))} for v in range(len(variants))]
+        prompts = [prompt for prompt in concepts if all(prompt in one for one in there)]
+        if not prompts:
+            raise InvalidInputError(
+                f"annotations: no prompt is labelled under every variant {variants}; label more images, or leave out "
+                "the records of a variant"
+            )
+        place = {prompt: i for i, prompt in enumerate(prompts)}
+        at = np.array([place.get(record.prompt, -1) for record in records])
+        settings = {
+            "attribute": self.attribute,
+            "values": list(self.names),
+            "annotators": list(annotators),
+            "answers count": "one over the probability of being asked" if (weights != 1).any() else "one each",
+            "answers replaced by a later one": labels.replaced,
+            "torn last lines": dict(labels.torn),
+            "labelled images that were not generated here": len(others),
+            "resampled": "prompts with all their images",
+            **boot,
+        }
+        n = {"prompts": len(prompts), "generated images": len(paths), "annotators": len(annotators)}
+        n |= {"answers": int((table != NOT_ANSWERED).sum())}
+        n |= {f"labelled images, {name}": int(labelled[of == v].sum()) for v, name in enumerate(variants)}
+        result = drawn_result(
+            origin,
+            variants,
+            prompts,
+            (record.seed for record, known in zip(records, labelled, strict=True) if known),
+            task=self.name,
+            title="Human evaluation of generated images (Table 7.8)",
+            description=ABOUT_PEOPLE,
+            split="generated, labelled by people",
+            n=n,
+            settings=settings,
+        )
+        with progress.step(self.name):
+            said, counts, kinds = votes.argmax(1), {}, {}
+            for v, name in enumerate(variants):
+                own = labelled & (of == v) & (at >= 0)
+                counts[name] = counted(at[own], np.minimum(said[own], k), weights[own], len(prompts), k)
+                total = counted(at[own], said[own], weights[own], len(prompts), k + 2)
+                kinds[name] = total / total.sum(1, keepdims=True)
+            add_shares(result, self.names, counts, [concepts[prompt] or prompt for prompt in prompts], **boot)
+            for code, metric in enumerate(KINDS, start=k):
+                each = {name: one[:, code] for name, one in kinds.items()}
+                result.add_resampled(metric, each, n={"prompts": len(prompts)}, **boot)
+            parts = {EVERYTHING: np.ones(len(paths), dtype=bool), **{name: of == v for v, name in enumerate(variants)}}
+            result.provenance.settings["agreement"] = _add_agreement(result, table, parts, boot)
+        if judged is None:
+            return [result]
+        return [result, *self._judged(result, records, votes, weights, judged, judge, boot)]
+
+    def _judged(
+        self,
+        result: TaskResult,
+        records: Sequence[Drawn],
+        votes: Floats,
+        weights: Floats,
+        judged: Mapping[str, str],
+        judge: str,
+        boot: Mapping[str, Any],
+    ) -> list[TaskResult]:
+        """Add how often a classifier says what most people say, where both name a value; return its corrected figures.
+
+        Of a part of the plan of which nobody was asked, such as concepts that a projection was fitted on, labels of
+        another say nothing: it is left out.
+        """
+        code = {value: i for i, value in enumerate((*self.names, NO_VALUE))}
+        if strangers := sorted(set(judged.values()) - set(code)):
+            raise InvalidInputError(f"judged: expected one of {list(code)}, got {strangers[:8]}")
+        result.provenance.settings["judge"] = judge
+        k, labelled = len(self.names), votes.max(1) > 0
+        said = np.array([code.get(judged.get(one.path, ""), UNKNOWN) for one in records])
+        prompt = {name: i for i, name in enumerate(dict.fromkeys(one.prompt for one in records))}
+        at = np.array([prompt[one.prompt] for one in records])
+        part = np.array([getattr(one, "part", "") for one in records])
+        asked = np.isin(part, part[labelled]) & (said != UNKNOWN)
+        images = {}
+        for name in by_variant(records):
+            own = np.array([one.variant == name for one in records])
+            both = own & labelled & (said >= 0) & (said < k) & (votes[:, :k].any(1))
+            if both.any():
+                same = said[both] == votes[both].argmax(1)
+                _, unit = np.unique(at[both], return_inverse=True)
+                each = np.stack([np.bincount(unit, weights=same), np.bincount(unit)], axis=1).astype(np.float64)
+                result.add_resampled(
+                    "judge_agreement",
+                    {name: each},
+                    n={"prompts": len(each), "images": int(both.sum())},
+                    statistic=lambda drawn: drawn[..., 0].sum(1) / drawn[..., 1].sum(1),
+                    **boot,
+                )
+            if (own & asked).any():
+                rows = own & asked
+                images[name] = JudgedImages(at[rows], said[rows], votes[rows], weights[rows])
+        return corrected_block(result, self.names, {"": images}, **boot)
+
+
+def _add_agreement(
+    result: TaskResult, table: Codes, parts: Mapping[str, NDArray[np.bool_]], boot: Mapping[str, Any]
+) -> dict[str, str]:
+    """Add alpha and percent agreement of all images and of each variant; return why where there is none."""
+    about = {"level": "nominal; 'cannot tell' and 'no person' are answers too", "resampled": "images"}
+    for method, columns in parts.items():
+        try:
+            agreed = agreement(table[:, columns], missing=NOT_ANSWERED, **boot)
+        except InvalidInputError as error:
+            about[method] = f"not measured: {error}"
+            continue
+        if agreed.undefined:
+            about[method] = f"{agreed.undefined} of {boot['resamples']} resamples hold one value and have no alpha"
+        n = {"images with two answers": agreed.alpha.n, "annotators": len(table), "answers": agreed.answers}
+        for metric, one in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+            result.add(metric, method, one.value, (one.low, one.high), n=n, lam=None, strength=None)
+    return about
+
+
+def count_votes(table: Codes, n_names: int) -> Floats:
+    """Return counts (images, c), one for what most annotators said; a tie is "no majority", zeros were not labelled.
+
+    table: codes (annotators, images) as of `Annotations.table`.
+    """
+    answers = (table[:, :, None] == np.arange(n_names + 2)).sum(0).astype(np.float64)
+    most = answers.max(1, keepdims=True)
+    winners = (answers == most) & (most > 0)
+    tie = winners.sum(1, keepdims=True) > 1
+    return np.concatenate([winners & ~tie, tie], axis=1).astype(np.float64)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vldebias.edit import Edit
-from vldebias.errors import UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import Host, TextTable, resolve
-from vldebias.methods import Bounded, Method, Problem, get_method
+from vldebias.methods import Method, Problem, get_method
 from vldebias.prompts import PromptSet
 
 
@@ -30,12 +30,7 @@ class Texts:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        model_id: str | None = None,
-        about: Mapping[str, Any] | None = None,
+        self, model: Any, tokenizer: Any = None, *, model_id: str | None = None, about: Mapping[str, Any] | None = None
     ) -> None:
         host = TextTable(model, model_id) if isinstance(model, Mapping) else resolve(model, tokenizer=tokenizer)
         if host.generative:
@@ -45,12 +40,19 @@ class Texts:
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
-        """Of the weights, as plain values; None for embeddings that were computed before."""
+        """Return that of the weights, as plain values; None for embeddings that were computed before."""
         weights = self.host.fingerprint()
         return None if weights is None else weights.to_dict()
 
+    def holds(self, prompts: Sequence[str]) -> bool:
+        """Tell whether all prompts can be embedded: a table of embeddings may lack some."""
+        try:
+            return not isinstance(self.host, TextTable) or self.embed(prompts) is not None
+        except InvalidInputError:
+            return False
+
     def embed(self, prompts: Sequence[str]) -> Tensor:
-        """L2-normalised float64 rows (n, d), not changed."""
+        """Return L2-normalised float64 rows (n, d), not changed."""
         return self.host.embed(prompts, self.host.roles[0])
 
     def fit(
@@ -63,33 +65,23 @@ class Texts:
         max_loss: float | None = None,
         neutral: Sequence[str] = (),
     ) -> Edit | None:
-        """The edit of a method; None for "none", and where it changes nothing by definition.
+        """Fit a method; None for "none", and where it changes nothing by definition.
 
-        lam: its weight; "auto" and "default" have their own. reference, max_loss: see `vldebias.debias`. neutral: what
+        lam: its weight, for methods that take one. reference, max_loss: see `vldebias.debias`. neutral: what
         a bound looks after; the class prompts of the sets by default.
         """
         chosen = get_method(method)
         if chosen.name == "none":
             return None
-        problem = Problem.of(
-            self.host,
-            [prompts] if isinstance(prompts, PromptSet) else list(prompts),
-            lam=None if chosen.own_lam else lam,
-            reference=reference,
-            neutral=neutral,
-        )
-        bounded = chosen if max_loss is None else Bounded(chosen, max_loss)
-        return problem.fit(bounded, self.host.roles[0])
+        sets = [prompts] if isinstance(prompts, PromptSet) else list(prompts)
+        weight = lam if chosen.has_lam else None
+        how: dict[str, Any] = {"reference": reference, "max_loss": max_loss, "neutral": neutral}
+        return Problem.of(self.host, sets, lam=weight, **how).fit(chosen, self.host.roles[0])
 
     def under(
-        self,
-        prompts: Sequence[str],
-        edit: Edit | None,
-        *,
-        strength: float = 1.0,
-        keep_stated: bool = True,
+        self, prompts: Sequence[str], edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
     ) -> Tensor:
-        """L2-normalised float64 rows (n, d) as a model with `edit` attached gives them.
+        """Return L2-normalised float64 rows (n, d) as a model with `edit` attached gives them.
 
         keep_stated: leave prompts alone that name an attribute word of the edit, as `vldebias.debias` does.
         """

@@ -1,8 +1,8 @@
 """What a metric is, and which ones there are: the one place that says what a figure is called and which way is better.
 
 A metric of your own is a `Metric`; register it with `register_metric`, or name it as an entry point of the group
-"vldebias.metrics". `TaskResult.add` then takes its name, and every table, chart, page and conclusion its title, kind
-and direction. With `compute` the tasks that have what it is `of` measure it beside their own:
+"vldebias.metrics". `TaskResult.add` then takes its name, and every table and page its title, kind and direction. With
+`compute` the tasks that have what it is `of` measure it beside their own:
 
 >>> import numpy as np
 >>> from vldebias.metrics import Metric, register_metric
@@ -16,22 +16,24 @@ and direction. With `compute` the tasks that have what it is `of` measure it bes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from vldebias.errors import InvalidInputError
-from vldebias.metrics.discrepancy import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
-from vldebias.metrics.groups import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.metrics.shares import deviation_ratios, discrepancies, kl_divergences, squared_discrepancies
 from vldebias.registry import Registry, instances_of
 
-Kind = Literal["bias", "utility", "fact"]
+Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]
 Of = Literal["", "texts", "groups", "shares", "rankings"]
+ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
+BOTH = (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Metric:
 
     Attributes:
         name: in rows and files. title: what a reader calls it.
-        kind: "bias" (what a method is for), "utility" (what it costs) or "fact" (neither, so no change is told of it).
+        kind: "bias" (what a method is for), "utility" (what it costs), "similarity" (how far it moves embeddings,
+            which is neither) or "fact" (of which no change is told).
         better: "higher", "lower" or "neither".
         bounds: least and most that it can be; intervals are cut there.
         of: "texts" where no image is looked at; else what `compute` takes, a value for each leading index (...):
@@ -58,14 +61,13 @@ class Metric:
     title: str
     kind: Kind = "fact"
     better: Better = "neither"
-    bounds: tuple[float, float] = (-math.inf, math.inf)
+    bounds: tuple[float, float] = ANY
     of: Of = ""
     compute: Callable[..., np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         for field, known in (("kind", Kind), ("better", Better), ("of", Of)):
-            if getattr(self, field) not in get_args(known):
-                given = getattr(self, field)
+            if (given := getattr(self, field)) not in get_args(known):
                 raise InvalidInputError(
                     f"metric {self.name!r}: {field}: expected one of {get_args(known)}, got {given!r}"
                 )
@@ -79,7 +81,7 @@ METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", instances_of(
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Make a metric known by its name, to every task, table and page of this process; returns it.
+    """Make a metric known by its name, to every task, table and page of this process; return it.
 
     Raises:
         InvalidInputError: not a Metric, or another one has the name.
@@ -88,7 +90,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric) -> Metric:
-    """The metric of a row, by its name; of "max_skew@10" that of "max_skew", with its k. A Metric comes back unchanged.
+    """Return the metric of a row by its name; of "max_skew@10" that of "max_skew", with its k.
 
     Raises:
         InvalidInputError: no metric of this name; the message lists them.
@@ -101,24 +103,22 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metric_of(name: str) -> Metric:
-    """`get_metric`, and of a name that is not known here, as in a result of another package, what the name says."""
+    """Return `get_metric`; of a name that is not known here, as in a result of another package, what the name says."""
     try:
         return get_metric(name)
     except InvalidInputError:
         return Metric(name, name.replace("_", " "), "bias")
 
 
-def computed(of: Of) -> Iterator[tuple[Metric, Callable[..., np.ndarray]]]:
-    """The metrics that are computed from what a task has, with their functions."""
-    yield from ((one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None)
+def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
+    """Return the metrics that are computed from what a task has, with their functions."""
+    return [(one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None]
 
 
 for _metric in (
     Metric("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
     Metric("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
-    Metric(
-        "average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE, "groups"
-    ),
+    Metric("average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE),
     Metric("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
     Metric("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
     Metric("cosine", "cosine", "bias", "lower", of="texts"),
@@ -133,28 +133,28 @@ for _metric in (
         "squared parity gap, bias-corrected",
         "bias",
         "lower",
-        of="shares",
-        compute=squared_discrepancies,
+        ANY,
+        "shares",
+        squared_discrepancies,
     ),
     Metric("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
     Metric("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
     Metric("neighbour_probe", "attribute read by the nearest neighbour, balanced accuracy", "bias", "lower", SHARE),
-    Metric("label_rate", "rate of labels that harm", "bias", "lower", SHARE),
-    Metric("label_rate_gap", "gap of the rate of labels that harm", "bias", "lower", SHARE),
     Metric("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
     # what a method costs, in the order in which a conclusion names it
     Metric("precision", "precision", "utility", "higher", SHARE, "rankings"),
     Metric("recall", "recall", "utility", "higher", SHARE),
     Metric("accuracy", "accuracy", "utility", "higher", SHARE),
     Metric("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
-    Metric("query_cosine", "self-similarity of queries", "utility", "higher"),
-    Metric("image_cosine", "self-similarity of images", "utility", "higher"),
+    Metric("query_cosine", "cosine of queries with themselves", "similarity"),
+    Metric("image_cosine", "cosine of images with themselves", "similarity"),
     Metric("recognised", "subject accuracy", "utility", "higher", SHARE),
     Metric("stated_right", "explicit attribute right", "utility", "higher", SHARE),
     Metric("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
     Metric("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
     Metric("fid", "FID", "utility", "lower", POSITIVE),
     Metric("signal_kept", "class signal kept", "utility", "higher"),
+    Metric("unchanged", "images that stay as they are", "utility", "higher", SHARE),
     Metric("unknown", "unknown attribute", "utility", "lower", SHARE),
     Metric("cannot_tell", "answered: cannot tell", "utility", "lower", SHARE),
     Metric("no_person", "answered: no person", "utility", "lower", SHARE),
@@ -163,29 +163,19 @@ for _metric in (
     Metric("alpha", "Krippendorff's alpha", "fact", "higher"),
     Metric("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
     Metric("judge_agreement", "agreement with the attribute classifier", "fact", "higher", SHARE),
-    Metric("judges_agree", "two judges agree, where both name a value", "fact", "higher", SHARE),
-    Metric("judges_alpha", "Krippendorff's alpha of two judges", "fact", "higher"),
     Metric("share", "share", "fact", "neither", SHARE),
     Metric("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
     Metric("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
-    Metric("amplification", "predicted share less that of the table", "fact", "neither", (-1.0, 1.0), "texts"),
-    Metric("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", (-1.0, 1.0), "texts"),
+    Metric("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
     Metric("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
     Metric("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
     Metric("interval_coverage", "held-out shares inside their intervals", "fact", "neither", SHARE, "texts"),
-    Metric("hidden_f1", "F1 of found groups", "fact", "higher", SHARE),
     Metric("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
     Metric("margin", "margin", "fact", "higher"),
     Metric("gn_margin", "gradient-normalised margin", "fact", "higher"),
     Metric("kv_margin", "k-variance normalised margin", "fact", "higher"),
     Metric("kv_gn_margin", "k-variance gradient-normalised margin", "fact", "higher"),
     Metric("k_variance", "k-variance", "fact", "neither", POSITIVE),
-    Metric("alignment", "alignment", "fact", "neither", POSITIVE),
-    Metric("uniformity", "uniformity", "fact", "neither"),
-    Metric("within_variance", "share of variance within classes", "fact", "neither", SHARE),
-    Metric("effective_rank", "effective rank", "fact", "neither", POSITIVE),
-    Metric("same_cosine", "mean cosine within a class", "fact", "neither"),
-    Metric("other_cosine", "mean cosine between classes", "fact", "neither"),
 ):
     register_metric(_metric)
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):  # of a judge, with labels of people

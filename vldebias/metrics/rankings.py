@@ -1,4 +1,9 @@
-"""Rankings of a gallery: of its images by queries, of its resamples, and by chance; linear in what is looked at.
+"""Rankings of a gallery and their skew: are the first k results spread over the groups as they should be?
+
+Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019), equations 1-5,
+with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis use for retrieval. Values are in nats; ties
+keep the order of the rows. `max_skew`, `min_skew` and `ndkl` take one query; `log_ratios` and `ndkls` take the groups
+of the first results of r rankings.
 
 A resample of the gallery needs no new sort: it holds row i of the gallery w_i times, so its ranking is the old one with
 each row repeated w_i times (`resampled_places`), and only about k rows of it have to be read. Nor does a gallery have
@@ -16,17 +21,162 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.metrics.bootstrap import Values, codes, vector, vectors
 
+Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 _SCORES = 1 << 24  # scores that are held at once
 _READ = 1 << 14  # items that are read at once
 _ROUND = 12  # decimals of an exact score: far below its meaning, so that equal images tie whatever the order of sums
 
+# ---- skew of one query ---------------------------------------------------------------------------------------
+
+
+def max_skew(
+    scores: Values, groups: Values, k: int, *, prior: str | Values = "uniform", floor: float = 0.0,
+    n_groups: int | None = None,
+) -> float:  # fmt: skip
+    """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest scores; 0 is fair.
+
+    Args:
+        scores: (n,), one per row, higher is ranked first; equal scores keep the order of the rows.
+        groups: (n,) labels.
+        k: rows that are looked at, 1 <= k <= n.
+        prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares (n_groups,) in
+            the order of the sorted labels.
+        floor: shares r_{a,k} below it count as `floor`.
+        n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
+
+    Raises:
+        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no distribution or
+            gives a group nothing.
+
+    Warns:
+        SuspectInputWarning: a single group, without `n_groups`: its skew is 0 whatever the ranking.
+
+    >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)  # log 2: one group where there should be two
+    0.6931471805599453
+    """
+    ranked, p = _ranking(scores, groups, prior, n_groups)
+    return float(log_ratios(ranked, k, p, floor=floor).max())
+
+
+def min_skew(
+    scores: Values, groups: Values, k: int, *, prior: str | Values = "uniform", floor: float = 0.0,
+    n_groups: int | None = None,
+) -> float:  # fmt: skip
+    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short.
+
+    With floor = 0 it is -inf where a group is missing from the first k; a floor such as 1 / (2 k) keeps means over
+    queries finite. Arguments and Raises: see `max_skew`.
+    """
+    ranked, p = _ranking(scores, groups, prior, n_groups)
+    return float(log_ratios(ranked, k, p, floor=floor).min())
+
+
+def ndkl(
+    scores: Values, groups: Values, k: int | None = None, *, prior: str | Values = "uniform",
+    n_groups: int | None = None,
+) -> float:  # fmt: skip
+    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), Z = sum_i 1 / log2(i + 1); 0 is fair.
+
+    k: length of the ranking that is looked at; None for all n rows. Other arguments and Raises: see `max_skew`.
+    """
+    ranked, p = _ranking(scores, groups, prior, n_groups)
+    return float(ndkls(ranked, ranked.shape[1] if k is None else k, p)[0])
+
+
+def _ranking(scores: Values, groups: Values, prior: str | Values, n_groups: int | None) -> tuple[Rows, Floats]:
+    """Group codes (1, n) in the order of the ranking, and the prior (g,)."""
+    score, group = vectors(scores=scores, groups=groups)
+    names, index = codes(group, n_groups)
+    if len(names) < 2:
+        warn(
+            f"groups: all rows are of {names.tolist()}, so every ranking is fair; say n_groups= where others may occur",
+            SuspectInputWarning,
+        )
+    if isinstance(prior, str) and prior not in ("uniform", "dataset"):
+        raise InvalidInputError(f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}")
+    if isinstance(prior, str):
+        counts = np.ones(len(names)) if prior == "uniform" else np.bincount(index, minlength=len(names))
+        shares = counts / counts.sum()
+    else:
+        shares = vector(prior, "prior").astype(np.float64)
+    if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
+        raise InvalidInputError(
+            f"prior: expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}, "
+            f"got {shares.tolist()}; leave out groups that cannot occur"
+        )
+    return index[np.argsort(-score.astype(np.float64), kind="stable")][None], shares
+
+
+# ---- skew of many rankings -----------------------------------------------------------------------------------
+
+
+def log_ratios(groups: NDArray[np.integer], k: int, prior: Floats, *, floor: float = 0.0) -> Floats:
+    """Return log(max(r_{a,k}, floor) / p_a) (r, g) of the first k of r rankings; MaxSkew@k is the maximum of a row.
+
+    Args:
+        groups: (r, m) group codes in the order of each ranking, m >= k.
+        prior: p (g,), or (r, g) where it differs between rankings; a group that has no prior takes no part (NaN).
+        floor: shares r_{a,k} below it count as `floor`.
+
+    Raises:
+        InvalidInputError: k outside 1 .. m, a floor outside [0, 1].
+    """
+    if not 0 <= floor <= 1:
+        raise InvalidInputError(f"floor: expected a share in [0, 1], got {floor}")
+    top = _first(groups, k)
+    count, g = len(top), prior.shape[-1]
+    cell = np.arange(count)[:, None] * g + top
+    shares = np.bincount(cell.ravel(), minlength=count * g).reshape(count, g) / k
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(prior > 0, np.log(np.maximum(shares, floor) / prior), np.nan)
+
+
+def ndkls(groups: NDArray[np.integer], k: int, prior: Floats) -> Floats:
+    """Return NDKL@k (r,) of r rankings; arguments and Raises as in `log_ratios`.
+
+    With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a log p_a. The row at
+    place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c, with c the rows of its group so far. So
+    NDKL is a weighted sum over places: linear in k, whatever the number of groups. Sorted by group, c counts up from 1.
+    """
+    top = _first(groups, k)
+    count, g = len(top), prior.shape[-1]
+    places = np.arange(1, k + 1)
+    discount = 1 / np.log2(places + 1)
+    later = np.cumsum((discount / places)[::-1])[::-1]  # what a term of place j weighs in all prefixes that hold it
+    gains = np.diff(np.append(0.0, places * np.log(places)))
+    cell = (np.arange(count)[:, None] * g + top).ravel()
+    held = np.bincount(cell, minlength=count * g)
+    so_far = np.arange(count * k) - np.repeat(np.cumsum(held) - held, held)
+    by_group = later[np.argsort(top, axis=1, kind="stable")]
+    total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
+    with np.errstate(divide="ignore"):
+        logs = np.broadcast_to(np.log(prior), (count, g))
+    if prior.ndim == 1 and (prior == prior[0]).all():
+        total -= logs[0, 0] * later.sum()
+    else:
+        weighed = np.bincount(cell, weights=np.tile(later, count), minlength=count * g).reshape(count, g)
+        total -= (weighed * np.where(held.reshape(count, g) > 0, logs, 0.0)).sum(axis=1)
+    values = (total - discount @ np.log(places)) / discount.sum()
+    return np.maximum(values, 0.0)  # below 0 by rounding alone
+
+
+def _first(groups: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+    length = groups.shape[1]
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= length:
+        raise InvalidInputError(f"k: expected an integer between 1 and the {length} rows that are ranked, got {k!r}")
+    return groups[:, :k]
+
+
+# ---- rankings ------------------------------------------------------------------------------------------------
+
 
 def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 0) -> Rows:
-    """Rows of the gallery from best to worst, (q, n), for scores (q, n).
+    """Return the rows of the gallery from best to worst, (q, n), for scores (q, n).
 
     Args:
         ties: which of two equal scores comes first: "stable", the earlier row; "random", decided by one random order of
@@ -38,32 +188,40 @@ def rankings(scores: NDArray[np.floating], *, ties: str = "stable", seed: int = 
     """
     if scores.ndim != 2 or np.isnan(scores).any():
         raise InvalidInputError(f"scores: expected (q, n) without NaN, got shape {scores.shape}")
-    order = _order(scores.shape[1], ties, seed)
+    order, _ = tie_order(scores.shape[1], ties, seed)
+    if order is None:
+        return np.argsort(-scores, axis=1, kind="stable")
     return order[np.argsort(-scores[:, order], axis=1, kind="stable")]
 
 
 class Items(Protocol):
-    """Embeddings (n, d) in blocks, and of some rows by indices: a tensor, or rows that are read when they are used."""
+    """Embeddings (n, d) in blocks: a tensor, or rows that are read when they are used."""
 
     @property
     def shape(self) -> Any: ...  # noqa: D102
     @property
     def split(self) -> Callable[[int], Iterable[Tensor]]: ...  # noqa: D102
-    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
+class Leaders(NamedTuple):
+    """The first rows of some items for each query, best first.
+
+    scores: (q, m) exact. places: (q, m) where each of the rows stands among all items if all scores were equal.
+    """
+
+    scores: Floats
+    places: NDArray[np.int64]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Leaders], k: int) -> Leaders:
+        """Return the first k of all parts together; merging in any order and any grouping gives the same."""
+        scores, places = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
+        best = np.lexsort((places, -scores), axis=1)[:, :k]
+        return cls(np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1))
 
 
 def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable", seed: int = 0) -> Rows:
-    """The first k rows (q, k) of `rankings` by inner product in float64, without sorting or keeping all scores.
-
-    Candidates come from float32 products in blocks of rows; they are ordered by float64 products, rounded to twelve
-    decimals. A float32 product errs by less than (d + 2) 2^-24 ||a|| ||b||: where a row that is no candidate could be
-    among the first k by that bound, there are more candidates, so the ranks are exact. Items are read once for all
-    queries, and again for those that need more candidates.
-
-    Args:
-        queries, items: (q, d) and (n, d) embeddings of one space.
-        k: 1 .. n.
-        ties, seed: see `rankings`.
+    """Return the first k rows (q, k) of `rankings` by inner product of queries (q, d) and items (n, d).
 
     Raises:
         InvalidInputError: shapes that do not fit, values that are not finite, k outside 1 .. n, or another tie rule.
@@ -74,49 +232,27 @@ def top_rankings(queries: Tensor, items: Items, k: int, *, ties: str = "stable",
     return first if order is None else order[first]
 
 
-class Leaders(NamedTuple):
-    """The first rows of some items for each query, best first.
-
-    scores: (q, m) exact. places: (q, m) where each of the rows stands among all items if all scores were equal.
-    """
-
-    scores: NDArray[np.float64]
-    places: NDArray[np.int64]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Leaders], k: int) -> Leaders:
-        """The first k of all parts together; merging in any order and any grouping gives the same."""
-        scores, places = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
-        best = np.lexsort((places, -scores), axis=1)[:, :k]
-        return cls(np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1))
-
-
 def leaders(queries: Tensor, items: Items, k: int, place: NDArray[np.int64] | int | None = None) -> Leaders:
-    """The first k of items (n, d), a part of what is ranked or all of it, as exactly as `top_rankings`.
+    """Return the first k of items (n, d), a part of what is ranked or all of it, read once in blocks of rows.
 
-    Args:
-        place: (n,) the place of each item among all where scores are equal; a number is that of the first of items
-            that follow one another; None is 0.
+    Scores are float64 products, rounded to twelve decimals.
+
+    place: (n,) the place of each item among all where scores are equal, or that of the first of items that follow one
+        another; None is 0.
     """
-    n, d = items.shape
-    lengths = torch.linalg.vector_norm(queries.double(), dim=1)
-    scores, places = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
-    open_, candidates = torch.arange(len(queries)), min(n, k + 64)
-    while len(open_):
-        least, rows, longest = _candidates(queries[open_], items, candidates)
-        error = 1.001 * (d + 2) * 2.0**-24 * longest * lengths  # a float32 length is off by less than a thousandth
-        if not torch.isfinite(error).all():
+    texts, start = queries.double(), 0
+    first = Leaders(np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64))
+    for some in items.split(min(_READ, max(1, _SCORES // max(len(texts), 1)))):
+        scores = (texts @ some.double().T).numpy().round(_ROUND)
+        if not np.isfinite(scores).all():
             raise InvalidInputError("queries and items: expected finite values")
-        undecided = []
-        for query, threshold, found in zip(open_.tolist(), least.tolist(), rows, strict=True):
-            exact = (items[found].double() @ queries[query].double()).numpy().round(_ROUND)
-            own = place[found.numpy()] if isinstance(place, np.ndarray) else found.numpy() + (place or 0)
-            best = np.lexsort((own, -exact))[:k]
-            scores[query], places[query] = exact[best], own[best]
-            if candidates < n and exact[best[-1]] <= threshold + float(error[query]) + 10.0**-_ROUND:
-                undecided.append(query)
-        open_, candidates = torch.tensor(undecided, dtype=torch.int64), min(n, 4 * candidates)
-    return Leaders(scores, places)
+        here = np.arange(start, start + len(some))
+        own, start = place[here] if isinstance(place, np.ndarray) else here + (place or 0), start + len(some)
+        if first.scores.shape[1] == k:  # the others are behind k rows of every query
+            near = (scores >= first.scores[:, -1:]).any(axis=0)
+            scores, own = scores[:, near], own[near]
+        first = Leaders.merged([first, Leaders(scores, np.broadcast_to(own, scores.shape))], k)
+    return first
 
 
 def check_top(queries: Tensor, items: Items, k: int) -> None:
@@ -126,53 +262,31 @@ def check_top(queries: Tensor, items: Items, k: int) -> None:
         raise InvalidInputError(f"k: expected 1 .. {items.shape[0]}, the rows that are ranked, got {k}")
 
 
+def _check_pair(queries: Tensor, items: Items) -> None:
+    if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
+        raise InvalidInputError(
+            f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
+        )
+
+
 def tie_order(n: int, ties: str, seed: int) -> tuple[Rows | None, NDArray[np.int64] | None]:
-    """The order (n,) in which rows of equal scores stand, and the place (n,) of each row in it; None: as they come."""
-    if ties == "stable":
-        return None, None
-    order = _order(n, ties, seed)
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    return order, place
-
-
-def _candidates(queries: Tensor, items: Items, m: int) -> tuple[Tensor, Tensor, float]:
-    """The m highest float32 products of every query: the lowest of them (q,), their rows (q, m), the longest item."""
-    texts, block = queries.float(), min(_READ, max(1, _SCORES // max(len(queries), 1)))
-    values, rows = texts.new_empty(len(texts), 0), torch.empty(len(texts), 0, dtype=torch.int64)
-    start, longest = 0, 0.0
-    for some in items.split(block):
-        some = some.float()  # lengths of float16 would overflow
-        longest = max(longest, float(torch.linalg.vector_norm(some, dim=1).nan_to_num(nan=torch.inf).max()))
-        scores = texts @ some.T
-        most = scores.shape[1]
-        if values.shape[1] == m:  # those above the lowest so far alone: soon a few, which are found in one walk
-            most = int((scores > values.amin(1, keepdim=True)).sum(1).max())
-        if most:
-            best, index = scores.topk(min(m, most), dim=1, sorted=False)
-            both = torch.cat([values, best], dim=1)
-            values, kept = both.topk(min(m, both.shape[1]), dim=1, sorted=False)
-            rows = torch.cat([rows, index + start], dim=1).gather(1, kept)
-        start += len(some)
-    return values.amin(1), rows, longest
-
-
-def _order(n: int, ties: str, seed: int) -> Rows:
-    """The order (n,) in which rows of equal scores stand."""
+    """Return the order (n,) in which rows of equal scores stand, and each row's place in it; None: as they come."""
     if ties not in ("stable", "random"):
         raise InvalidInputError(f"ties: expected 'stable' or 'random', got {ties!r}")
-    return np.arange(n) if ties == "stable" else np.random.default_rng(seed).permutation(n)
+    if ties == "stable":
+        return None, None
+    order = np.random.default_rng(seed).permutation(n)
+    return order, np.argsort(order)
 
 
 def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
-    """The first k rows of `count` random orders of n rows: blocks (b, k).
+    """Yield the first k rows of `count` random orders of n rows: blocks (b, k).
 
     Where k is a small part of n, k rows are drawn one by one, at a cost that does not grow with n; else n are permuted.
     """
     rng = np.random.default_rng(seed)
     few = n > 10_000 and n > 50 * k  # where `Generator.choice` draws k rows without an array of n
-    width = k if few else n
-    size = max(1, _BLOCK // width)
+    size = max(1, _BLOCK // (k if few else n))
     for start in range(0, count, size):
         b = min(size, count - start)
         if few:
@@ -182,12 +296,12 @@ def random_rankings(n: int, k: int, count: int, seed: int) -> Iterator[Rows]:
 
 
 def reach(k: int, n: int) -> int:
-    """Rows of a ranking of n that hold k rows of a resample, but for a chance of about 1e-14."""
+    """Return how many rows of a ranking of n hold k rows of a resample, but for a chance of about 1e-14."""
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
 def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDArray[np.integer]:
-    """Places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
+    """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose rows weigh (b, n).
 
     A row that was drawn twice stands twice: equal scores keep the order of the ranking. Only as many rows are read as
     hold k in every resample.
@@ -211,7 +325,7 @@ def resampled_places(ranking: Rows, weights: NDArray[np.integer], k: int) -> NDA
 
 
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
-    """Items that rank ahead of the first relevant one, (q,) int64; recall@k is the mean of `first_hits(...) < k`.
+    """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean of `... < k`.
 
     Recall@k is the share of queries with a relevant item among the first k, which image-text papers call recall and
     information retrieval calls hit rate or success. Memory grows with the number of items, never with queries x items.
@@ -235,17 +349,10 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
         raise InvalidInputError(f"codes: no item is relevant to {int(alone.sum())} of {len(queries)} queries")
     size, place = max(1, _SCORES // max(1, len(items))), torch.arange(len(items), device=items.device)
     ahead = []
-    for some, codes in zip(queries.split(size), query_codes.split(size), strict=True):
-        scores, relevant = some @ items.T, codes[:, None] == item_codes
+    for some, of in zip(queries.split(size), query_codes.split(size), strict=True):
+        scores, relevant = some @ items.T, of[:, None] == item_codes
         best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
         level = scores == best
         first = (level & relevant).int().argmax(dim=1, keepdim=True)
         ahead.append(((scores > best) | (level & (place < first))).sum(dim=1))
     return torch.cat(ahead)
-
-
-def _check_pair(queries: Tensor, items: Items) -> None:
-    if queries.ndim != 2 or len(items.shape) != 2 or queries.shape[1] != items.shape[1]:
-        raise InvalidInputError(
-            f"queries and items: expected (q, d) and (n, d), got {tuple(queries.shape)} and {tuple(items.shape)}"
-        )

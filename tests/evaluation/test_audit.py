@@ -1,0 +1,392 @@
+"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is refused, the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation.auditing import (
+    FOREIGN,
+    LEVEL,
+    AuditTask,
+    ShareLine,
+    ShareTable,
+    build_task,
+    form_of,
+    read_prompts,
+    subject,
+)
+from vldebias.evaluation.run import verify
+from vldebias.evaluation.task import TASKS
+from vldebias.progress import SILENT
+from vldebias.prompts import PromptSet, load_prompts
+
+pytestmark = pytest.mark.usefixtures("no_charts")
+
+Texts = Mapping[str, torch.Tensor]
+JOBS = [f"job{i}" for i in range(40)]
+ABOUT = {"model": "a pipeline", "ids": "own/pipeline"}
+
+
+def lean_of(job: str) -> float:
+    return (int(job[3:]) - 20) / 20
+
+
+@pytest.fixture(scope="module")
+def texts() -> Texts:
+    """Texts of 40 jobs on one line between the values of gender, near to each other but for one stranger."""
+    prompts, rows = load_prompts("gender"), {}
+    rng = np.random.default_rng(0)
+    for text in (*prompts.texts, *(f"A photo of a {job}." for job in JOBS), "A photo of a castle.", "a female job3"):
+        row = 0.05 * rng.standard_normal(16) + np.eye(16)[2]
+        named = prompts.values_in(text)
+        row[0] = {("male",): 1.0, ("female",): -1.0}.get(named, 0.0)
+        if "job" in text and not named:
+            row[0] = 0.4 * lean_of(subject(text))
+        rows[text] = torch.from_numpy(row)
+    rows["A photo of a castle."] = torch.from_numpy(np.eye(16)[7])
+    return rows
+
+
+@pytest.fixture(scope="module")
+def judged() -> ShareTable:
+    """Shares that follow the lean but for noise, of every second job."""
+    rng = np.random.default_rng(1)
+    share = {job: np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]}
+    return ShareTable.of_counts({job: (100 * s, 100 * (1 - s)) for job, s in share.items()}, ("male", "female"), ABOUT)
+
+
+def asked_of(texts: Texts) -> list[str]:
+    return [f"A photo of a {job}." for job in JOBS[1::2]] + ["A photo of a castle.", "a female job3"]
+
+
+@pytest.fixture(scope="module")
+def result(texts: Texts, judged: ShareTable) -> vldebias.evaluation.Result:
+    return vldebias.audit(asked_of(texts), "gender", texts=texts, calibration=judged)
+
+
+class TestShareLine:
+    def test_left_out_is_what_refitting_without_it_gives(self) -> None:
+        rng = np.random.default_rng(0)
+        x, y = rng.standard_normal(12), rng.uniform(size=12)
+        line = ShareLine(x, y)
+        for i in range(12):
+            kept = np.arange(12) != i
+            slope, intercept = np.polyfit(x[kept], y[kept], 1)
+            assert line.left_out[i] == pytest.approx(np.clip(slope * x[i] + intercept, 0, 1))
+
+    def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
+        rng = np.random.default_rng(1)
+        x, y = rng.standard_normal(30), rng.uniform(0.3, 0.7, size=30)
+        at, line = np.array([0.3]), ShareLine(x, y)
+        ends = []
+        for i in range(30):  # eq. 1.4, refitting every line
+            kept = np.arange(30) != i
+            slope, intercept = np.polyfit(x[kept], y[kept], 1)
+            off = abs(y[i] - np.clip(slope * x[i] + intercept, 0, 1))
+            ends.append((slope * 0.3 + intercept - off, slope * 0.3 + intercept + off))
+        lows, highs = (sorted(end) for end in zip(*ends, strict=True))
+        rank = int(np.ceil(LEVEL * 31))
+        low, high = line.interval(at)
+        assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
+
+    def test_intervals_cover(self) -> None:
+        rng, inside = np.random.default_rng(2), []
+        for _ in range(300):
+            x = rng.standard_normal(31)
+            y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
+            low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
+            inside.append(low[0] <= y[30] <= high[0])
+        assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
+
+    def test_wider_residuals_hold_narrower_ones_and_pull_chances_to_the_middle(self) -> None:
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal(30)
+        line, at = ShareLine(x, np.clip(0.5 + 0.2 * x + 0.05 * rng.standard_normal(30), 0, 1)), np.array([1.0, -1.0])
+        (low, high), (wide_low, wide_high) = line.interval(at), line.interval(at, FOREIGN)
+        assert (wide_low < low).all()
+        assert (wide_high > high).all()
+        assert line.chance(at, 0.5)[0] > 0.9 > 0.1 > line.chance(at, 0.5)[1]
+
+    def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
+        x = np.arange(10.0)
+        low, high = ShareLine(x, x / 10).interval(np.array([3.0]))
+        assert (low[0], high[0]) == (0, 1)
+        with pytest.raises(InvalidInputError, match="8 prompts or more"):
+            ShareLine(x[:7], x[:7])
+        with pytest.raises(InvalidInputError, match="lean alike"):
+            ShareLine(np.zeros(10), x / 10)
+
+    def test_noise_has_no_r2(self) -> None:
+        rng = np.random.default_rng(4)
+        assert ShareLine(rng.standard_normal(60), rng.uniform(size=60)).r2 < 0.1
+
+
+class TestShareTable:
+    @pytest.mark.parametrize(
+        ("text", "about"),
+        [
+            ("A photo of the face of a nurse.", "nurse"),
+            ("a portrait of an Actor", "actor"),
+            ("A photo of administrative assistant", "administrative assistant"),
+            ("the nurse", "nurse"),
+        ],
+    )
+    def test_subject(self, text: str, about: str) -> None:
+        assert subject(text) == about
+
+    @pytest.mark.parametrize(
+        ("prompt", "form"),
+        [
+            ("A photo of an actor.", "A photo of a {concept}."),
+            ("An actor", "A {concept}"),
+            ("nurse", "{concept}"),
+            ("a cinematic shot of a nurse in a ward, 4k", None),
+        ],
+    )
+    def test_form(self, prompt: str, form: str | None) -> None:
+        assert form_of(prompt) == form
+
+    def test_published_counts(self) -> None:
+        table = ShareTable.published(load_prompts("gender"))
+        assert len(table) == 153
+        assert table.find("a photo of a carpenter.") is not None
+        assert table.shares[table.concepts.index("accountant")] == pytest.approx([166 / 250, 84 / 250])
+        assert {"source", "licence", "model", "prompt"} <= set(table.about)
+        with pytest.raises(InvalidInputError, match="calibrate on some images of your own"):
+            ShareTable.published(load_prompts("race"))
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "prompt,value\n" + "nurse,female\n" * 3 + "nurse,Man\nnurse,cannot tell\n",
+            "prompt,value,images\nnurse,woman,3\nnurse,male,1\n",
+            "occupation,men,women\nnurse,1,3\n",
+            "occupation,women\nnurse,75 %\npilot,5\n",
+            "# source: somewhere\nconcept,male,female\nnurse,0.25,0.75\n",
+        ],
+    )
+    def test_every_form_of_a_file_reads_alike(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "t.csv").write_text(content)
+        found = ShareTable.read(tmp_path / "t.csv", load_prompts("gender")).find("A photo of a nurse.")
+        assert found == pytest.approx([0.25, 0.75])
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("a,b\n1,2\n", "expected one of .*'prompt'"),
+            ("prompt,value\nnurse,cat\n", "no image shows one of"),
+            ("prompt,male,female\nnurse,x,1\n", "line 2: expected a number"),
+            ("prompt,male,female\nnurse,1,1\nNurse,1,1\n", "stands there twice"),
+            ('# source: x\nprompt,male,female,note\nnurse,1,1,"a\npilot,1,1,b\n', "line 3: got a cell whose quotes"),
+            ("prompt,male,male\nnurse,1,1\n", "a column stands twice"),
+            ("prompt,male,female\nnur\x08se,1,1\n", "control character"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, tmp_path: Path, content: str, message: str) -> None:
+        (tmp_path / "t.csv").write_text(content)
+        with pytest.raises(InvalidInputError, match=message):
+            ShareTable.read(tmp_path / "t.csv", load_prompts("gender"))
+
+
+class TestAudit:
+    def test_unseen_prompts_are_predicted(self, result: Any) -> None:
+        rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
+        for job in JOBS[1::2]:
+            row = rows[f"A photo of a {job}.: male"]
+            assert row.value == pytest.approx(0.5 + 0.4 * lean_of(job), abs=0.15)
+            assert row.interval[0] <= row.value <= row.interval[1]
+        assert result.row("audit", "lean_r", "none").value > 0.9
+        assert result.row("audit", "lean_r2", "none").value > 0.8
+        assert result.row("audit", "side_right", "none").value > 0.8
+
+    def test_stated_and_strange_prompts_are_named(self, result: Any) -> None:
+        settings = result.provenance[0].settings
+        assert settings["stated"] == ["a female job3"]
+        assert "A photo of a castle." in settings["not covered"]
+        assert not any("female job3" in row.subset for row in result.rows)
+
+    def test_texts_of_other_forms_and_other_sets_are_found(self, texts: Texts, judged: ShareTable) -> None:
+        gone = set(load_prompts("gender").texts)
+        own = {text: row for text, row in texts.items() if text not in gone}
+        own |= {"a photo of a man": texts["A photo of a male person."], "A woman": texts["A photo of a female person."]}
+        found = vldebias.audit(["A photo of a job1."], "gender", texts=own, calibration=judged)
+        assert found.row("audit", "predicted_share", "none", subset="A photo of a job1.: male").value < 0.4
+
+    def test_what_was_judged_before_is_said_and_comes_late(self, texts: Texts, judged: ShareTable) -> None:
+        task = build_task(["A photo of a job0.", "A photo of a job1."], "gender", judged)
+        host = vldebias.evaluation.Texts(texts).host
+        listed = task.calibrated(host, tuple(texts)).ask(task.asked, load_prompts("gender"))
+        assert listed.prompt.tolist() == ["A photo of a job1.", "A photo of a job0."]
+        assert listed.advice.iloc[1].startswith("judged before: ")
+        assert listed["male judged"].notna().tolist() == [False, True]
+        foreign = task.calibrated(host, tuple(texts), "other").ask(task.asked, load_prompts("gender"))
+        assert foreign["male judged"].isna().all()
+
+    def test_another_pipeline_has_wider_intervals_and_is_told(self, texts: Texts, judged: ShareTable) -> None:
+        task = build_task(["A photo of a job21."], "gender", judged)
+        host = vldebias.evaluation.Texts(texts).host
+        own, other = (task.measure(host, tuple(texts), name)[0] for name in ("hub/own/pipeline-1", "other"))
+        ends = [row.interval for part in (own, other) for row in part.rows if row.metric == "predicted_share"]
+        assert ends[1][1] - ends[1][0] > 1.1 * (ends[0][1] - ends[0][0])
+        assert "was not made for other" in other.provenance.description
+        assert "was not made for" not in own.provenance.description
+
+    def test_several_values_sum_to_one(self) -> None:
+        prompts = PromptSet(
+            name="tones",
+            groups=(("a pale one", "a tan one", "a dark one"),),
+            attributes={"pale": ("pale",), "tan": ("tan",), "dark": ("dark",)},
+            spurious=("pale", "tan", "dark"),
+        )
+        rng = np.random.default_rng(0)
+        rows = {
+            text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*prompts.spurious, *prompts.groups[0]))
+        }
+        counts = {}
+        for i in range(30):
+            share = rng.dirichlet((1, 1, 1))
+            rows[f"thing{i}"] = torch.from_numpy(np.concatenate([share, 0.1 * rng.standard_normal(5)]))
+            counts[f"thing{i}"] = 100 * share
+        table = ShareTable.of_counts(counts, ("pale", "tan", "dark"))
+        found = vldebias.audit(["thing0", "thing1"], prompts, texts=rows, calibration=table)
+        shares = [row.value for row in found.rows if row.metric == "predicted_share"]
+        assert len(shares) == 6
+        assert sum(shares) == pytest.approx(2)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({}, "expected one of model=, pipe= and texts="),
+            ({"texts": "given", "prompts": ["A photo of a stranger."]}, "not in the file"),
+            ({"texts": "given", "prompts": []}, "prompts: expected one or more"),
+        ],
+    )
+    def test_what_cannot_be_asked_is_refused(
+        self, texts: Texts, judged: ShareTable, options: dict[str, Any], message: str
+    ) -> None:
+        given = {"calibration": judged, **options} | ({"texts": texts} if options else {})
+        with pytest.raises(InvalidInputError, match=message):
+            vldebias.audit(given.pop("prompts", ["A photo of a job1."]), "gender", **given)
+
+    def test_it_is_a_task(self) -> None:
+        assert TASKS["audit"] is AuditTask
+
+
+@pytest.fixture(scope="module")
+def files(texts: Texts, judged: ShareTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "prompts.txt").write_text("# mine\n" + "\n".join([*asked_of(texts), ""]))
+    np.savez(folder / "texts.npz", text=np.stack([row.numpy() for row in texts.values()]), prompts=list(texts))
+    rows = zip(judged.concepts, judged.shares, strict=True)
+    lines = [f"A photo of a {job}.,{round(100 * s[0])},{round(100 * s[1])}" for job, s in rows]
+    (folder / "judged.csv").write_text("prompt,male,female\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+class TestCommand:
+    def test_page_result_and_list(self, files: Path, tmp_path: Path) -> None:
+        asked = ["audit", str(files / "prompts.txt"), "--prompts", "gender", "--texts", str(files / "texts.npz")]
+        asked += ["--calibrate", str(files / "judged.csv"), "--out", str(tmp_path)]
+        done = CliRunner().invoke(app, [*asked, "--json"])
+        assert done.exit_code == 0, done.output
+        assert {"figures", "protocols", "files"} <= set(json.loads(done.stdout))
+        page = (tmp_path / "index.html").read_text()
+        assert "Look first at" in page
+        assert "Bias is lessened" not in page
+        listed = pd.read_csv(tmp_path / "prompts.csv")
+        assert set(listed.prompt) == set(read_prompts(files / "prompts.txt"))
+        assert listed.advice.iloc[-1].startswith("states female")
+        assert listed.male.iloc[0] > 0.7 or listed.male.iloc[0] < 0.3
+        again = CliRunner().invoke(app, asked)
+        assert "taken over from a run before" in again.output
+        assert not any(verify(tmp_path).values())
+
+    def test_texts_to_embed_are_listed(self, files: Path) -> None:
+        done = CliRunner().invoke(app, ["audit", str(files / "prompts.txt"), "--prompts", "gender", "--list-texts"])
+        lines = done.stdout.splitlines()
+        assert {"A photo of a job1.", "A photo of an accountant.", "A photo of a male person."} <= set(lines)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ([], "expected one of --model, --pipeline and --texts"),
+            (["--model", "miniature", "--judge", "miniature"], "--judge reads a folder"),
+            (["--model", "miniature", "--calibrate", "."], "add --judge"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(self, files: Path, options: list[str], message: str) -> None:
+        done = CliRunner().invoke(app, ["audit", str(files / "prompts.txt"), "--prompts", "gender", *options])
+        assert message in str(done.exception)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Portraits of the embedded world as what a pipeline drew of 20 professions, four of each, with and without a
+    method; under the method all are the same."""
+    from vldebias.evaluation.drawing import DrawnSet, make_plan
+    from vldebias.evaluation.variants import Variant
+    from vldebias.miniature import open_world
+    from vldebias.pictures import write_png
+
+    prompts, folder = load_prompts("professions-gender"), tmp_path_factory.mktemp("drawn") / "images" / "gender"
+    settings: dict[str, Any] = {"concepts": "unseen", "stated": False, "images": 4, "stated_images": 1, "seeds": [0]}
+    settings |= {"steps": 1, "guidance": 1.0, "batch_size": 1, "options": {}}
+    model = {"pipeline": "Painter", "id": "by hand", "fingerprints": {}}
+    plan = make_plan(model, prompts, {"cali": Variant(prompts=(prompts,))}, **settings)
+    folder.mkdir(parents=True)
+    plan.write(folder / "plan.json")
+    world = open_world("portraits", n=80, split="reference")
+    for i, image in enumerate(DrawnSet.open(folder)):
+        write_png(world.read(i % 80 if image.variant == "none" else 0), folder / image.path, {})
+    return folder.parents[1]
+
+
+def test_a_folder_that_was_drawn_is_judged_and_calibrated_on(drawn: Path, tmp_path: Path) -> None:
+    from vldebias.evaluation.drawing import DrawnSet
+    from vldebias.evaluation.judges import MiniatureJudge, predict
+
+    (tmp_path / "p.txt").write_text("A photo of a worker.\nA photo of a student.\n")
+    asked = ["audit", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o")]
+    asked += ["--prompts", "gender", "--model", "miniature"]
+    asked += ["--calibrate", str(drawn), "--judge", "miniature", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    settings = told["protocols"][0]["settings"]["calibration"]
+    assert settings["judge"] == "miniature judge"
+    assert settings["source"] == "80 images of gender"  # none of those under a method
+    images = DrawnSet.open(drawn / "images" / "gender").select(variant="none")
+    table = ShareTable.judged(images, MiniatureJudge(), load_prompts("gender"), SILENT)
+    first = [image for image in images if image.prompt == table.concepts[0]]
+    said = predict(MiniatureJudge(), [images.read(image) for image in first])["gender"]
+    sure = said.argmax(1)[said.max(1) >= 0.8]
+    assert table.shares[0, 0] == pytest.approx((sure == 0).mean())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read as text in UTF-8: .*No such file.* expected a file with one prompt a line"),
+        (b"", "expected prompts, one a line, got none"),
+        (b"# a comment\n\n", "expected prompts, one a line, got none"),
+        (b"\x89PNG\r\n\x1a\n\x00", "cannot be read as text in UTF-8"),
+        (b"nurse\x00\n", "holds zero bytes, as no text does"),
+    ],
+)
+def test_files_that_are_no_prompts_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "p.txt").write_bytes(content)
+    with pytest.raises(InvalidInputError, match=message):
+        read_prompts(tmp_path / "p.txt")

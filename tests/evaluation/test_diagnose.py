@@ -1,0 +1,335 @@
+"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, the task and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.neighbors import KNeighborsClassifier
+from torch import nn
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.data import Embeddings, load_embeddings, save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.evaluation import Result
+from vldebias.evaluation.diagnosis import (
+    DiagnoseTask,
+    fold_numbers,
+    hidden_groups,
+    margins,
+    out_of_fold,
+    readable,
+    unit_rows,
+    wrong_labels,
+)
+from vldebias.evaluation.run import verify
+from vldebias.evaluation.task import TASKS
+from vldebias.prompts import load_prompts
+
+pytestmark = pytest.mark.usefixtures("no_charts")
+
+
+def two_values(n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+    """Rows of length 1 whose first column tells a value."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(2, size=n)
+    rows = rng.standard_normal((n, d))
+    rows[:, 0] += gap * (codes - 0.5)
+    return unit_rows(rows), codes
+
+
+class TestReaders:
+    def test_no_row_is_judged_by_what_it_was_fitted_on(self) -> None:
+        rows, codes = two_values(90)
+        number, changed = fold_numbers(codes, 3, 0), codes.copy()
+        one = int(np.flatnonzero(number == 0)[0])
+        other = int(np.flatnonzero((number == 0) & (codes != codes[one]))[0])
+        changed[[one, other]] = codes[[other, one]]  # the folds stay as they are
+        before, after = out_of_fold(rows, codes, 2, 3, 0), out_of_fold(rows, changed, 2, 3, 0)
+        if (fold_numbers(changed, 3, 0) == number).all():
+            assert torch.equal(before[number == 0], after[number == 0])
+        assert not torch.allclose(before[number != 0], after[number != 0])
+
+    def test_scores_are_those_of_ridge_regression(self) -> None:
+        rows, codes = two_values(120)
+        number = fold_numbers(codes, 4, 0)
+        mine, rest = number == 2, number != 2
+        x = rows.double().numpy()[rest]
+        alpha = ((x - x.mean(0)) ** 2).sum() / x.shape[1]
+        oracle = Ridge(alpha=alpha).fit(x, np.eye(2)[codes[rest]]).predict(rows.double().numpy()[mine])
+        np.testing.assert_allclose(out_of_fold(rows, codes, 2, 4, 0)[mine].numpy(), oracle, atol=1e-4)
+
+    def test_every_class_is_dealt_evenly(self) -> None:
+        codes = np.repeat([0, 1, 2], [7, 30, 11])
+        number = fold_numbers(codes, 5, 1)
+        for code in range(3):
+            sizes = np.bincount(number[codes == code], minlength=5)
+            assert sizes.max() - sizes.min() <= 1
+
+    def test_what_cannot_be_dealt_is_refused(self) -> None:
+        with pytest.raises(InvalidInputError, match="folds: expected 2"):
+            fold_numbers(np.repeat([0, 1], [3, 9]), 5, 0)
+        with pytest.raises(InvalidInputError, match="row 1 has NaN"):
+            unit_rows([[1.0, 0.0], [np.nan, 1.0]])
+
+    def test_the_neighbour_is_that_of_scikit_learn(self) -> None:
+        rows, codes = two_values(200, gap=1.5)
+        found = readable(rows, codes)["neighbour"]
+        near = KNeighborsClassifier(2).fit(rows.numpy(), codes).kneighbors(rows.numpy(), return_distance=False)[:, 1]
+        assert found.accuracy == pytest.approx(balanced_accuracy_score(codes, codes[near]))
+
+    def test_labels_without_meaning_are_at_chance_and_an_attribute_is_not(self) -> None:
+        rows, codes = two_values()
+        at_chance = [readable(rows, np.random.default_rng(i).permutation(codes))["linear"].at_chance for i in range(8)]
+        assert sum(at_chance) >= 6
+        assert not readable(rows, codes)["linear"].at_chance
+
+    def test_chance_is_one_over_the_values_whatever_their_shares(self) -> None:
+        rng = np.random.default_rng(0)
+        found = readable(rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]))
+        for one in found.values():
+            assert one.chance.mean() == pytest.approx(1 / 3, abs=0.04)
+
+    @settings(max_examples=5)
+    @given(st.integers(0, 100), st.floats(0.1, 50))
+    def test_turning_and_scaling_change_nothing(self, seed: int, scale: float) -> None:
+        rows, codes = two_values(80, d=6, seed=3)
+        turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)))[0]
+        one, other = readable(rows, codes), readable(scale * rows @ turn, codes)
+        assert one["neighbour"].accuracy == pytest.approx(other["neighbour"].accuracy, abs=0.03)
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [(np.zeros(80, int), "two or more values"), (np.arange(79), "expected 80, one for each row")],
+    )
+    def test_what_cannot_be_read_is_refused(self, labels: Any, message: str) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            readable(two_values(80)[0], labels)
+
+
+class TestWrongLabels:
+    def test_labels_that_were_changed_come_first(self) -> None:
+        digits, rng = load_digits(), np.random.default_rng(0)
+        x, y = digits.data / 16.0, digits.target
+        wrong = rng.random(len(y)) < 0.1
+        given_labels = np.where(wrong, (y + rng.integers(1, 10, len(y))) % 10, y)
+        listed = wrong_labels(x, given_labels)
+        assert list(listed.columns) == ["row", "given", "proposed", "confidence"]
+        assert listed.confidence.is_monotonic_increasing
+        assert roc_auc_score(wrong[listed.row], -listed.confidence) > 0.9
+        first = listed[: wrong.sum()]
+        assert (first.proposed.astype(int).to_numpy() == y[first.row]).mean() > 0.7
+
+    def test_unknown_labels_are_left_out_and_rows_keep_their_numbers(self) -> None:
+        rows, codes = two_values(60)
+        labels = [None if i % 3 == 0 else f"c{code}" for i, code in enumerate(codes)]
+        listed = wrong_labels(rows, labels)
+        assert sorted(listed.row) == [i for i in range(60) if i % 3]
+        assert all(labels[row] == one for row, one in zip(listed.row, listed.given, strict=True))
+
+
+def test_hidden_groups_are_a_class_and_the_nearest_text() -> None:
+    rows = np.eye(4)[[0, 1, 0, 3, 1]]
+    found = hidden_groups(rows, ["a", "a", "b", None, "b"], np.eye(4)[:2], ("land", "sea"))
+    assert found.names == ("a/land", "a/sea", "b/land", "b/sea")
+    assert found.codes.tolist() == [0, 1, 2, -1, 3]
+
+
+@pytest.fixture(scope="module")
+def clusters() -> tuple[torch.Tensor, np.ndarray]:
+    codes = torch.arange(60) % 3
+    rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return rows + 2 * nn.functional.one_hot(codes, 5), codes.numpy()
+
+
+class TestMargins:
+    def test_gradients_are_those_of_autograd(self, clusters: Any) -> None:
+        rows, codes = clusters
+        torch.manual_seed(0)
+        head = nn.Linear(5, 3).double()
+        found, _ = margins(head, rows, codes)
+        leaf = rows.clone().requires_grad_()
+        scores = head(leaf)
+        own, rest = scores[range(60), codes], scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
+        margin = own - rest.max(1).values
+        (slope,) = torch.autograd.grad(margin.sum(), leaf)
+        np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
+        np.testing.assert_allclose(found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9)
+
+    @settings(max_examples=15)
+    @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
+    def test_kv_margins_know_no_rotation_and_no_scale(self, seed: int, of_rows: float, of_head: float) -> None:
+        torch.manual_seed(0)
+        codes = torch.arange(24) % 2
+        rows = torch.randn(24, 4, dtype=torch.float64) + codes[:, None]
+        weight, bias = torch.randn(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))[0]
+        one, _ = margins((weight, bias), rows, codes.numpy())
+        other, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
+        np.testing.assert_allclose(one["kv_margin"], other["kv_margin"], rtol=1e-4, atol=1e-8)
+        np.testing.assert_allclose(one["kv_gn_margin"], other["kv_gn_margin"], rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"head": (np.ones((3, 4)), np.ones(3))}, r"expected weight \(k, 5\)"),
+            ({"head": 3}, "nn.Linear, got 3"),
+            ({"head": (np.ones((2, 5)), np.ones(2))}, r"classes 0 \.\. 1 of the head"),
+            ({"codes": np.r_[np.zeros(59, int), 1]}, "two rows or more"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, clusters: Any, change: Any, message: str) -> None:
+        given_ = {"head": (np.ones((3, 5)), np.ones(3)), "features": clusters[0], "codes": clusters[1], **change}
+        with pytest.raises(InvalidInputError, match=message):
+            margins(**given_)
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
+    """Images of two classes and a gender that one direction tells, and the texts of one space."""
+    rng = np.random.default_rng(0)
+    prompts = load_prompts("gender")
+    gender, smile = rng.integers(2, size=300), rng.integers(2, size=300)
+    rows = rng.standard_normal((300, 16))
+    rows[:, 0] += 3 * (2 * gender - 1)
+    rows[:, 1] += 2 * (2 * smile - 1)
+    texts = {}
+    shared = {text: rng.standard_normal(16) for pair in prompts.pairs for text in pair}
+    shared |= {text: shared[pair[0]] for pair in prompts.pairs for text in pair}  # a pair differs in gender alone
+    for text in prompts.texts:
+        row = 0.1 * shared.get(text, rng.standard_normal(16)) + np.eye(16)[2]
+        row[0] += {("male",): 1.0, ("female",): -1.0}.get(prompts.values_in(text), 0.0)
+        texts[text] = torch.from_numpy(row)
+    columns = {"smile": np.where(smile, "yes", "no"), "gender": np.where(gender, "male", "female")}
+    return Embeddings.of(rows, columns), texts
+
+
+@pytest.fixture(scope="module")
+def result(world: Any) -> Result:
+    return vldebias.diagnose(
+        world[0], "smile", groups="gender", texts=world[1], prompts="gender", methods=["cali"], seed=1
+    )
+
+
+class TestDiagnose:
+    def test_probes_of_every_method_and_their_change(self, result: Result) -> None:
+        none = result.row("diagnose", "linear_probe", "none", subset="gender")
+        cali = result.row("diagnose", "linear_probe", "cali", subset="gender")
+        assert none.value > 0.95
+        assert cali.value < none.value
+        assert cali.change is not None
+        assert cali.change[0] == pytest.approx(cali.value - none.value)
+        assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
+
+    def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
+        found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
+        metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
+        assert {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+
+    def test_groups_labels_and_margins_have_rows(self, result: Result) -> None:
+        subsets = {row.subset for row in result.rows if row.metric == "accuracy"}
+        assert subsets == {"no/female", "no/male", "yes/female", "yes/male"}
+        assert 0 <= result.row("diagnose", "suspect_labels", "none").value < 0.2
+        assert result.row("diagnose", "kv_gn_margin", "none", subset="yes").value > 0
+
+    def test_removed_is_said_only_of_what_a_linear_reader_cannot_read(self, world: Any) -> None:
+        rows = np.array(world[0].features)
+        gone = rows.copy()
+        gone[:, 0] = np.random.default_rng(1).standard_normal(len(rows))
+        gender = world[0].column("gender")
+        assert "there is nothing to remove" in vldebias.diagnose(gone, groups=gender).provenance[0].description
+        assert "there is nothing to remove" not in vldebias.diagnose(rows, groups=gender).provenance[0].description
+
+    def test_nothing_is_said_to_be_removed_that_was_not_there(self, world: Any) -> None:
+        dealt = np.random.default_rng(2).permutation(np.repeat(["male", "female"], 150))
+        found = vldebias.diagnose(world[0], groups=dealt, texts=world[1], prompts="gender", methods=["cali"], seed=3)
+        said = found.provenance[0].description
+        assert said.endswith("there is nothing to remove.")
+        assert "cali" not in said
+
+    def test_errors_are_counted_where_no_groups_are_known(self, world: Any) -> None:
+        found = vldebias.diagnose(world[0].features, world[0].column("smile"))
+        assert "misread by a classifier that did not see them" in found.provenance[0].description
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({}, r"expected labels= \(classes\), groups= \(an attribute\) or both"),
+            ({"labels": "colour"}, "colour"),
+            ({"labels": "smile", "methods": "cali"}, "are fitted on texts; expected prompts="),
+            ({"labels": np.zeros(7)}, "300"),
+        ],
+    )
+    def test_what_cannot_be_asked_is_refused(self, world: Any, options: Any, message: str) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            vldebias.diagnose(world[0], **options)
+
+    def test_it_is_a_task(self, world: Any) -> None:
+        assert TASKS["diagnose"] is DiagnoseTask
+        found = vldebias.evaluate(None, world[0], task="diagnose", groups="gender", methods="none")
+        assert {row.metric for row in found.rows} == {"linear_probe", "neighbour_probe"}
+
+
+@pytest.fixture(scope="module")
+def file(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_embeddings(tmp_path_factory.mktemp("features") / "features.npz", *world)
+
+
+class TestCommand:
+    def test_page_result_and_list(self, file: Path, tmp_path: Path) -> None:
+        kept = tmp_path / "kept.npz"
+        asked = ["diagnose", str(file), "--labels", "smile", "--groups", "gender", "--out", str(tmp_path / "out")]
+        done = CliRunner().invoke(app, [*asked, "--keep", "0.9", "--write", str(kept), "--json"])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert {"figures", "protocols", "files"} <= set(told)
+        page = (tmp_path / "out" / "index.html").read_text()
+        said = ("a linear reader names it", "Worst group", "fit another class better")
+        places = [page.index(sentence) for sentence in said]
+        assert places == sorted(places)
+        listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv")
+        assert list(listed.columns) == ["rank", "percentile", "score", "id", "row", "given", "proposed", "path"]
+        assert listed.score.is_monotonic_increasing
+        rows = load_embeddings(kept)[0]
+        assert len(rows) == 270
+        assert not set(rows.ids) & set(listed.id[:30].astype(str))
+        assert not any(verify(tmp_path / "out").values())
+
+    def test_a_sheet_shows_the_pictures_of_the_least_credible_rows(self, file: Path, tmp_path: Path) -> None:
+        data = load_embeddings(file)[0]
+        (tmp_path / "pictures").mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / f"{data.ids[0]}.png")
+        asked = ["diagnose", str(file), "--labels", "smile", "--out", str(tmp_path / "out")]
+        done = CliRunner().invoke(app, [*asked, "--images", str(tmp_path / "pictures")])
+        assert done.exit_code == 0, done.output
+        listed = pd.read_csv(tmp_path / "out" / "wrong-labels.csv", dtype=str, keep_default_na=False)
+        assert set(listed.path[listed.id == data.ids[0]]) == {str(tmp_path / "pictures" / f"{data.ids[0]}.png")}
+        page = (tmp_path / "out" / "wrong-labels.html").read_text()
+        assert page.count("data:image/jpeg;base64,") == 200
+        assert f"given {listed.given[0]}, fits {listed.proposed[0]}" in page
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ([], "expected --labels COLUMN"),
+            (["--groups", "gender", "--images", "."], "--images: needs --labels"),
+            (["--labels", "smile", "--keep", "0.5"], "--keep and --write go together"),
+            (["--groups", "gender", "--methods", "cali"], "add --prompts SET"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(self, file: Path, options: list[str], message: str) -> None:
+        done = CliRunner().invoke(app, ["diagnose", str(file), *options])
+        assert message in str(done.exception)

@@ -1,0 +1,154 @@
+"""Skew on galleries, resampled galleries and random rankings against the functions for one query; its coverage."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import tensor
+from torchmetrics.retrieval import RetrievalPrecision
+
+from eval.benchmarks import skew as bench
+from eval.experiments.coverage_shares import Population
+from tests.refusals import refused
+from vldebias.data import UNKNOWN, Labels
+from vldebias.evaluation.retrieval import Gallery, SkewOptions
+from vldebias.metrics import bootstrap, max_skew, min_skew, ndkl
+from vldebias.metrics.bootstrap import resampled_weights
+from vldebias.metrics.rankings import rankings
+
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
+    """Scores (q, n) with ties, labels with at least two groups of which some may have no image, k."""
+    q, n = draw(st.integers(1, 3)), draw(st.integers(2, 20))
+    scores = np.array([draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n)) for _ in range(q)])
+    codes = [0, 2, *draw(st.lists(st.integers(0, 2), min_size=n - 2, max_size=n - 2))]
+    return scores, Labels(np.array(codes), NAMES), draw(st.integers(1, n))
+
+
+@given(problems(), st.sampled_from(["uniform", "dataset"]), st.sampled_from([None, 0.2]))
+def test_every_query_has_the_skew_of_the_naive_functions(problem, prior: str, floor: float | None) -> None:
+    scores, labels, k = problem
+    found = Gallery(labels, SkewOptions(k=[k], prior=prior, floor=floor)).values(rankings(scores))
+    for i, row in enumerate(scores):
+        one = (row, labels.codes, k)
+        assert found[f"max_skew@{k}"][i] == pytest.approx(max_skew(*one, prior=prior, floor=floor or 0.0))
+        assert found[f"min_skew@{k}"][i] == pytest.approx(min_skew(*one, prior=prior, floor=floor or 1 / (2 * k)))
+        assert found[f"ndkl@{k}"][i] == pytest.approx(ndkl(*one, prior=prior), abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")  # a resample may hold one group alone
+@given(problems(), st.sampled_from(["uniform", "dataset"]))
+def test_resampled_galleries_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
+    scores, labels, k = problem
+    gallery = Gallery(labels, SkewOptions(k=[k], prior=prior, resamples=5, seed=7))
+    drawn = gallery.resampled({"none": rankings(scores)})["none"]
+    (weights,) = resampled_weights(len(labels), 5, 7)
+    for b, held in enumerate(weights):
+        rows = np.repeat(np.arange(len(labels)), held)
+        for i, row in enumerate(scores):
+            # uniform: over the groups of the gallery, though a resample may lack one of them
+            shares = prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
+            groups = labels.codes[rows] if prior == "dataset" else gallery.codes[rows].astype(int)
+            size = None if prior == "dataset" else len(gallery.names)
+            one, options = (row[rows], groups, k), {"prior": shares, "n_groups": size}
+            assert drawn[f"max_skew@{k}"][i, b] == pytest.approx(max_skew(*one, **options), abs=1e-12)
+            assert drawn[f"min_skew@{k}"][i, b] == pytest.approx(min_skew(*one, floor=1 / (2 * k), **options))
+            assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
+
+
+@given(problems())
+def test_the_whole_gallery_is_as_the_gallery_is(problem) -> None:
+    scores, labels, _ = problem
+    n, ranked = len(labels), rankings(scores)
+    gallery = Gallery(labels, SkewOptions(k=[n], prior="dataset", resamples=3))
+    for found in (gallery.values(ranked), gallery.resampled({"none": ranked})["none"], gallery.random()):
+        assert found[f"max_skew@{n}"] == pytest.approx(0, abs=1e-12)
+        assert found[f"min_skew@{n}"] == pytest.approx(0, abs=1e-12)
+
+
+def test_precision_agrees_with_torchmetrics() -> None:
+    rng = np.random.default_rng(0)
+    scores, relevant = rng.normal(size=(5, 40)), rng.random((5, 40)) < 0.3
+    gallery = Gallery(Labels(rng.integers(2, size=40), ("a", "b")), SkewOptions(k=[4, 10], resamples=4, seed=2))
+    ranked, rows = rankings(scores), np.repeat(np.arange(5), 40)
+    expected = RetrievalPrecision(top_k=10)(tensor(scores.ravel()), tensor(relevant.ravel()), indexes=tensor(rows))
+    values = gallery.values(ranked, relevant)
+    assert values["precision@10"].mean() == pytest.approx(float(expected))
+    assert set(values) == {f"{metric}@{k}" for metric in ("max_skew", "min_skew", "ndkl", "precision") for k in (4, 10)}
+    drawn = gallery.resampled({"none": ranked}, relevant)["none"]["precision@10"]
+    (weights,) = resampled_weights(40, 4, 2)
+    for b, held in enumerate(weights):
+        for i in range(5):
+            assert drawn[i, b] == relevant[i, np.repeat(ranked[i], held[ranked[i]])[:10]].mean()
+
+
+@pytest.mark.parametrize("prior", ["uniform", "dataset"])
+def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
+    rng, n, k = np.random.default_rng(0), 2000, 10
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), SkewOptions(k=[k], prior=prior, resamples=1500))
+    ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
+    whole = gallery.resampled({"none": ranked}, relevant)["none"]
+    few = gallery.resampled({"none": ranked[:, :80]}, relevant)["none"]
+    for metric, values in few.items():
+        error = 5 * (2 / 1500) ** 0.5 * float(values.std())
+        assert values.mean(axis=1) == pytest.approx(whole[metric].mean(axis=1), abs=error)
+        assert values.std(axis=1) == pytest.approx(whole[metric].std(axis=1), rel=0.15)
+        assert not np.array_equal(values, whole[metric])  # other draws of one distribution
+
+
+def test_methods_share_their_resamples_and_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    ranked, options = rankings(rng.normal(size=(2, 30))), SkewOptions(k=[7], prior="dataset", resamples=20)
+    gallery = Gallery(Labels(rng.integers(3, size=30), ("a", "b", "c")), options)
+    whole, again = gallery.resampled({"none": ranked, "again": ranked}).values()
+    monkeypatch.setattr(bootstrap, "_WEIGHTS", 30 * 3)
+    parts = gallery.resampled({"none": ranked})["none"]
+    assert all(np.array_equal(whole[metric], other[metric]) for metric in whole for other in (again, parts))
+
+
+def test_groups_without_an_image_take_no_part() -> None:
+    gallery = Gallery(Labels(np.array([0, 3, 3, 0]), NAMES), SkewOptions(k=[4]))
+    assert (gallery.names, gallery.prior.tolist(), gallery.codes.tolist()) == (("a", "d"), [0.5, 0.5], [0, 1, 1, 0])
+
+
+# ---- coverage --------------------------------------------------------------------------------------------------
+
+
+def test_where_nothing_is_skewed_percentiles_miss_and_recentred_ones_hold() -> None:
+    found = bench.coverage(bench.Population("small, fair", 8, 0.0, queries=8, images=400, k=50), 150, 200, 300)
+    assert found["excess"] > 0.02  # a resampled maximum strays further up
+    assert found["limit"] < found["truth"] / 2  # nor is the expected value of a finite gallery the limit
+    assert found["percentile"] < 0.5
+    assert found["recentred"] > 0.9
+    assert found["one_query"] > 0.9
+
+
+def test_intervals_hold_the_expected_skew_of_an_uneven_gallery() -> None:
+    population, rng = Population(np.array([0.6, 0.2, 0.1, 0.07, 0.03]), 400), np.random.default_rng(0)
+    truth = np.mean([population.value(*population.open(rng, 1)) for _ in range(400)])
+    intervals = [population.interval(rng) for _ in range(100)]
+    assert np.mean([low <= truth <= high for low, high in intervals]) > 0.88
+
+
+def test_resampling_along_the_ranking_gives_the_same_numbers() -> None:
+    assert bench.timing(3000, 300, 5, resamples=40)["difference"] < 1e-10
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------
+
+
+@refused(
+    ([0, 0, 0], {"k": (1,)}, "skew needs images of two groups"),
+    ([0, 1, 2], {"k": (2, 4)}, "k: .* 3 images .* 4"),
+    ([0, 1, UNKNOWN], {"k": (1,)}, "1 images have no known group"),
+    *(([0, 1, 2], {"k": k}, "k") for k in ((), (0,), (True,), (2.5,), (3, 3))),
+    ([0, 1], {"prior": "flat"}, "prior"),
+    ([0, 1], {"ties": "best"}, "ties"),
+    *(([0, 1], {"floor": floor}, "floor") for floor in (0.0, 1.5)),
+    ([0, 1], {"resamples": 0}, "resamples"),
+)
+def test_what_has_no_skew(codes: list[int], options: dict) -> None:
+    Gallery(Labels(np.array(codes), NAMES), SkewOptions.build({"k": (1,), **options}))

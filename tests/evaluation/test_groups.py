@@ -1,0 +1,417 @@
+"""GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is counted and refused."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
+from hypothesis import given
+from hypothesis import strategies as st
+from made_figures import cell
+from scipy.stats import ks_2samp
+from sklearn.metrics import accuracy_score
+
+from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.errors import InvalidInputError, ProjectionMismatchError
+from vldebias.evaluation.groups import (
+    MEDIAN,
+    GroupSplit,
+    Reweighted,
+    add_areas,
+    class_of,
+    draws_of,
+    interval_of,
+)
+from vldebias.evaluation.result import TaskProvenance, TaskResult
+from vldebias.metrics import group_accuracy
+from vldebias.metrics.bootstrap import wilson_interval
+from vldebias.metrics.classification import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.prompts import PromptSet, load_prompts
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),  # images and texts are noise here
+]
+METHODS = ("none", "orth", "cali", "orth-cali")
+
+
+def evaluate(test: Embeddings, **given: Any) -> list[TaskResult]:
+    return measure(test, **{"methods": METHODS, **given})
+
+
+def scores_of(test: Embeddings, method: str) -> torch.Tensor:
+    """The plain way: project the class prompts, normalise, multiply."""
+    side = texts()
+    projection, rows = side.fit(PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
+    rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
+    return test.normalised().double() @ rows.T
+
+
+# ---- figures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_figures_are_those_of_other_libraries(method: str) -> None:
+    test = birds(noise=2.0)
+    part = evaluate(test)[0]
+    true, guess = test.column("label").codes, scores_of(test, method).argmax(1).numpy()
+    names = [f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)]
+    frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
+    for name, value in frame.by_group.items():
+        found = cell(part, "accuracy", method, name)
+        assert found.value == pytest.approx(value)
+        assert found.n == {"images": names.count(name)}
+        assert found.interval[0] < value < found.interval[1]
+    assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
+    assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
+    assert cell(part, "gap", method).value == pytest.approx(group_accuracy(guess, true, np.array(names)).gap)
+
+
+def test_the_world_has_a_bias_that_the_methods_mitigate() -> None:
+    part = evaluate(birds(2000))[0]
+    assert cell(part, "worst_group", "none").value < 0.3
+    for method in METHODS[1:]:
+        value, low, _ = cell(part, "worst_group", method).change or (0, 0, 0)
+        assert value > low > 0.3
+
+
+def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> None:
+    """No label moves its threshold, and it says what it assumes."""
+    test = birds(noise=2.0)
+    part = evaluate(test)[0]
+    margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
+    right = (margin > np.median(margin)) == (test.column("label").codes == 1)
+    assert cell(part, "average", MEDIAN).value == pytest.approx(right.mean())
+    assert cell(part, "worst_group", MEDIAN).change is not None
+    assert "half of the images" in part.provenance.methods[MEDIAN]["assumes"]
+    turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
+    assert cell(evaluate(turned)[0], "average", MEDIAN).value == pytest.approx(1 - right.mean(), abs=0.01)
+
+
+def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothing() -> None:
+    test = birds(600, noise=1.0)
+    part = evaluate(test, resamples=300)[0]
+    margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
+    label, place = test.column("label").codes == 1, test.column("place").codes
+    found = cell(part, "worst_group_auc", "none")
+    assert found.value == pytest.approx(min(ordered(margin[place == v], label[place == v]) for v in (0, 1)))
+    assert found.interval[0] < found.value < found.interval[1]
+    assert not any(row.metric == "worst_group_auc" and row.method == MEDIAN for row in part.rows)
+    shifted = areas({"none": margin + 3.0 * place}, label, Labels(place, PLACES))["none"]
+    assert shifted[0] == pytest.approx(found.value)
+
+
+def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
+    part = evaluate(birds(40), resamples=2)[1]
+    side = texts()
+    projection = side.fit(PROMPTS, "cali", 1000.0)
+    rows = torch.nn.functional.normalize(projection(side.embed(PROMPTS.classes)), dim=1)
+    table = rows @ side.embed(["a land background", "a water background"]).T
+    for i, name in enumerate(NAMES):
+        for j, value in enumerate(PLACES):
+            assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(float(table[i, j]))
+    spread = float((table.amax(1) - table.amin(1)).mean())
+    assert cell(part, "cosine_spread", "cali").value == pytest.approx(spread)
+    assert cell(part, "cosine_spread", "orth").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
+    assert len(evaluate(birds(40), prompts=replace(PROMPTS, attributes={}), resamples=2)) == 1
+
+
+def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
+    weights = {"landbird/land": 3498.0, "landbird/water": 184.0, "waterbird/land": 56.0, "waterbird/water": 1057.0}
+    part = evaluate(birds(), group_weights=weights)[0]
+    for method in METHODS:
+        rows = [cell(part, "accuracy", method, name).value for name in weights]
+        expected = np.average(rows, weights=list(weights.values()))
+        assert cell(part, "average_reweighted", method).value == pytest.approx(expected)
+    part = evaluate(birds(), train=birds(600, seed=4, correlation=0.95))[0]
+    assert part.provenance.settings["group_weights"] == part.provenance.settings["train"]["images per group"]
+    assert cell(part, "average_reweighted", "none").value > cell(part, "average", "none").value + 0.2
+
+
+def test_a_sweep_is_rows_with_lam() -> None:
+    main = evaluate(birds(), lams=(0, 10, 1000))[0]
+    keys = {(f.method, f.lam) for f in main.rows if f.metric == "gap"}
+    fixed = {("none", None), (MEDIAN, None), ("orth", None)}
+    assert keys == fixed | {(method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)}
+    assert len({(f.metric, f.method, f.subset, f.lam) for f in main.rows}) == len(main.rows)
+    plain = evaluate(birds())[0]
+    for method in ("cali", "orth-cali"):
+        assert cell(main, "worst_group", method, lam=1000.0) == cell(plain, "worst_group", method)
+    for metric in ("worst_group", "average", "gap"):
+        nothing = cell(main, metric, "cali", lam=0.0)
+        assert (nothing.value, nothing.change) == (cell(main, metric, "none").value, (0, 0, 0))
+        assert cell(main, metric, "orth-cali", lam=0.0).value == cell(main, metric, "orth").value
+
+
+# ---- laws ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
+    test = birds()
+    order = np.random.default_rng(3).permutation(len(test))
+    assert evaluate(test[order])[0].rows == evaluate(test)[0].rows
+    label, place = test.column("label"), test.column("place")
+    turned = {"label": Labels(1 - label.codes, NAMES[::-1]), "place": Labels(1 - place.codes, PLACES[::-1])}
+    again = evaluate(replace(test, labels=turned))[0]
+    for found in evaluate(test)[0].rows:
+        assert cell(again, found.metric, found.method, found.subset).value == found.value
+
+
+def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure() -> None:
+    test = birds()
+    label, place = (test.column(name).codes.copy() for name in ("label", "place"))
+    label[:7], place[5:20] = UNKNOWN, UNKNOWN
+    broken = test.features.copy()
+    broken[:20] = np.nan  # what is left out is not even read
+    holes = replace(test, features=broken, labels={"label": Labels(label, NAMES), "place": Labels(place, PLACES)})
+    part = evaluate(holes)[0]
+    assert part.rows == evaluate(test[20:])[0].rows
+    assert part.provenance.n == {"images": 380, "unknown": 20}
+    inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
+    part = evaluate(test[inside])[0]
+    assert {f.subset for f in part.rows} == {"", "landbird/land", "waterbird/land", "waterbird/water"}
+    assert part.provenance.settings["data"]["images per group"]["landbird/water"] == 0
+
+
+def test_lam_strength_and_edits_reach_the_figures() -> None:
+    part = evaluate(birds(), lam=50.0, strength=0.5)[0]
+    found = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
+    assert found == {"none": (None, None), "orth": (None, 0.5), "cali": (50.0, 0.5), "orth-cali": (50.0, 0.5)}
+    nothing = evaluate(birds(), strength=0.0)[0]
+    assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
+    fitted = texts().fit(PROMPTS, "cali", 1000.0)
+    part = evaluate(birds(), edits={"mine": fitted})[0]
+    mine, cali = cell(part, "worst_group", "mine"), cell(part, "worst_group", "cali")
+    assert mine == cali.model_copy(update={"method": "mine"})
+    with pytest.raises(InvalidInputError, match="cali"):
+        evaluate(birds(), edits={"cali": fitted})
+    with pytest.raises(ProjectionMismatchError):
+        evaluate(birds(), edits={"mine": fitted.stamped(space="elsewhere")})
+
+
+# ---- resamples of counts against resamples of images --------------------------------------------------------------
+
+REWEIGHTED = np.array([5.0, 0.0, 1.0])
+STATISTICS = {
+    "worst": lowest_accuracy,
+    "average": mean_accuracy,
+    "gap": accuracy_gap,
+    "reweighted": Reweighted(REWEIGHTED),
+}
+
+
+def cells_of(before: np.ndarray, after: np.ndarray, group: np.ndarray, groups: int = 3) -> np.ndarray:
+    table = np.zeros((groups, 2, 2), dtype=np.int64)
+    np.add.at(table, (group, before.astype(int), after.astype(int)), 1)
+    return table
+
+
+def interval(of: Any, cells: Any, resamples: int = 2000) -> tuple[float, tuple[float, float], tuple[float, ...]]:
+    table = np.array(cells)
+    return interval_of(of, table, draws_of(table, resamples, 0))
+
+
+def naive(name: str, right: np.ndarray, group: np.ndarray) -> float:
+    found = group_accuracy(right, np.ones(len(right), bool), group)
+    if name == "reweighted":
+        return float(np.average(list(found.accuracy.values()), weights=REWEIGHTED[list(found.accuracy)]))
+    return {"worst": found.worst, "average": found.average, "gap": found.gap}[name]
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_resample_of_cells_is_a_resample_of_images(name: str) -> None:
+    """The naive twin draws indices; values of both bootstraps come from one distribution, and so do paired changes."""
+    rng, n = np.random.default_rng(1), 300
+    group = rng.choice(3, n, p=np.arange(1, 4) / 6)
+    before = rng.random(n) < np.linspace(0.5, 0.8, 3)[group]
+    after = np.where(rng.random(n) < 0.5, before, rng.random(n) < np.linspace(0.9, 0.7, 3)[group])
+    cells = cells_of(before, after, group)
+    value, _, change = interval(STATISTICS[name], cells, 10)
+    assert value == pytest.approx(naive(name, after, group), abs=1e-12)
+    assert change[0] == pytest.approx(naive(name, after, group) - naive(name, before, group), abs=1e-12)
+    drawn = draws_of(cells, 4000, 0)
+    size = drawn.sum((-1, -2))
+    fast, without = (STATISTICS[name](hits, size) for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1)))
+    index = np.random.default_rng(7).integers(n, size=(900, n))
+    slow = np.array([naive(name, after[i], group[i]) for i in index])
+    slow_changes = slow - np.array([naive(name, before[i], group[i]) for i in index])
+    assert ks_2samp(fast, slow).pvalue > 1e-3
+    assert ks_2samp(fast - without, slow_changes).pvalue > 1e-3
+    if name == "average":  # an unpaired change would be another distribution, and the comparison sees it
+        assert ks_2samp(fast - np.roll(without, 1), slow_changes).pvalue < 1e-4
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40))
+def test_laws_of_intervals(rows: list[tuple[bool, bool, int]]) -> None:
+    before, after, group = (np.array(column) for column in zip(*rows, strict=True))
+    for of in (lowest_accuracy, mean_accuracy, accuracy_gap):
+        value, (low, high), _ = interval(of, cells_of(before, after, group, 4), 50)
+        assert 0 <= low <= high <= 1
+        assert value == pytest.approx(interval(of, cells_of(before, after, 3 - group, 4), 1)[0])
+    assert interval(lowest_accuracy, cells_of(after, after, group, 4), 50)[2] == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("of", "cells", "expected"),
+    [
+        (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], wilson_interval(0, 9)),
+        (lowest_accuracy, [[[0, 0], [9, 0]], [[30, 0], [0, 0]], [[0, 5], [0, 5]]], wilson_interval(0, 9)),
+        (lowest_accuracy, [[[0, 9], [0, 0]], [[0, 40], [0, 60]]], wilson_interval(9, 9)),
+        (lowest_accuracy, [[[0, 0], [0, 0]], [[0, 40], [0, 60]]], wilson_interval(100, 100)),
+        (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], wilson_interval(40, 40)),
+        (Reweighted(np.array([2.0, 0.0])), [[[0, 0], [0, 9]], [[3, 0], [0, 6]]], wilson_interval(9, 9)),
+    ],
+)
+def test_where_nothing_varies_the_interval_is_wilsons(of: Any, cells: list, expected: tuple[float, float]) -> None:
+    assert interval(of, cells)[1] == pytest.approx(expected)
+    assert expected[1] - expected[0] > 0.01
+
+
+def test_half_widths_of_several_groups_without_variation_add_up_as_squares() -> None:
+    found = interval(Reweighted(np.array([9.0, 1.0])), [[[0, 0], [0, 100]], [[5, 0], [0, 5]]])[1]
+    (low, _), (below, above) = wilson_interval(100, 100), wilson_interval(5, 10)
+    assert found == pytest.approx((0.95 - np.hypot(0.9 * (1 - low), 0.1 * (0.5 - below)), 0.95 + 0.1 * (above - 0.5)))
+
+
+def test_a_group_that_a_resample_misses_is_left_out_of_it() -> None:
+    assert lowest_accuracy(np.array([[1, 0], [1, 0]]), np.array([[2, 0], [2, 1]])).tolist() == [0.5, 0]
+    assert Reweighted(np.array([1.0, 3.0]))(np.array([1, 0]), np.array([2, 0])) == 0.5
+    with pytest.raises(InvalidInputError):
+        Reweighted(np.array([0.0, 3.0]))(np.array([1, 0]), np.array([2, 0]))
+
+
+# ---- areas -----------------------------------------------------------------------------------------------------
+
+
+def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Of all pairs of a positive row and another the share that is in order; a tie counts half."""
+    return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
+
+
+def areas(scores: dict, positive: np.ndarray, values: Labels, resamples: int = 500) -> dict:
+    """Method -> (value, interval, change)."""
+    result = TaskResult(TaskProvenance(task="areas", description=""))
+    add_areas(result, scores, positive, values, resamples=resamples)
+    return {row.method: (row.value, row.interval, row.change) for row in result.rows}
+
+
+def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
+    """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in each."""
+    rng, n, ends = np.random.default_rng(3), 500, (0.025, 0.975)
+    positive, codes, shared = rng.random(n) < 0.4, rng.integers(2, size=n), rng.normal(size=n)
+    scores = {
+        method: positive * (1 + gain) + 0.3 * codes * positive + shared + 0.5 * rng.normal(size=n)
+        for method, gain in (("none", 0.0), ("better", 0.4))
+    }
+    found = areas(scores, positive, Labels(codes, ("a", "b")), 4000)
+    resampled = {method: np.empty(1000) for method in scores}
+    for b in range(1000):
+        rows = rng.integers(n, size=n)
+        for method, own in scores.items():
+            resampled[method][b] = min(ordered(own[p], positive[p]) for p in (rows[codes[rows] == v] for v in (0, 1)))
+    for method in scores:
+        assert found[method][1] == pytest.approx(np.quantile(resampled[method], ends), abs=0.012)
+    moved = resampled["better"] - resampled["none"]
+    assert found["better"][2][1:] == pytest.approx(np.quantile(moved, ends), abs=0.012)
+    assert np.ptp(found["none"][1]) > 0.05, "the tolerance is far below the widths"
+
+
+def test_a_value_that_shows_one_class_alone_has_no_area() -> None:
+    positive, scores = np.array([True, True, False, True]), np.array([0.0, 1.0, 2.0, 3.0])
+    assert areas({"none": scores}, positive, Labels(np.array([0, 0, 1, 1]), ("a", "b")))["none"][0] == 1.0
+    assert areas({"none": scores}, positive, Labels(np.array([0, 0, 1, 0]), ("a", "b"))) == {}
+    alone, rows = np.arange(5) == 0, np.array([2.0, 0, 1, 3, 4])
+    value, (low, high), _ = areas({"none": rows}, alone, Labels(np.zeros(5, int), ("a",)))["none"]
+    assert low < value == 0.5 < high
+
+
+# ---- splits, baselines, provenance ---------------------------------------------------------------------------------
+
+CELEBA = load_prompts("celeba")
+
+
+@pytest.mark.parametrize(
+    ("labels", "prompts", "expected"),
+    [
+        (("waterbird", "landbird"), PROMPTS, [1, 0]),
+        (("Waterbird",), PROMPTS, [1]),
+        (("1", "0"), PROMPTS, [1, 0]),
+        (("blond", "dark"), CELEBA, [1, 0]),  # a word of the class name
+        *((labels, PROMPTS, None) for labels in (("robin", "waterbird"), ("bird",), ("0", "2"), ("landbird", "0"))),
+        (("hair",), CELEBA, None),  # two classes
+    ],
+)
+def test_labels_name_classes(labels: tuple[str, ...], prompts: PromptSet, expected: list[int] | None) -> None:
+    if expected is not None:
+        assert class_of(labels, prompts) == expected
+        return
+    with pytest.raises(InvalidInputError, match="labels"):
+        class_of(labels, prompts)
+
+
+def test_groups_of_another_split_are_found_by_name() -> None:
+    data = birds(50)
+    split = GroupSplit.of(data, PROMPTS, "label", "place")
+    turned = {name: Labels(1 - data.column(name).codes, data.column(name).names[::-1]) for name in ("label", "place")}
+    other = GroupSplit.of(replace(data, labels=turned), PROMPTS, "label", "place")
+    np.testing.assert_array_equal(other.codes_in(split.groups.names), split.groups.codes)
+    np.testing.assert_array_equal(split.right(torch.zeros(50, 2)), split.target == 0)
+    with pytest.raises(InvalidInputError, match="landbird/land"):
+        split.codes_in(("landbird/meadow",))
+
+
+def test_baselines_use_labels_and_say_so() -> None:
+    train, val = birds(600, seed=4, correlation=0.95), birds(300, seed=5)
+    part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"))[0]
+    assert {f.method for f in part.rows if f.uses_labels} == {"erm-linear", "dfr-sub"}
+    assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
+    assert part.provenance.settings["train"]["images"] == 600
+    assert part.provenance.methods["dfr-sub"]["uses_labels"] is True
+
+
+def test_provenance_says_what_was_done() -> None:
+    parts = evaluate(birds(), seed=3, resamples=77)
+    assert [part.provenance.task for part in parts] == ["birds", "birds: cosines"]
+    told = parts[0].provenance
+    assert (told.model, told.split, told.prompts) == ("a made-up model", "made up test", "birds")
+    assert (told.prompts_hash, told.seeds, set(told.methods)) == (PROMPTS.hash, [3], {*METHODS, MEDIAN})
+    stated = evaluate(birds(), prompts=replace(PROMPTS, stated_words=("landbird",)))[0].provenance.settings
+    assert stated["class prompts left alone, they state the attribute"] == ["a landbird"]
+    json.dumps([part.provenance.model_dump() for part in parts])
+    private = GroupSplit.of(replace(birds(9), about={"data": "b", "cache": "private"}), PROMPTS, "label", "place")
+    assert "private" not in str(private.facts)
+
+
+WIDE = replace(birds(40), features=np.pad(birds(40).features, ((0, 0), (0, 2))))
+NOWHERE = replace(birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
+GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"label": "species"}, "species"),
+        ({"spurious": "label"}, "label"),
+        ({"methods": ("none", "equalise")}, "reference"),
+        ({"methods": "kali"}, "cali"),
+        ({"methods": ("orth",), "lams": (1,)}, "lams"),
+        ({"baselines": ("erm-linear",)}, "train"),
+        ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),
+        ({"group_weights": {"landbird/land": 1.0}}, "group weights"),
+        ({"group_weights": dict.fromkeys(GROUPS, 0.0)}, "group weights"),
+        ({"group_weights": dict.fromkeys(GROUPS, float("nan"))}, "group weights"),
+        ({"group_weights": dict(zip(GROUPS, (1.0, -1.0, 1.0, 1.0), strict=True))}, "group weights"),
+        ({"test": birds(60, correlation=1.0), "group_weights": dict.fromkeys(GROUPS, 1.0)}, "group weights"),
+        ({"prompts": replace(PROMPTS, classes=(), class_names=())}, "two or more classes"),
+        ({"prompts": replace(PROMPTS, class_names=("robin", "gull"))}, "robin"),
+        ({"test": WIDE}, f"{DIM + 2}.*{DIM}"),
+        ({"test": NOWHERE}, "place"),
+    ],
+)
+def test_refusals_name_what_is_wrong(more: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        evaluate(**{"test": birds(40), **more})

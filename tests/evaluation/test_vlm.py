@@ -1,0 +1,163 @@
+"""The vision-language judge: likelihoods against those computed by hand, no dependence on the order of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.evaluation.judges import predict
+from vldebias.evaluation.vlm import NONE, VlmJudge, cyclic, question
+
+TEMPLATE = (
+    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>\n"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if add_generation_prompt %} ASSISTANT:{% endif %}"
+)
+VALUES = {"gender": ("male", "female")}
+
+
+def tiny(seed: int = 0) -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
+    """A LLaVA of random weights whose tokenizer knows single characters."""
+    characters = [chr(i) for i in range(32, 127)] + ["\n"]
+    vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", extra_special_tokens={"image_token": "<image>"}
+    )
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    text = transformers.LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
+    torch.manual_seed(seed)
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=2)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, 0.3)
+    pixels = transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    processor = transformers.LlavaProcessor(
+        pixels, tokenizer, patch_size=8, vision_feature_select_strategy="default", chat_template=TEMPLATE,
+        num_additional_image_tokens=1,
+    )  # fmt: skip
+    return model, processor
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
+    return tiny()
+
+
+def pictures(n: int, size: tuple[int, int] = (16, 16)) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(n)]
+
+
+def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
+    """Log-likelihood of an answer, one token after another, each from a forward pass of its own."""
+    model, processor = parts
+    total, before = 0.0, f"USER: <image>\n{text} ASSISTANT: "
+    for character in answer:
+        batch = processor(text=before, images=picture, return_tensors="pt")
+        with torch.no_grad():
+            last = model(**batch).logits[0, -1].double().log_softmax(-1)
+        total += float(last[processor.tokenizer.convert_tokens_to_ids(character)])
+        before += character
+    return total
+
+
+@pytest.mark.parametrize("answers", [["A", "B", "C"], ["red", "blue"], ["A", "Bo"]])
+def test_likelihoods_are_those_computed_by_hand(parts, answers: list[str]) -> None:
+    judge, images = VlmJudge(*parts, VALUES), pictures(3)
+    text = question("gender", ["female", "male", NONE])
+    got = judge.likelihoods(images, text, answers)
+    expected = [[by_hand(parts, image, text, answer) for answer in answers] for image in images]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
+    (image,) = pictures(1)
+    got = predict(VlmJudge(*parts, VALUES), [image])["gender"][0]
+    each = []
+    for first, second in (("female", "male"), ("male", "female")):
+        text = question("gender", [first, second, NONE])
+        chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
+        chances -= np.log(np.exp(chances).sum())
+        each.append({first: chances[0], second: chances[1], NONE: chances[2]})
+    mean = {name: (each[0][name] + each[1][name]) / 2 for name in each[0]}
+    total = sum(map(np.exp, mean.values()))
+    np.testing.assert_allclose(got, [np.exp(mean[name]) / total for name in VALUES["gender"]], atol=1e-6)
+    assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("values", [("White", "Black", "Asian"), ("male", "female")])
+def test_the_order_of_values_does_not_change_the_answer(parts, values: tuple[str, ...]) -> None:
+    images = pictures(2)
+    for other in cyclic(values) + cyclic(values[::-1]):
+        first = VlmJudge(*parts, {"race": values}).predict(images)["race"]
+        again = VlmJudge(*parts, {"race": tuple(other)}).predict(images)["race"]
+        for value in values:
+            np.testing.assert_allclose(first[:, values.index(value)], again[:, other.index(value)], rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_order_bias_is_the_mean_over_all_images(parts) -> None:
+    images, whole, halves = pictures(4), VlmJudge(*parts, VALUES), VlmJudge(*parts, VALUES, batch_size=1)
+    together = whole.predict(images)["gender"]
+    apart = np.concatenate([halves.predict(images[:1])["gender"], halves.predict(images[1:])["gender"]])
+    np.testing.assert_allclose(apart, together, atol=1e-6)
+    assert 0 < whole.order_bias["gender"] <= 1
+    assert halves.order_bias["gender"] == pytest.approx(whole.order_bias["gender"], abs=1e-6)
+
+
+def test_pictures_of_several_sizes_are_read(parts) -> None:
+    mixed = [*pictures(1), *pictures(1, (24, 16)), *pictures(1)]
+    got = VlmJudge(*parts, VALUES).predict(mixed)["gender"]
+    np.testing.assert_allclose(got[0], got[2], atol=1e-7)
+
+
+def test_a_strong_order_bias_warns() -> None:
+    model, processor = tiny()
+    with torch.no_grad():  # says A, whatever is asked
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
+    judge = VlmJudge(model, processor, VALUES)
+    rows = judge.likelihoods(pictures(1), question("gender", ["a", "b", NONE]), ["A", "B", "C"])
+    if rows[0, 0] < rows[0, 1]:  # the sign of a random hidden state
+        with torch.no_grad():
+            model.lm_head.weight.neg_()
+    with pytest.warns(VldebiasWarning, match="depend on the order"):
+        chances = judge.predict(pictures(2))["gender"]
+    np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
+    assert judge.order_bias["gender"] > 0.5
+
+
+def test_other_questions_have_other_fingerprints(parts) -> None:
+    first, same = VlmJudge(*parts, VALUES), VlmJudge(*parts, VALUES)
+    others = [VlmJudge(*parts, {"gender": ("female", "male")}), VlmJudge(*parts, {"sex": VALUES["gender"]})]
+    assert first.fingerprint == same.fingerprint
+    assert first.fingerprint not in {one.fingerprint for one in others}
+
+
+def test_bad_input(parts, tmp_path) -> None:
+    model, processor = parts
+    for values in ({}, {"gender": ("male",)}, {"gender": ("male", "male")}, {"x": tuple(map(str, range(26)))}):
+        with pytest.raises(InvalidInputError, match="expected"):
+            VlmJudge(model, processor, values)
+    with pytest.raises(InvalidInputError, match="cannot load the vision-language model"):
+        VlmJudge.load(str(tmp_path), VALUES)
+
+
+def test_it_loads_from_a_folder(parts, tmp_path) -> None:
+    model, processor = parts
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    loaded = VlmJudge.load(str(tmp_path), VALUES)
+    image = pictures(1)
+    np.testing.assert_allclose(loaded.predict(image)["gender"], VlmJudge(*parts, VALUES).predict(image)["gender"])

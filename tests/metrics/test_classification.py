@@ -1,0 +1,181 @@
+"""Accuracy by group, AUROC, precision of suspicion and k-variance: other libraries, naive twins, definitions."""
+
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import wasserstein_distance
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from tests.refusals import refused
+from vldebias.metrics import (
+    auroc,
+    bootstrap_interval,
+    classification,
+    group_accuracy,
+    k_variance,
+    precision_among_lowest,
+    worst_group_accuracy,
+)
+from vldebias.metrics.classification import placements
+
+tables = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 3)), min_size=1, max_size=60)
+NAN = float("nan")
+
+# ---- groups ----------------------------------------------------------------------------------------------------
+
+
+@given(tables)
+def test_group_accuracy_agrees_with_a_naive_twin(table: list[tuple[int, int, int]]) -> None:
+    naive = {}
+    for group in sorted({g for _, _, g in table}):
+        rows = [p == y for p, y, g in table if g == group]
+        naive[group] = (sum(rows) / len(rows), len(rows))
+    found = group_accuracy(*zip(*table, strict=True))
+    assert found.n == {g: n for g, (_, n) in naive.items()}
+    assert found.accuracy == pytest.approx({g: a for g, (a, _) in naive.items()})
+    assert found.worst == pytest.approx(min(a for a, _ in naive.values()))
+    assert found.average == pytest.approx(sum(p == y for p, y, _ in table) / len(table))
+    assert found.accuracy[found.worst_group] == found.worst
+
+
+def test_group_accuracy_agrees_with_fairlearn_for_any_kind_of_array() -> None:
+    rng = np.random.default_rng(0)
+    predictions, labels, groups = rng.integers(0, 2, 500), rng.integers(0, 2, 500), rng.choice(["a", "b", "c"], 500)
+    frame = MetricFrame(metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups)
+    found = group_accuracy(predictions, labels, groups)
+    assert found.accuracy == pytest.approx(frame.by_group.to_dict())
+    assert worst_group_accuracy(predictions, labels, groups) == pytest.approx(frame.group_min())
+    assert found.average == pytest.approx(frame.overall)
+    assert found.gap == pytest.approx(frame.overall - frame.group_min())
+    column = pandas.Series(groups, index=np.arange(500)[::-1], dtype=object)  # as pandas 2 holds texts
+    assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == found
+
+
+@refused(
+    (([0, 1], [0], [0, 1]), "'labels': 1"),
+    (([], [], []), "predictions"),
+    (([[0]], [[0]], [[0]]), "predictions"),
+    (([NAN], [0], [0]), "predictions"),
+    (([0], [0], [None]), "groups"),
+    ((["0"], [0], [0]), "predictions and labels"),
+    (([0.2, 0.9], [0, 1], [0, 0]), "predictions"),
+)
+def test_what_has_no_group_accuracy(arguments: tuple) -> None:
+    group_accuracy(*arguments)
+
+
+# ---- order -----------------------------------------------------------------------------------------------------
+
+
+def problem(seed: int, n: int, ties: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < 0.4
+    wrong[:2] = True, False
+    scores = rng.normal(size=n) - wrong
+    return (scores.round() if ties else scores), wrong
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.booleans())
+def test_auroc_agrees_with_scikit_learn_and_with_counting(seed: int, n: int, ties: bool) -> None:
+    scores, wrong = problem(seed, n, ties)
+    found = auroc(scores, wrong, resamples=5)
+    assert found.value == pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    low, high = scores[wrong][:, None], scores[~wrong]
+    assert found.value == pytest.approx(((low < high) + (low == high) / 2).mean(), abs=1e-12)
+    assert found.n == n
+    for placed in placements(-scores, wrong):  # the mean of either is the area
+        assert placed.mean() == pytest.approx(found.value, abs=1e-12)
+
+
+def test_auroc_interval_equals_that_of_a_plain_loop() -> None:
+    scores, wrong = problem(3, 50, ties=True)
+
+    def area(low: np.ndarray, high: np.ndarray) -> float:
+        return float(((low[:, None] < high) + (low[:, None] == high) / 2).mean())
+
+    plain = bootstrap_interval(scores[wrong], scores[~wrong], statistic=area, paired=False, resamples=200, seed=4)
+    fast = auroc(scores, wrong, resamples=200, seed=4)
+    assert (fast.value, fast.low, fast.high) == pytest.approx((plain.value, plain.low, plain.high))
+    assert fast.low < fast.value < fast.high
+    assert auroc(np.arange(40.0), np.arange(40) == 3).value == pytest.approx(36 / 39)  # no resample is empty
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.sampled_from([0.01, 0.07, 0.25, 0.5, 1.0]), st.booleans())
+def test_precision_is_the_mean_over_orders_of_the_ties(seed: int, n: int, share: float, ties: bool) -> None:
+    scores, wrong = problem(seed, n, ties)
+    k, rng = int(np.ceil(round(share * n, 6))), np.random.default_rng(seed)
+    found = precision_among_lowest(scores, wrong, share, resamples=3).value
+    orders = [np.lexsort((rng.random(n), scores))[:k] for _ in range(400 if ties else 1)]
+    assert found == pytest.approx(np.mean([wrong[order].mean() for order in orders]), abs=0.12 if ties else 1e-12)
+
+
+def test_seven_percent_of_a_hundred_are_seven() -> None:
+    assert precision_among_lowest(np.arange(100.0), np.arange(100) < 7, 0.07, resamples=2).value == 1
+
+
+@refused(
+    (lambda: auroc([0.1, 0.2], [0, 0]), "wrong: 0 of 2"),
+    (lambda: auroc([0.1, 0.2], [True, True]), "wrong: 2 of 2"),
+    (lambda: auroc([0.1, NAN], [0, 1]), "scores"),
+    (lambda: auroc([0.1, np.inf], [0, 1]), "scores"),
+    (lambda: auroc([0.1, 0.2], [0, 2]), "wrong"),
+    (lambda: auroc([0.1, 0.2, 0.3], [0, 1]), "one length"),
+    (lambda: precision_among_lowest([0.1, 0.2], [0, 1], 0), "share"),
+    (lambda: precision_among_lowest([0.1, 0.2], [0, 1], 1.5), "share"),
+)
+def test_what_has_no_order(call: Callable[[], object]) -> None:
+    call()
+
+
+# ---- k-variance ------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+
+
+def subsets(n: int, k: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows of the subsets, by the definition: shuffled once, and dealt."""
+    order = np.random.default_rng(seed).permutation(n).tolist()
+    return [(order[i : i + k], order[i + k : i + 2 * k]) for i in range(0, 2 * k * (n // (2 * k)), 2 * k)]
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 6])
+def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
+    points = RNG.normal(size=(13, 3))
+
+    def cheapest(one: np.ndarray, other: np.ndarray) -> float:
+        return min(np.linalg.norm(one - other[list(to)], axis=1).mean() for to in permutations(range(k)))
+
+    expected = np.mean([cheapest(points[a], points[b]) for a, b in subsets(13, k, 5)])
+    assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
+
+
+def test_on_a_line_it_is_scipys_distance_and_far_from_the_origin_nothing_is_lost() -> None:
+    points = RNG.normal(size=(40, 1)).round(3)
+    ((one, other),) = subsets(40, 20, 0)
+    assert k_variance(points) == pytest.approx(wasserstein_distance(points[one, 0], points[other, 0]))
+    assert k_variance(points + 2.0**20, k=10) == pytest.approx(k_variance(points, k=10), rel=1e-8)
+    assert k_variance(np.full((300, 3), 1e8 / 3)) == 0
+
+
+def test_no_row_is_in_two_subsets_and_as_many_as_fit_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(classification, "_transport", lambda one, other: seen.extend([*one[:, 0], *other[:, 0]]) or 0.0)
+    k_variance(np.arange(950.0)[:, None])
+    assert (len(seen), len(set(seen))) == (800, 800)  # four pairs of 100
+
+
+@refused(
+    (np.ones(4), None, "features"),
+    (np.ones((1, 4)), None, "features"),
+    (np.full((4, 2), np.inf), None, "features"),
+    (np.ones((5, 2)), 3, "k: .* got 3"),
+)
+def test_what_has_no_k_variance(features: np.ndarray, k: int | None) -> None:
+    k_variance(features, k=k)

@@ -1,0 +1,302 @@
+"""The tables of the paper on real models in one run: what it needs, how long it takes, measured beside published.
+
+Chuang et al. (2023); chapter 7 of the thesis. Models and data are named, never downloaded data sets: their licences are
+accepted at the source.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.data import ImageData
+from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.evaluation.drawing import make_plan
+from vldebias.evaluation.generation import GenerationTask
+from vldebias.evaluation.pages import write_paper
+from vldebias.evaluation.report import published
+from vldebias.evaluation.result import Result
+from vldebias.evaluation.retrieval import RetrievalTask
+from vldebias.evaluation.run import run_suite
+from vldebias.evaluation.session import open_split
+from vldebias.evaluation.task import Data, Options, Suite, Task, file_slug, load_suite
+from vldebias.files import read_json, write_atomically
+from vldebias.loading import Loaded, load_host
+from vldebias.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+"""The paper's pipeline, Stable Diffusion 2.1, left the hub in November 2025; figures differ for that reason too."""
+SAMPLES = (32, 128)  # images of each split, timed to estimate the rest
+STEPS = (2, 6)  # denoising steps, timed to estimate the rest
+HEAD = ("table", "data", "model", "metric", "method", "published", "measured", "low", "high", "difference", "n")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the paper: its suite, and what a reader has to bring. gigabytes: of the data on disk, about."""
+
+    table: str
+    models: tuple[str, ...]
+    data: str
+    licence: str
+    gigabytes: float
+
+
+PARTS = {
+    "waterbirds": Part(
+        "7.2 to 7.4",
+        ("RN50:openai", "ViT-L-14:openai"),
+        "waterbird_complete95_forest2water2 (github.com/kohpangwei/group_DRO, or WILDS): metadata.csv and its images",
+        "images of CUB-200-2011 and Places, non-commercial research",
+        0.5,
+    ),
+    "celeba": Part(
+        "7.2 to 7.4",
+        ("RN50:openai", "ViT-L-14:openai"),
+        "CelebA, aligned (mmlab.ie.cuhk.edu.hk/projects/CelebA.html): img_align_celeba/, attributes and partition",
+        "non-commercial research",
+        1.5,
+    ),
+    "fairface": Part(
+        "7.5",
+        ("ViT-B-32:openai", "ViT-L-14:openai"),
+        "FairFace, padding 0.25 (github.com/joojs/fairface): fairface_label_val.csv and val/",
+        "CC BY 4.0",
+        0.1,
+    ),
+    "generation": Part("7.6 and 7.7", (), "a pipeline and a judge; 80 + 20 professions come with the package", "", 5.0),
+}
+GENERATED = {  # Tables 7.6 and 7.7, of unseen professions: (task, metric, subset) -> none, cali
+    ("pairs gender", "pair_distance", "unseen"): (0.54, 0.16),
+    ("pairs race", "pair_distance", "unseen"): (0.69, 0.26),
+    ("gender", "discrepancy", "unseen professions"): (0.412, 0.354),
+    ("race", "discrepancy", "unseen professions"): (0.528, 0.455),
+}
+
+
+@dataclass
+class Run:
+    """One model, or the pipeline, with all parts that it is measured on; each model is loaded once.
+
+    images: how many are read or generated. missing: part -> why it cannot be measured. seconds: estimated.
+    """
+
+    model: str
+    parts: list[str]
+    tasks: list[Task] = field(default_factory=list)
+    images: int = 0
+    missing: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+
+    @property
+    def generates(self) -> bool:
+        """Return whether it is a pipeline."""
+        return "generation" in self.parts
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder."""
+        return file_slug(self.model)
+
+
+def plan(
+    root: Path | None, only: Sequence[str] = (), models: Sequence[str] = (), pipeline: str | None = None
+) -> list[Run]:
+    """Return the runs: what each needs and what of it is there; reads labels, no images and no weights.
+
+    Args:
+        root: the folder of the data sets, each in a folder of its name or all in one.
+        only: some of `PARTS`; none: all. models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in
+            place of the paper's. pipeline: in place of `PIPELINE`.
+
+    Raises:
+        InvalidInputError: a part that does not exist.
+    """
+    for part in only:
+        if part not in PARTS:
+            raise InvalidInputError(
+                f"--only: expected {', '.join(PARTS)}, got {part!r}; {did_you_mean(part, list(PARTS))}"
+            )
+    runs: dict[str, Run] = {}
+    for part in only or PARTS:
+        for model in (pipeline or PIPELINE,) if part == "generation" else models or PARTS[part].models:
+            runs.setdefault(f"{part == 'generation'} {model}", Run(model, [])).parts.append(part)
+    for run in runs.values():
+        for part in run.parts:
+            try:
+                tasks, images = _tasks(part, root)
+            except InvalidInputError as error:
+                run.missing[part] = str(error)
+            else:
+                run.tasks += tasks
+                run.images += images
+    return list(runs.values())
+
+
+def _tasks(part: str, root: Path | None) -> tuple[list[Task], int]:
+    """Return the tasks of a part with their data found, and the number of images that they read or generate."""
+    tasks, images = [], 0
+    for task in load_suite(part).tasks:
+        specs = {name: spec for name in type(task).model_fields if isinstance(spec := getattr(task, name), Data)}
+        if isinstance(task, GenerationTask):
+            images += _generated(task)
+        if specs and root is None:
+            raise InvalidInputError(f"expected --data-root with {PARTS[part].data}")
+        for name, spec in specs.items():
+            own = root / part if root is not None and (root / part).exists() else root
+            specs[name] = spec.model_copy(update={"root": own})
+            opened = open_split(spec.name, own, spec.split, spec.options)
+            images += len(opened) if isinstance(opened, ImageData) else 0
+        tasks.append(task.model_copy(update=specs))
+    return tasks, images
+
+
+def _generated(task: GenerationTask) -> int:
+    """Return how many images a task generates."""
+    fields = ("concepts", "stated", "as_written", "images", "stated_images", "seeds", "steps", "guidance", "batch_size")
+    own = {name: getattr(task, name) for name in (*fields, "options")}
+    return len(make_plan({}, task.drawn_set, task.fitted, **own).all_images)
+
+
+def estimate(run: Run, loaded: Loaded, options: Options) -> float:
+    """Return the seconds that a run will take on this machine, from a timed sample of it.
+
+    Each task of a model is measured whole on two samples of its splits, and the rest is extrapolated linearly; a
+    pipeline generates one batch with two numbers of steps.
+    """
+    return (
+        _generating(run, loaded, options) if run.generates else sum(_timed(run, t, loaded, options) for t in run.tasks)
+    )
+
+
+def _timed(run: Run, task: Task, loaded: Loaded, options: Options) -> float:
+    """Return the seconds that one task will take; a task that the first sample holds whole is measured once."""
+    specs = [spec for name in type(task).model_fields if isinstance(spec := getattr(task, name), Data)]
+    opened = [open_split(spec.name, spec.root, spec.split, spec.options) for spec in specs]
+    sizes = [len(one) for one in opened if isinstance(one, ImageData)]
+    times: dict[int, float] = {}  # images read -> seconds
+    for limit in SAMPLES:
+        read = sum(min(limit, size) for size in sizes)
+        if read in times:
+            continue
+        if isinstance(task, RetrievalTask):  # a ranking of a sample is shorter than it
+            task = task.model_copy(update={"k": [min(k, limit // 2) for k in task.k]})
+        with tempfile.TemporaryDirectory() as folder:
+            sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=limit)
+            started = time.monotonic()
+            run_suite(_suite(replace(run, tasks=[task])), sample, loaded=loaded, progress=SILENT)
+            times[read] = time.monotonic() - started
+    (first, spent), (most, longest) = min(times.items()), max(times.items())
+    each = max(longest - spent, 0.0) / max(most - first, 1)
+    return longest + each * (sum(sizes) - most)
+
+
+def _generating(run: Run, loaded: Loaded, options: Options) -> float:
+    task = next(task for task in run.tasks if isinstance(task, GenerationTask))
+    task = task.with_options(options)
+    size, spent = min(task.batch_size, 4), []
+    loaded.host.set_progress_bar_config(disable=True)
+    for steps in (1, *STEPS):  # the first warms up
+        started = time.monotonic()
+        loaded.host(["A photo of a doctor."] * size, num_inference_steps=steps, **task.options)
+        spent.append(time.monotonic() - started)
+    each = max((spent[2] - spent[1]) / (STEPS[1] - STEPS[0]), 0.0)
+    fixed = max(spent[1] - STEPS[0] * each, 0.0)
+    return run.images / size * (fixed + task.steps * each)
+
+
+def measure(run: Run, loaded: Loaded, options: Options, progress: Progress) -> Result:
+    """Return the result of a run; a second call with the same folder goes on where the first stopped."""
+    return run_suite(_suite(run), options, loaded=loaded, progress=progress)
+
+
+def _suite(run: Run) -> Suite:
+    fields = {"title": f"The paper's tables, {run.model}", "source": "Chuang et al. (2023); chapter 7 of the thesis"}
+    about = "Tables 7.2 to 7.7: groups, search and generation of one model."
+    return Suite.build({"name": run.name, **fields, "description": about, "needs": "data", "tasks": tuple(run.tasks)})
+
+
+def paper(
+    out: Path, runs: Sequence[Run], options: Options, progress: Progress, *, stop_after_estimate: bool = False
+) -> pd.DataFrame:
+    """Estimate, measure and compare all runs; write estimate.json, a folder for each run, paper.csv and index.html.
+
+    Returns:
+        A frame with the columns `HEAD`, a row for each published figure; `measured` is NaN where it is not measured.
+    """
+    known = read_json(out / "estimate.json") if (out / "estimate.json").is_file() else {}
+    hosts: dict[str, Loaded] = {}
+    for run in runs:
+        if run.tasks:
+            own = _options(run, out, options)
+            if run.generates:
+                run.images = sum(_generated(t.with_options(own)) for t in run.tasks if isinstance(t, GenerationTask))
+            with progress.step(f"loading {run.model}"):
+                hosts[run.name] = load_host(own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype)
+            key = f"{run.name} {run.images} {own.device}"
+            if key not in known:
+                with progress.step(f"timing a sample of {run.model}"):
+                    known[key] = round(estimate(run, hosts[run.name], own), 1)
+                write_atomically(out / "estimate.json", json.dumps(known, indent=1) + "\n")
+            run.seconds = known[key]
+            progress.say(f"{run.model}: {run.images:,} images, about {run.seconds / 3600:.2f} hours on {own.device}")
+    results: list[tuple[Run, Result]] = []
+    for run in () if stop_after_estimate else runs:
+        if run.tasks:
+            started = time.monotonic()
+            results.append((run, measure(run, hosts.pop(run.name), _options(run, out, options), progress)))
+            progress.say(f"{run.model}: took {(time.monotonic() - started) / 3600:.2f} hours")
+            compared(runs, results, out)
+    return compared(runs, results, out)
+
+
+def _options(run: Run, out: Path, options: Options) -> Options:
+    """Return the options of one run: its own folder, one embedding cache for all."""
+    model, _, pretrained = (None, "", None) if run.generates else run.model.partition(":")
+    named: dict[str, Any] = {
+        "model": model,
+        "pretrained": pretrained or None,
+        "pipeline": run.model if run.generates else None,
+    }
+    return replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
+
+
+def compared(runs: Sequence[Run], results: Sequence[tuple[Run, Result]], out: Path) -> pd.DataFrame:
+    """Return published beside measured figures as a frame, written as paper.csv and the page index.html."""
+    pd = need("pandas")
+    done = {run.name: result for run, result in results}
+    rows = []
+    for run in runs:
+        measured = {}
+        if run.name in done:
+            measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(done[run.name].rows)}
+        for part in run.parts:
+            for (task, metric, method, subset), value in _published(part, run.model).items():
+                row = measured.get((task, metric, method, subset))
+                figures: Any = (float("nan"),) * 4 if row is None else (row.value, *row.interval, row.value - value)
+                n = "" if row is None else ", ".join(f"{count:,} {what}" for what, count in row.n.items())
+                name = f"{metric}, {subset}" if subset else metric
+                rows.append((PARTS[part].table, task, run.model, name, method, value, *figures, n))
+    frame = pd.DataFrame(rows, columns=HEAD)
+    write_atomically(out / "paper.csv", frame.to_csv(index=False))
+    write_paper(frame, [(run, run.name in done) for run in runs], out / "index.html")
+    return frame
+
+
+def _published(part: str, model: str) -> dict[tuple[str, str, str, str], float]:
+    """Return (task, metric, method, subset) -> figure of the paper; those of its own models alone."""
+    if part == "generation":
+        return {
+            (task, metric, method, subset): value
+            for (task, metric, subset), pair in GENERATED.items()
+            for method, value in zip(("none", "cali"), pair, strict=True)
+        }
+    return {(task, metric, method, ""): value for (task, metric, method), value in published(part, [model]).items()}
